@@ -1,0 +1,1 @@
+"""Runnable before/after pairs: the proof behind the rules."""

@@ -1,0 +1,1 @@
+"""An old and a new training script in, a verdict out."""

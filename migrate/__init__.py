@@ -1,0 +1,1 @@
+"""to-fsdp2: what a user runs."""

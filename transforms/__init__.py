@@ -1,0 +1,1 @@
+"""Source text in, findings and edits out; no file access, no torch."""

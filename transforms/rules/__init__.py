@@ -1,0 +1,1 @@
+"""The rules of migration, one file each."""
