@@ -39,9 +39,9 @@ class Edit:
 def apply_edits(source: Source, edits: Iterable[Edit]) -> str:
     """The source's text with all `edits` made; offsets are those of the text before any of them.
 
-    Insertions at one offset keep the order in which they are given, and come before a replacement that starts there.
-    Newlines in an edit become those of the file around it. An edit that is given twice is made once, unless it is an
-    insertion. Raises EditConflict where edits overlap.
+    Insertions at one offset keep the order in which they are given, and come before a replacement that
+    starts there. Newlines in an edit become those of the file around it. A replacement that is given twice is
+    made once. Raises EditConflict where edits overlap.
     """
     # sorted() is stable, which is what keeps insertions at one offset in order.
     ordered = sorted(edits, key=lambda edit: (edit.start, edit.end))

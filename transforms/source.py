@@ -62,8 +62,8 @@ class Source:
             line = len(_LINE_END.findall(text[: text.index("\0")])) + 1
             raise SourceError(path_label, line, "contains a NUL byte")
         source = cls(path_label, text, encoding, bom)
-        # Stateful encodings (ISO-2022-JP, UTF-7) have several spellings of one text; writing such a file back would
-        # change lines that no edit touched.
+        # Stateful encodings (ISO-2022-JP, UTF-7) have several spellings of one text; writing such a file back
+        # would change lines that no edit touched.
         if encoding != "utf-8" and source.encode(text) != data:
             raise SourceError(path_label, 1, f"the encoding {encoding} does not give the same bytes back")
         source.tree  # noqa: B018 - parsed here, so that a syntax error surfaces where the file is read
@@ -111,8 +111,8 @@ class Source:
     def span(self, node: ast.AST) -> tuple[int, int]:
         """(start, end) offsets of a node that has a position.
 
-        Decorators lie before the span of their function or class. Before Python 3.12 positions inside an f-string
-        are not those of the file.
+        Decorators lie before the span of their function or class. Before Python 3.12 positions inside an
+        f-string are not those of the file.
         """
         start = self.offset(node.lineno, node.col_offset)  # pyright: ignore[reportAttributeAccessIssue]
         end = self.offset(node.end_lineno, node.end_col_offset)  # pyright: ignore[reportAttributeAccessIssue]
@@ -170,7 +170,10 @@ class Source:
 
 
 def _declared_encoding(path: str, body: bytes, bom: bool) -> str:
-    """The codec's name by PEP 263; `tokenize.detect_encoding` refuses comments that are not UTF-8, CPython does not."""
+    """The codec's name by PEP 263.
+
+    `tokenize.detect_encoding` refuses a first line that is not UTF-8 beside its declaration, CPython does not.
+    """
     for number, line in enumerate(re.split(rb"\r\n|\n|\r", body[:4096], maxsplit=2)[:2], start=1):
         cookie = _COOKIE.match(line)
         if cookie is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from to_fsdp2.transforms.edits import Edit, EditConflict, apply_edits
 from to_fsdp2.transforms.source import Source
 
@@ -24,7 +23,12 @@ def test_offsets_are_those_of_the_untouched_text() -> None:
 
 
 def test_insertions_at_one_place_keep_their_order_and_come_first() -> None:
-    edits = [Edit(4, 5, "9", "r"), Edit(4, 4, "a + ", "1"), Edit(4, 4, "b + ", "2"), Edit(5, 5, "  # end", "3")]
+    edits = [
+        Edit(4, 5, "9", "r"),
+        Edit(4, 4, "a + ", "1"),
+        Edit(4, 4, "b + ", "2"),
+        Edit(5, 5, "  # end", "3"),
+    ]
     assert apply_edits(source("x = 1"), edits) == "x = a + b + 9  # end"
 
 

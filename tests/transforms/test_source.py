@@ -7,7 +7,6 @@ import ast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from to_fsdp2.transforms.source import Source, SourceError
 
 NEWLINES = st.sampled_from(["\n", "\r\n", "\r"])
@@ -57,7 +56,10 @@ def test_positions_are_those_of_ast(text: str) -> None:
             start, _ = source.span(node)
             line, column = source.position(start)
             assert line == node.lineno
-            assert source.lines[line - 1][: column - 1].encode() == source.lines[line - 1].encode()[: node.col_offset]
+            assert (
+                source.lines[line - 1][: column - 1].encode()
+                == source.lines[line - 1].encode()[: node.col_offset]
+            )
             assert source.line_of(start).startswith(source.indent_at(start))
 
 
@@ -71,7 +73,7 @@ def test_newline_is_one_that_the_neighbourhood_uses(text: str, data: st.DataObje
     if not nearby:
         assert source.newline(offset) == "\n"
     else:
-        # A line that is blank may end in one of several marks; what counts is that the mark is used right here.
+        # `\r` and `\n` next to each other may be two marks or one; what counts is that it is used right here.
         assert any(end.endswith(source.newline(offset)) or source.newline(offset) in end for end in nearby)
 
 
@@ -120,7 +122,7 @@ def test_declared_encodings(data: bytes, encoding: str, word: str) -> None:
         (b"x = 1\nprint 'python 2'\n", 2, "Missing parentheses"),
         (b"def f(:\n", 1, "invalid syntax"),
         (b"x = (1,\n", 1, "never closed"),
-        ("# coding: utf-7\nx = '+AOk-+AOk-'\n".encode(), 1, "same bytes"),
+        (b"# coding: utf-7\nx = '+AOk-+AOk-'\n", 1, "same bytes"),
         (b"x = " + b"(" * 5000 + b")" * 5000, 1, ""),
     ],
 )
