@@ -1,0 +1,292 @@
+"""How two checkpoints differ, in the terms of what people do wrong when they save one.
+
+A local shard saved as if it were the whole tensor, DTensors in a torch.save file, missing buffers, a missing
+optimizer, a cast, changed key prefixes: each is told apart, because each breaks another thing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .checkpoint_files import Shards
+from .checkpoint_names import Contents, ModelState, OptimizerState
+from .verdict import Outcome
+
+_CHUNK = 1 << 24
+_VARIES = re.compile(r"time|date|elapsed|duration|seconds|speed|throughput|mfu|tokens_per|hostname|run_id|wandb", re.I)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that differs. `kind` groups what is reported together; `text` is a phrase about the tensor or key."""
+
+    kind: str
+    outcome: Outcome
+    text: str
+    tensor: str | None = None
+    size: float | None = None
+
+
+def relative_difference(old: torch.Tensor, new: torch.Tensor) -> float:
+    """‖new - old‖ / max(‖old‖, ‖new‖) in float64; equal infinities and NaNs in the same places count as equal."""
+    if torch.equal(old, new):
+        return 0.0
+    total, norm_old, norm_new = 0.0, 0.0, 0.0
+    for a, b in zip(old.reshape(-1).split(_CHUNK), new.reshape(-1).split(_CHUNK), strict=True):
+        a, b = _wide(a), _wide(b)
+        same = (a == b) | (a.isnan() & b.isnan())
+        total += float((b - a).masked_fill(same, 0).square().sum())
+        norm_old += float(a.nan_to_num().square().sum())
+        norm_new += float(b.nan_to_num().square().sum())
+    if math.isnan(total):
+        return math.inf
+    return math.sqrt(total / max(norm_old, norm_new)) if total else 0.0
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(tensor).double() if tensor.is_complex() else tensor.double()
+
+
+def differences(old: Contents, new: Contents, tolerance: float, buffers: Iterable[str] = ()) -> list[Difference]:
+    """Everything in which `new` differs from `old`.
+
+    tolerance: the largest relative difference of a tensor that passes (0: bitwise). buffers: canonical names of
+    the model's buffers, to tell a missing buffer from a missing parameter.
+    """
+    found: list[Difference] = []
+    models = _paired(old.models, new.models)
+    for path_old, path_new in models:
+        if path_old is None:
+            found.append(Difference("added", "fail", f"the new file has a section {path_new!r} that the old one lacks"))
+        elif path_new is None:
+            lost = ", ".join(sorted(old.models[path_old].tensors)[:3])
+            text = f"the old file's section {path_old!r} ({lost}, …) is missing"
+            found.append(Difference("missing section", "fail", text, path_old))
+        else:
+            found += _moved(path_old, path_new)
+            found += _models(old.models[path_old], new.models[path_new], tolerance, set(buffers))
+    aliases = [group for side in (old, new) for model in side.models.values() for group in model.aliases()]
+    for path_old, path_new in _paired(old.optimizers, new.optimizers):
+        if path_new is None:
+            assert path_old is not None
+            count = len(old.optimizers[path_old].state)
+            text = f"the optimizer ({path_old!r}, state of {count} parameters) is not saved any more"
+            found.append(Difference("missing optimizer", "fail", text))
+        elif path_old is None:
+            found.append(Difference("added", "fail", f"the new file has an optimizer {path_new!r}, the old one none"))
+        else:
+            found += _moved(path_old, path_new)
+            found += _optimizers(old.optimizers[path_old], new.optimizers[path_new], tolerance, aliases)
+    return found + list(_values(old.values, new.values, tolerance))
+
+
+def _paired(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str | None, str | None]]:
+    """Sections by equal path; what is left over by order, if as many are left on both sides."""
+    pairs: list[tuple[str | None, str | None]] = [(path, path) for path in old if path in new]
+    left_old, left_new = [p for p in old if p not in new], [p for p in new if p not in old]
+    if len(left_old) == len(left_new):
+        return pairs + list(zip(left_old, left_new, strict=True))
+    return [*pairs, *((p, None) for p in left_old), *((None, p) for p in left_new)]
+
+
+def _moved(old: str, new: str) -> Iterator[Difference]:
+    if old != new:
+        text = f"what the old file keeps under {old or 'no key'!r}, the new one keeps under {new or 'no key'!r}"
+        yield Difference("section", "fail", text)
+
+
+def _models(old: ModelState, new: ModelState, tolerance: float, buffers: set[str]) -> Iterator[Difference]:
+    yield from _keys(old, new)
+    tied = {name: group for model in (old, new) for group in model.aliases() for name in group}
+    for name in old.tensors.keys() - new.tensors.keys():
+        if tied.get(name, set()) & new.tensors.keys():
+            yield Difference("tied name", "fail", f"{name} is tied to a name that is saved, but is itself missing", name)
+        elif name in buffers or _looks_like_buffer(name):
+            yield Difference("missing buffer", "fail", f"buffer {name} is missing", name)
+        else:
+            yield Difference("missing", "fail", f"{name} is missing", name)
+    for name in new.tensors.keys() - old.tensors.keys():
+        if not tied.get(name, set()) & old.tensors.keys():
+            yield Difference("added", "fail", f"{name} is new", name)
+    for name, tensor in old.tensors.items():
+        if name in new.tensors:
+            yield from compare_tensors(name, tensor, new.tensors[name], tolerance)
+
+
+def _looks_like_buffer(name: str) -> bool:
+    return name.rsplit(".", 1)[-1] in ("running_mean", "running_var", "num_batches_tracked")
+
+
+def _keys(old: ModelState, new: ModelState) -> Iterator[Difference]:
+    common = [name for name in old.keys if name in new.keys]
+    changed = [name for name in common if old.keys[name] != new.keys[name]]
+    if changed:
+        name = sorted(changed)[0]
+        text = f"{old.keys[name]!r} became {new.keys[name]!r}: programs that load files of the old form break"
+        yield Difference("key prefix", "fail", text, name)
+
+
+def compare_tensors(
+    name: str, old: torch.Tensor | Shards, new: torch.Tensor | Shards, tolerance: float
+) -> Iterator[Difference]:
+    """One tensor of both files. Shards that cover the whole tensor are joined and compared like one."""
+    if isinstance(new, Shards):
+        held = sum(part.numel() for _, part in new.parts)
+        whole = new.join()
+        text = f"{name} is a {new.kind} of shape {list(new.shape)}"
+        if whole is None:
+            text += f", and the file holds {held} of its {math.prod(new.shape)} elements"
+            yield Difference("incomplete shards", "fail", text, name)
+            return
+        if not isinstance(old, Shards):
+            yield Difference("sharded tensors", "fail", f"{text} instead of a plain tensor", name)
+        new = whole
+    if isinstance(old, Shards):
+        whole = old.join()
+        if whole is None:
+            yield Difference("old shards", "not compared", f"the old file holds only shards of {name}", name)
+            return
+        old = whole
+    if old.shape != new.shape:
+        yield _shapes(name, old, new)
+        return
+    size = relative_difference(old, new)
+    if old.dtype != new.dtype:
+        kept = torch.equal(old.to(new.dtype), new)
+        text = f"{name} is {_short(new.dtype)} instead of {_short(old.dtype)}"
+        text += ", its values are the old ones, rounded" if kept else ", and its values differ beyond rounding"
+        yield Difference("dtype", "fail", text, name, size)
+    elif size > tolerance:
+        yield Difference("values", "fail", f"{name} differs by {size:.2g}", name, size)
+
+
+def _shapes(name: str, old: torch.Tensor, new: torch.Tensor) -> Difference:
+    was, now = list(old.shape), list(new.shape)
+    smaller = [d for d in range(old.dim()) if new.dim() == old.dim() and new.shape[d] < old.shape[d]]
+    if len(smaller) == 1 and all(was[d] == now[d] for d in range(len(was)) if d not in smaller):
+        d = smaller[0]
+        start = next((s for s in _starts(old.shape[d], now[d]) if _close(old.narrow(d, s, now[d]), new)), None)
+        rows = f"rows {start} to {start + now[d] - 1}" if start is not None else f"{now[d]} rows"
+        text = f"{name} holds one rank's shard, {rows} of {was[d]} (shape {now} instead of {was})"
+        return Difference("local shard", "fail", text, name)
+    if new.dim() == 1 and old.dim() != 1:
+        text = f"{name} is a flat piece of {now[0]} elements instead of shape {was}: a local shard of FSDP1"
+        return Difference("local shard", "fail", text, name)
+    return Difference("shape", "fail", f"{name} has shape {now} instead of {was}", name)
+
+
+def _starts(total: int, part: int) -> Iterator[int]:
+    """Where a shard of this length may begin: shards are equally long but for the last."""
+    yield from range(0, total - part + 1, part)
+    yield total - part
+
+
+def _close(old: torch.Tensor, new: torch.Tensor) -> bool:
+    return relative_difference(old, new) < 1e-2
+
+
+def _optimizers(
+    old: OptimizerState, new: OptimizerState, tolerance: float, aliases: list[set[str]]
+) -> Iterator[Difference]:
+    if old.by_number != new.by_number:
+        form = ("numbers", "names") if old.by_number else ("names", "numbers")
+        text = f"the optimizer's state is keyed by parameter {form[1]}, no longer by {form[0]}: loaders need a conversion"
+        outcome: Outcome = "expected" if old.by_number else "fail"
+        yield Difference("optimizer keys", outcome, text)
+    if old.named != new.named:
+        yield Difference("unnamed", "not compared", "the optimizer's parameter numbers cannot be turned into names")
+        return
+    first = {name: min(group) for group in aliases for name in group}
+    states = [{first.get(name, name): s for name, s in side.state.items()} for side in (old, new)]
+    if states[0] and not states[1]:
+        text = f"the optimizer is saved without state (the old file has that of {len(states[0])} parameters)"
+        yield Difference("missing optimizer", "fail", text)
+        return
+    for name in states[0].keys() - states[1].keys():
+        yield Difference("optimizer state missing", "fail", f"no optimizer state for {name}", name)
+    for name in states[1].keys() - states[0].keys():
+        yield Difference("optimizer state added", "fail", f"optimizer state for {name}, the old file has none", name)
+    for name in states[0].keys() & states[1].keys():
+        yield from _entries(name, states[0][name], states[1][name], tolerance)
+    groups = [{first.get(name, name): h for name, h in side.hyperparameters.items()} for side in (old, new)]
+    for name in groups[0].keys() & groups[1].keys():
+        for key in groups[0][name].keys() & groups[1][name].keys():
+            if not _same(groups[0][name][key], groups[1][name][key], tolerance):
+                text = f"{key} of {name} is {groups[1][name][key]!r} instead of {groups[0][name][key]!r}"
+                yield Difference("hyperparameters", "fail", text, name)
+
+
+def _entries(name: str, old: dict[str, Any], new: dict[str, Any], tolerance: float) -> Iterator[Difference]:
+    for key in old.keys() ^ new.keys():
+        side = "lacks" if key in old else "has in addition"
+        yield Difference("optimizer entries", "fail", f"the new state of {name} {side} {key}", name)
+    for key in old.keys() & new.keys():
+        a, b = old[key], new[key]
+        if isinstance(a, (torch.Tensor, Shards)) and isinstance(b, (torch.Tensor, Shards)) and _size(a) > 1:
+            yield from (
+                Difference(f"optimizer {d.kind}", d.outcome, d.text, name, d.size)
+                for d in compare_tensors(f"{key} of {name}", a, b, tolerance)
+            )
+        elif not _same(a, b, tolerance):
+            yield Difference("optimizer values", "fail", f"{key} of {name} is {_show(b)} instead of {_show(a)}", name)
+
+
+def _size(value: torch.Tensor | Shards) -> int:
+    return math.prod(value.shape)
+
+
+def _values(old: dict[str, Any], new: dict[str, Any], tolerance: float) -> Iterator[Difference]:
+    """Everything but tensors and optimizers. What names a time, a place or a text does not change training."""
+    for key in old.keys() - new.keys():
+        yield Difference("missing value", "fail", f"entry {key!r} is missing", key)
+    for key in new.keys() - old.keys():
+        yield Difference("added value", "fail", f"entry {key!r} is new", key)
+    for key in old.keys() & new.keys():
+        if _same(old[key], new[key], tolerance):
+            continue
+        harmless = isinstance(old[key], str) or _VARIES.search(key)
+        text = f"entry {key!r} is {_show(new[key])} instead of {_show(old[key])}"
+        if harmless:
+            yield Difference("varying value", "expected", f"{text}, which does not change training", key)
+        else:
+            yield Difference("value", "fail", text, key)
+
+
+def _same(old: Any, new: Any, tolerance: float) -> bool:
+    """Equal, with numbers equal within the tolerance whether they are Python's or of a one-element tensor."""
+    if isinstance(old, (torch.Tensor, Shards)) or isinstance(new, (torch.Tensor, Shards)):
+        a, b = _whole(old), _whole(new)
+        return a is not None and b is not None and a.shape == b.shape and relative_difference(a, b) <= tolerance
+    if isinstance(old, (int, float)) and isinstance(new, (int, float)):
+        return old == new or (old != old and new != new) or abs(old - new) <= tolerance * max(abs(old), abs(new))
+    if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)):
+        return len(old) == len(new) and all(_same(a, b, tolerance) for a, b in zip(old, new, strict=True))
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old.keys() == new.keys() and all(_same(old[key], new[key], tolerance) for key in old)
+    try:
+        return bool(old == new)
+    except (ValueError, RuntimeError):  # numpy arrays refuse a truth value
+        return bool((old == new).all())
+
+
+def _whole(value: Any) -> torch.Tensor | None:
+    if isinstance(value, Shards):
+        return value.join()
+    if isinstance(value, torch.Tensor):
+        return value
+    return torch.tensor(value) if isinstance(value, (int, float)) else None
+
+
+def _show(value: Any) -> str:
+    text = repr(value.tolist() if isinstance(value, torch.Tensor) and value.numel() == 1 else value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
