@@ -1,0 +1,71 @@
+"""Which file an import leads to: dotted module names resolved against the files of the repository."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def module_parts(path: str) -> tuple[str, ...]:
+    """``src/pkg/train.py`` → ``("src", "pkg", "train")``; a package's ``__init__`` stands for the package."""
+    parts = path.removesuffix(".py").split("/")
+    if parts[-1] == "__init__":
+        parts.pop()
+    return tuple(part for part in parts if part not in ("", "."))
+
+
+class ModuleTable:
+    """Finds the file of a dotted name as seen from another file.
+
+    A repository may be imported from its root, from a ``src`` folder or from a script's own folder, so a name is
+    looked up from the importing file's folder upwards, and last by its ending if only one file has it.
+    """
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.files: dict[tuple[str, ...], int] = {}
+        self.endings: dict[tuple[str, ...], list[int]] = {}
+        self.parts: list[tuple[str, ...]] = []
+        self.packages: list[tuple[str, ...]] = []
+        for index, path in enumerate(paths):
+            parts = module_parts(path)
+            self.parts.append(parts)
+            is_package = path.endswith("__init__.py")
+            self.packages.append(parts if is_package else parts[:-1])
+            self.files.setdefault(parts, index)
+            for start in range(1, len(parts)):
+                self.endings.setdefault(parts[start:], []).append(index)
+        self.folders = {parts[:end] for parts in self.files for end in range(1, len(parts) + 1)}
+
+    def absolute(self, importer: int, module: str) -> tuple[str, ...]:
+        """The dotted parts that a module string names, relative dots resolved."""
+        dots = len(module) - len(module.lstrip("."))
+        rest = tuple(part for part in module[dots:].split(".") if part)
+        if not dots:
+            return rest
+        package = self.packages[importer]
+        return package[: len(package) - (dots - 1)] + rest
+
+    def find(self, importer: int, module: str) -> int | None:
+        """Index of the file that ``import module`` reads in the file ``importer``; None if it is not ours."""
+        parts = self.absolute(importer, module)
+        if not parts:
+            return None
+        if module.startswith("."):
+            return self.files.get(parts)
+        folder = self.parts[importer][:-1]
+        for depth in range(len(folder), -1, -1):
+            found = self.files.get(folder[:depth] + parts)
+            if found is not None and found != importer:
+                return found
+        endings = self.endings.get(parts, ())
+        if endings and (len(parts) > 1 or len(endings) == 1):
+            return min(endings, key=lambda index: (-_shared(self.parts[index], folder), len(self.parts[index]), index))
+        return None
+
+
+def _shared(left: tuple[str, ...], right: tuple[str, ...]) -> int:
+    count = 0
+    for a, b in zip(left, right, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count

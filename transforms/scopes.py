@@ -1,0 +1,79 @@
+"""Which names a function or loop assigns: Python's scoping rules on the syntax tree."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_BLOCKS = (ast.stmt, ast.ExceptHandler, ast.match_case)
+_NEW_SCOPE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+
+
+def assigned_names(body: Iterable[ast.AST]) -> set[str]:
+    """Names and attribute paths (``self.model``) that the statements bind, nested scopes left out."""
+    return set(_assigned(body))
+
+
+def _assigned(body: Iterable[ast.AST]) -> Iterator[str]:
+    stack = list(body)
+    while stack:
+        node = stack.pop()
+        kind = type(node)
+        if kind is ast.Name:
+            if not isinstance(node.ctx, ast.Load):
+                yield node.id
+        elif kind is ast.Attribute:
+            if isinstance(node.ctx, ast.Load):
+                stack.append(node.value)
+            else:
+                path = dotted_path(node)
+                if path:
+                    yield path
+        elif kind in _NEW_SCOPE:
+            if kind is not ast.Lambda:
+                yield node.name
+        elif kind is ast.Import or kind is ast.ImportFrom:
+            for alias in node.names:
+                yield alias.asname or alias.name.partition(".")[0]
+        elif kind is ast.ExceptHandler:
+            if node.name:
+                yield node.name
+            stack.extend(node.body)
+        elif kind is ast.MatchAs or kind is ast.MatchStar:
+            if node.name:
+                yield node.name
+            if kind is ast.MatchAs and node.pattern:
+                stack.append(node.pattern)
+        elif kind is not ast.Constant:
+            stack.extend(ast.iter_child_nodes(node))
+
+
+def outer_names(body: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
+    """Names that the statements declare ``global`` and ``nonlocal``."""
+    global_names: set[str] = set()
+    nonlocal_names: set[str] = set()
+    stack = list(body)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.Global):
+            global_names.update(node.names)
+        elif isinstance(node, ast.Nonlocal):
+            nonlocal_names.update(node.names)
+        elif isinstance(node, ast.stmt) and not isinstance(node, _NEW_SCOPE):
+            stack.extend(child for child in ast.iter_child_nodes(node) if isinstance(child, _BLOCKS))
+        elif isinstance(node, (ast.ExceptHandler, ast.match_case)):
+            stack.extend(node.body)
+    return global_names, nonlocal_names
+
+
+def dotted_path(node: ast.expr) -> str | None:
+    """``a.b.c`` for a chain of attributes on a name, else None."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return None
+    parts.append(node.id)
+    return ".".join(reversed(parts))

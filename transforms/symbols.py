@@ -1,0 +1,142 @@
+"""The names of the old world: every path under which FSDP1, DDP and old checkpoint symbols can be imported.
+
+A symbol has one canonical, public name; its other paths (the module that defines it, say) lead to that name.
+Read off the sources of torch 1.12 to 2.13.
+"""
+
+from __future__ import annotations
+
+FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
+DDP = "torch.nn.parallel.DistributedDataParallel"
+WRAPPERS = {FSDP1: "FSDP1", DDP: "DDP"}
+
+_FSDP1_NAMES = (
+    "FullyShardedDataParallel", "BackwardPrefetch", "CPUOffload", "FullOptimStateDictConfig", "FullStateDictConfig",
+    "LocalOptimStateDictConfig", "LocalStateDictConfig", "MixedPrecision", "OptimStateDictConfig",
+    "OptimStateKeyType", "ShardedOptimStateDictConfig", "ShardedStateDictConfig", "ShardingStrategy",
+    "StateDictConfig", "StateDictSettings", "StateDictType", "FlatParameter",
+)  # fmt: skip
+_WRAP_NAMES = (
+    "always_wrap_policy", "lambda_auto_wrap_policy", "transformer_auto_wrap_policy", "size_based_auto_wrap_policy",
+    "enable_wrap", "wrap", "CustomPolicy", "ModuleWrapPolicy", "_or_policy", "_module_wrap_policy", "_Policy",
+    "default_auto_wrap_policy", "ParamExecOrderWrapPolicy", "_wrap", "_recursive_wrap", "_ConfigAutoWrap",
+)  # fmt: skip
+_CHECKPOINT_WRAPPER = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
+_OLD_DCP = {
+    "save_state_dict": "torch.distributed.checkpoint.save_state_dict",
+    "load_state_dict": "torch.distributed.checkpoint.load_state_dict",
+    "load_sharded_optimizer_state_dict": "torch.distributed.checkpoint.optimizer.load_sharded_optimizer_state_dict",
+}
+
+PREFIXES: tuple[str, ...] = (
+    "torch.distributed.fsdp",
+    "torch.distributed._composable",
+    "torch.nn.parallel",
+    "torch.distributed.algorithms",
+    "torch.distributed.optim",
+    "torch.distributed.checkpoint",
+    "torch.distributed.nn.parallel",
+)
+
+_FSDP2_PUBLIC = (
+    "fully_shard", "FSDPModule", "MixedPrecisionPolicy", "OffloadPolicy", "CPUOffloadPolicy", "UnshardHandle",
+    "register_fsdp_forward_method", "share_comm_ctx", "DataParallelMeshDims",
+)  # fmt: skip
+
+ALIASES: dict[str, str] = {}
+for _name in _FSDP1_NAMES:
+    for _module in ("fully_sharded_data_parallel", "api", "flat_param", "_flat_param"):
+        ALIASES[f"torch.distributed.fsdp.{_module}.{_name}"] = f"torch.distributed.fsdp.{_name}"
+for _name in _WRAP_NAMES:
+    ALIASES[f"torch.distributed.fsdp.{_name}"] = f"torch.distributed.fsdp.wrap.{_name}"
+for _name in ("DistributedDataParallel",):
+    for _module in ("torch.nn.parallel.distributed", "torch.nn"):
+        ALIASES[f"{_module}.{_name}"] = DDP
+for _name, _canonical in _OLD_DCP.items():
+    for _module in ("", "state_dict_saver.", "state_dict_loader.", "optimizer.", "_state_dict_utils."):
+        ALIASES.setdefault(f"torch.distributed.checkpoint.{_module}{_name}", _canonical)
+ALIASES["torch.distributed._shard.checkpoint.save_state_dict"] = _OLD_DCP["save_state_dict"]
+ALIASES["torch.distributed._shard.checkpoint.load_state_dict"] = _OLD_DCP["load_state_dict"]
+for _name in ("FileSystemReader", "FileSystemWriter"):
+    ALIASES[f"torch.distributed._shard.checkpoint.{_name}"] = f"torch.distributed.checkpoint.{_name}"
+    ALIASES[f"torch.distributed.checkpoint.filesystem.{_name}"] = f"torch.distributed.checkpoint.{_name}"
+for _name in ("save", "load", "async_save"):
+    for _module in ("state_dict_saver", "state_dict_loader"):
+        ALIASES[f"torch.distributed.checkpoint.{_module}.{_name}"] = f"torch.distributed.checkpoint.{_name}"
+for _name in ("ZeroRedundancyOptimizer",):
+    ALIASES[f"torch.distributed.optim.zero_redundancy_optimizer.{_name}"] = f"torch.distributed.optim.{_name}"
+ALIASES["torch.distributed.optim.post_localSGD_optimizer.PostLocalSGDOptimizer"] = (
+    "torch.distributed.optim.PostLocalSGDOptimizer"
+)
+for _name in ("Join", "Joinable", "JoinHook"):
+    ALIASES[f"torch.distributed.algorithms.{_name}"] = f"torch.distributed.algorithms.join.{_name}"
+for _name in _FSDP2_PUBLIC:
+    for _module in ("torch.distributed._composable.fsdp", "torch.distributed.fsdp._fully_shard"):
+        ALIASES[f"{_module}.{_name}"] = f"torch.distributed.fsdp.{_name}"
+
+_OLD_EXACT = (
+    {f"torch.distributed.fsdp.{name}" for name in _FSDP1_NAMES}
+    | {f"torch.distributed.fsdp.wrap.{name}" for name in _WRAP_NAMES}
+    | set(_OLD_DCP.values())
+    | {DDP}
+)
+_OLD_PREFIXES = (
+    "torch.distributed.fsdp.sharded_grad_scaler",
+    "torch.distributed.fsdp._",
+    "torch.distributed.algorithms.ddp_comm_hooks",
+    "torch.distributed.algorithms._comm_hooks",
+    "torch.distributed.algorithms.join",
+    "torch.distributed.algorithms.model_averaging",
+    _CHECKPOINT_WRAPPER,
+    "torch.distributed.optim.ZeroRedundancyOptimizer",
+    "torch.distributed.optim.PostLocalSGDOptimizer",
+    "torch.distributed._composable.replicate",
+    "torch.distributed._composable.fully_shard",
+    "torch.distributed._shard.checkpoint",
+    "torch.distributed._shard.sharded_tensor",
+)
+_NEW_EXACT = {f"torch.distributed.fsdp.{name}" for name in _FSDP2_PUBLIC}
+
+STRONG_TOKENS: tuple[bytes, ...] = (
+    b"FSDP", b"FullyShardedDataParallel", b"DistributedDataParallel", b"DDP", b"torch.distributed.fsdp",
+    b"ShardedGradScaler", b"checkpoint_wrapper", b"ZeroRedundancyOptimizer", b"ddp_comm_hooks",
+    b"torch.distributed.checkpoint", b"torch.distributed._shard", b"distributed.algorithms", b"fully_shard",
+    b"distributed.fsdp", b"dist_cp",
+)  # fmt: skip
+"""A repository in which no file holds one of these has nothing to migrate."""
+
+
+def canonical(name: str) -> str:
+    """The public name of a torch symbol; members (``….FullyShardedDataParallel.no_sync``) follow their owner."""
+    if not name.startswith("torch."):
+        return name
+    owner, members = name, ""
+    while owner:
+        if owner in ALIASES:
+            return ALIASES[owner] + members
+        owner, dot, last = owner.rpartition(".")
+        members = f"{dot}{last}{members}"
+    return name
+
+
+def is_old(name: str) -> bool:
+    """Whether a canonical name belongs to the world that is left behind, so that its uses are sites."""
+    owner = name
+    if name in _NEW_EXACT or any(name.startswith(new + ".") for new in _NEW_EXACT):
+        return False
+    while owner:
+        if owner in _OLD_EXACT:
+            return True
+        owner = owner.rpartition(".")[0]
+    return name.startswith(_OLD_PREFIXES)
+
+
+def is_old_module(module: str) -> bool:
+    """Whether importing this module by name is itself a site."""
+    return module.startswith(_OLD_PREFIXES) or module in (
+        "torch.distributed.fsdp",
+        "torch.distributed.fsdp.wrap",
+        "torch.distributed.fsdp.api",
+        "torch.distributed.fsdp.fully_sharded_data_parallel",
+        "torch.nn.parallel.distributed",
+    )

@@ -1,0 +1,130 @@
+"""Abstract values: what a variable may hold, as far as a migration cares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """A name from outside the repository, canonical where it is torch's."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleValue:
+    """A module of the repository, by file index."""
+
+    file: int
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionValue:
+    file: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClassValue:
+    file: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """An object of a class of the repository; ``site`` is the call that made it, -1 when none was seen."""
+
+    cls: ClassValue
+    site: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A method read off an object."""
+
+    function: FunctionValue
+    receiver: object
+
+
+@dataclass(frozen=True, slots=True)
+class SuperValue:
+    """What ``super()`` gives in a method of ``cls``."""
+
+    cls: ClassValue
+    receiver: int
+    """Variable of the method's first parameter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """``functools.partial(…)`` made by call ``site``."""
+
+    site: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """What the wrapper constructor called at ``site`` returns; ``kind`` is FSDP1 or DDP."""
+
+    kind: str
+    site: int
+
+
+@dataclass(frozen=True, slots=True)
+class Annotated:
+    """A value that nothing but an annotation says is wrapped."""
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """The result of a call of something outside the repository."""
+
+    site: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A list, tuple, set or dict made where variable ``variable`` is."""
+
+    variable: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """An optimizer built by call ``site``."""
+
+    site: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """Something taken from a model or optimizer: its parameters, its state dict, its ``no_sync`` context …"""
+
+    kind: str
+    owner: object
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    value: object
+    type: str
+    """Keeps ``1`` and ``True`` apart, which compare equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Comes in from outside: a parameter that nothing in the repository passes."""
+
+    function: FunctionValue
+
+
+Value = (
+    External | ModuleValue | FunctionValue | ClassValue | Instance | Bound | SuperValue | Partial | Wrapped | Annotated
+    | Opaque | Container | Optimizer | Derived | Constant | Unknown
+)  # fmt: skip
