@@ -70,7 +70,7 @@ def compare_printed(before: str, after: str, tolerance: float) -> float:
     worst = 0.0
     losses = 0
     for line_before, line_after in zip_longest(before.splitlines(), after.splitlines(), fillvalue=""):
-        assert NUMBER.sub("#", line_before) == NUMBER.sub("#", line_after), f"{line_before!r} != {line_after!r}"
+        assert NUMBER.sub("#", line_before) == NUMBER.sub("#", line_after), (line_before, line_after)
         for one, other in zip(NUMBER.findall(line_before), NUMBER.findall(line_after), strict=True):
             difference = abs(float(one) - float(other)) if one != other else 0.0
             assert difference <= tolerance, f"{line_before!r} and {line_after!r} differ by {difference}"
@@ -127,8 +127,8 @@ def _compare(case: Case, run: Run, before: Outcome, after: Outcome) -> tuple[flo
     for name in run.files:
         assert (before.folder / name).exists(), f"before did not write {name}"
         assert (after.folder / name).exists(), f"after did not write {name}"
-    parameters = max(
+    parameters = [
         compare_parameters(before.folder / name, after.folder / name, case.compare.parameters)
         for name in run.parameters
-    )
-    return losses, parameters
+    ]
+    return losses, max(parameters, default=0.0)
