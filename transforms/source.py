@@ -172,7 +172,7 @@ class Source:
 def _declared_encoding(path: str, body: bytes, bom: bool) -> str:
     """The codec's name by PEP 263.
 
-    `tokenize.detect_encoding` refuses a first line that is not UTF-8 beside its declaration, CPython does not.
+    `tokenize.detect_encoding` refuses a comment that is not UTF-8 beside its declaration, CPython does not.
     """
     for number, line in enumerate(re.split(rb"\r\n|\n|\r", body[:4096], maxsplit=2)[:2], start=1):
         cookie = _COOKIE.match(line)
