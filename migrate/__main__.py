@@ -1,0 +1,91 @@
+"""The command `to-fsdp2`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+
+from ..transforms.findings import UserError
+from . import exits
+from .commands.apply import apply
+from .commands.check import check
+from .commands.demo import demo
+from .commands.diff import diff
+from .commands.rules import rules
+from .commands.scan import scan
+from .commands.verify import verify
+
+app = typer.Typer(
+    name="to-fsdp2",
+    help="Move PyTorch training code from FSDP1 and DDP to FSDP2, and prove that training is the same.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (scan, diff, apply, check, rules, demo):
+    app.command()(command)
+app.command(context_settings={"allow_interspersed_args": False})(verify)
+
+# typer brings its own copy of click from 0.26 on; this is the base of usage errors in either.
+_UsageError: Any = typer.BadParameter.__base__
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        print(f"to-fsdp2 {version('to-fsdp2')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    show_version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True)] = False,
+) -> None:
+    pass
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with the code that `--help` documents."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command line; returns the exit code."""
+    try:
+        code = app(arguments, prog_name="to-fsdp2", standalone_mode=False)
+        return code if isinstance(code, int) else exits.DONE
+    except _UsageError as error:
+        _complain(error.format_message())
+        if error.ctx is not None:
+            print(f"`{error.ctx.command_path} --help` lists the options", file=sys.stderr)
+        return exits.USAGE
+    except UserError as error:
+        _complain(str(error))
+        return exits.USAGE
+    except (KeyboardInterrupt, typer.Abort):
+        _complain("interrupted")
+        return exits.INTERRUPTED
+    except BrokenPipeError:
+        # The reader has gone (`| head`); what is left in the buffer must not raise again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exits.DONE
+    except Exception as error:  # the last line of defence, for one line in place of a traceback
+        if os.environ.get("TO_FSDP2_TRACEBACK"):
+            raise
+        _complain(
+            f"internal error: {type(error).__name__}: {error}. Please report it, with the traceback that "
+            "TO_FSDP2_TRACEBACK=1 shows"
+        )
+        return exits.INTERNAL
+
+
+def _complain(message: str) -> None:
+    print(f"to-fsdp2: {message}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

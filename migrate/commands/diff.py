@@ -1,0 +1,56 @@
+"""`to-fsdp2 diff`: the patch."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+
+from .. import exits, options, report_text
+from ..options import Format, Request, resolve
+from ..report import Report
+from ..session import deliver, failed_files, run, save, say, write_stdout
+
+
+def diff(
+    paths: options.Paths = None,
+    format: options.FormatOption = options.Format.TEXT,
+    output: options.Output = None,
+    level: options.LevelOption = None,
+    select: options.Select = None,
+    ignore: options.Ignore = None,
+    exclude: options.Exclude = None,
+    jobs: options.Jobs = None,
+    target_torch: options.TargetTorch = None,
+    ddp: options.DdpOption = None,
+    checkpoint: options.CheckpointOption = None,
+    annotate: options.Annotate = False,
+) -> int:
+    """Print the patch on stdout, for `git apply`; the summary goes to stderr. Changes nothing.
+
+    Exit codes: 0 the patch is empty, 1 it is not, 2 some files could not be processed (3: both), 64 wrong usage,
+    70 internal error, 130 interrupted.
+    """
+    request = Request(
+        paths, format, output, level, select, ignore, exclude, jobs, target_torch, ddp, checkpoint, annotate
+    )
+    resolved = resolve(request)
+    _, report = run(request, resolved)
+    if format is Format.TEXT:
+        _deliver_patch(report, request)
+    else:
+        deliver(report, request)
+    return (exits.REMAINS if report.patches else exits.DONE) | failed_files(report)
+
+
+def _deliver_patch(report: Report, request: Request) -> None:
+    patch = b"".join(patch for _, patch in report.patches)
+    if request.output is not None:
+        save(patch, request.output)
+    elif sys.stdout.isatty():
+        report_text.render_patch(patch, Console())
+    else:
+        write_stdout(patch)
+    for error in report.errors:
+        say(f"{error.file}{f':{error.line}' if error.line else ''}: {error.message}")
+    say(report.summary)

@@ -1,0 +1,56 @@
+"""`to-fsdp2 rules`: the rules, and one rule with its reasons and examples."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.syntax import Syntax
+from rich.text import Text
+
+from ...transforms.findings import UserError
+from ...transforms.rule import Rule, all_rules
+from .. import exits
+
+RuleId = Annotated[str | None, typer.Argument(metavar="[ID]", help="A rule, as FS301, or a family, as FS3.")]
+
+
+def rules(rule_id: RuleId = None) -> int:
+    """List the rules, or explain one with before and after examples."""
+    console = Console()
+    chosen = [rule for rule in all_rules() if rule.id.startswith(rule_id or "")]
+    if not chosen:
+        raise UserError(f"no rule is called {rule_id!r}; `to-fsdp2 rules` lists them")
+    if len(chosen) == 1:
+        _explain(chosen[0], console)
+    else:
+        for rule in chosen:
+            line = Text.assemble((rule.id, "cyan"), f"  {rule.level.value:<6}  ", rule.title)
+            console.print(line, soft_wrap=True, highlight=False)
+    return exits.DONE
+
+
+def _explain(rule: Rule, console: Console) -> None:
+    console.print(Text.assemble((rule.id, "bold cyan"), " ", (rule.title, "bold")), highlight=False)
+    console.print(Text(rule.level.value, style="dim"))
+    for paragraph in (rule.why, rule.advice):
+        if paragraph:
+            console.print()
+            console.print(Text(paragraph), highlight=False)
+    for example in rule.examples:
+        for title, code in (("Before", example.before), ("After", example.after)):
+            console.print()
+            console.print(Text(title, style="bold"))
+            if console.is_terminal:
+                console.print(Syntax(code.rstrip("\n"), "python", background_color="default"))
+            else:
+                console.print(Text(code.rstrip("\n")), soft_wrap=True, highlight=False)
+        if example.note:
+            console.print()
+            console.print(Text(example.note), highlight=False)
+    if rule.sources:
+        console.print()
+        console.print(Text("Sources", style="bold"))
+        for source in rule.sources:
+            console.print(Text(source), soft_wrap=True, highlight=False)

@@ -1,0 +1,107 @@
+"""Which files are connected to which by imports: a scan of the bytes, cheap enough for every file of a repository.
+
+It errs on the side of too many connections (an import in a string counts), never of too few among the static ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+# Matched up to the word `import`, which is searched for first: a regex with a literal is far faster than one that
+# tries every line.
+_FROM = re.compile(rb"(?:^|[;:\s])from\s*([.\w]+)\s*$")
+_STATEMENT = re.compile(rb"(?:^|[;:])\s*$")
+_NAMES = re.compile(rb"\s*(\((?:[^()#]|#[^\n]*)*\)|[^\n;#]*)")
+_CALL = re.compile(rb"import(?:_module|__)\s*\(\s*[\"']([.\w]+)[\"']")
+_COMMENT = re.compile(rb"#[^\n]*")
+
+
+def imported_modules(data: bytes, package: str) -> set[str]:
+    """Dotted names that a file may import: modules, and names taken from them, which may be modules too.
+
+    `package` is the dotted name of the file's folder, for relative imports.
+    """
+    if b"\\" in data:
+        data = data.replace(b"\\\r\n", b" ").replace(b"\\\n", b" ")
+    found: set[str] = set()
+    at = data.find(b"import")
+    while at != -1:
+        line_start = max(data.rfind(b"\n", 0, at), data.rfind(b"\r", 0, at)) + 1
+        head = data[line_start:at]
+        if origin := _FROM.search(head):
+            module = _absolute(origin.group(1).decode(errors="replace"), package)
+            found.add(module)
+            for name in _listed(data, at + len(b"import")):
+                if name != "*":
+                    found.add(f"{module}.{name}" if module else name)
+        elif _STATEMENT.search(head):
+            for name in _listed(data, at + len(b"import")):
+                found.update(_with_parents(name))
+        elif call := _CALL.match(data, at):
+            found.add(_absolute(call.group(1).decode(errors="replace"), package))
+        at = data.find(b"import", at + len(b"import"))
+    return found
+
+
+def connected(imports: Mapping[str, set[str]], hits: Iterable[str]) -> set[str]:
+    """The files that imports connect to `hits`, in either direction, over any number of files between.
+
+    `imports` maps each file's label to what `imported_modules` found. A module name stands for every file whose
+    path ends with it, since any folder may be on the import path.
+    """
+    files_by_module = _files_by_module(imports)
+    neighbours: dict[str, set[str]] = defaultdict(set)
+    for label, modules in imports.items():
+        for module in modules:
+            for other in files_by_module.get(module, ()):
+                neighbours[label].add(other)
+                neighbours[other].add(label)
+    reached = set(hits)
+    waiting = list(reached)
+    while waiting:
+        for other in neighbours[waiting.pop()] - reached:
+            reached.add(other)
+            waiting.append(other)
+    return reached
+
+
+def package_of(label: str) -> str:
+    """The dotted name of a file's folder, from the root of the run."""
+    return label.rpartition("/")[0].replace("/", ".")
+
+
+def _files_by_module(labels: Iterable[str]) -> dict[str, list[str]]:
+    table: dict[str, list[str]] = defaultdict(list)
+    for label in labels:
+        parts = label.removesuffix(".py").split("/")
+        if parts[-1] == "__init__":
+            parts.pop()
+        for start in range(len(parts)):
+            table[".".join(parts[start:])].append(label)
+    return table
+
+
+def _listed(data: bytes, at: int) -> list[str]:
+    match = _NAMES.match(data, at)
+    if match is None:
+        return []
+    names = _COMMENT.sub(b"", match.group(1)).strip(b"()").split(b",")
+    return [words[0].decode(errors="replace") for name in names if (words := name.split())]
+
+
+def _absolute(module: str, package: str) -> str:
+    name = module.lstrip(".")
+    levels = len(module) - len(name)
+    if levels == 0:
+        return name
+    parts = package.split(".") if package else []
+    base = parts[: len(parts) - levels + 1] if levels > 1 else parts
+    return ".".join([*base, name] if name else base)
+
+
+def _with_parents(name: str) -> list[str]:
+    """`import a.b.c` binds `a` and makes `a.b` reachable through it."""
+    parts = name.split(".")
+    return [".".join(parts[: length + 1]) for length in range(len(parts))]

@@ -1,0 +1,33 @@
+"""What a worker process does: one file's text in, its facts out.
+
+A module of its own, so that a process that is started afresh can import it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..transforms.engine import extract
+from ..transforms.facts import FileFacts
+from ..transforms.findings import FileError
+from ..transforms.source import Source, SourceError
+
+
+def extract_files(root: str, labels: list[str]) -> list[FileFacts | FileError]:
+    """Facts of each file, or the reason why there are none; never raises for the sake of a file."""
+    return [_extract_file(Path(root), label) for label in labels]
+
+
+def _extract_file(root: Path, label: str) -> FileFacts | FileError:
+    try:
+        return extract(Source.read(label, (root / label).read_bytes()))
+    except SourceError as error:
+        return FileError(label, error.line, error.message)
+    except OSError as error:
+        return FileError(label, None, f"cannot be read: {error.strerror}")
+    except RecursionError:
+        return FileError(label, None, "nested too deeply to be analysed")
+    except Exception as error:  # one file must never end the run; the entry says what to report
+        return FileError(
+            label, None, f"could not be analysed, please report this: {type(error).__name__}: {error}"
+        )
