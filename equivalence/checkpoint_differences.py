@@ -19,12 +19,14 @@ from .checkpoint_names import Contents, ModelState, OptimizerState
 from .verdict import Outcome
 
 _CHUNK = 1 << 24
-_VARIES = re.compile(r"time|date|elapsed|duration|seconds|speed|throughput|mfu|tokens_per|hostname|run_id|wandb", re.I)
+_VARIES = re.compile(
+    r"time|date|elapsed|duration|seconds|speed|throughput|mfu|tokens_per|hostname|run_id|wandb", re.I
+)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that differs. `kind` groups what is reported together; `text` is a phrase about the tensor or key."""
+    """One thing that differs. `kind` groups what is reported together; `text` is about the tensor or key."""
 
     kind: str
     outcome: Outcome
@@ -34,7 +36,7 @@ class Difference:
 
 
 def relative_difference(old: torch.Tensor, new: torch.Tensor) -> float:
-    """‖new - old‖ / max(‖old‖, ‖new‖) in float64; equal infinities and NaNs in the same places count as equal."""
+    """‖new - old‖ / max(‖old‖, ‖new‖) in float64; equal infinities and NaNs in the same places are equal."""
     if torch.equal(old, new):
         return 0.0
     total, norm_old, norm_new = 0.0, 0.0, 0.0
@@ -42,36 +44,44 @@ def relative_difference(old: torch.Tensor, new: torch.Tensor) -> float:
         a, b = _wide(a), _wide(b)
         same = (a == b) | (a.isnan() & b.isnan())
         total += float((b - a).masked_fill(same, 0).square().sum())
-        norm_old += float(a.nan_to_num().square().sum())
-        norm_new += float(b.nan_to_num().square().sum())
-    if math.isnan(total):
-        return math.inf
-    return math.sqrt(total / max(norm_old, norm_new)) if total else 0.0
+        norm_old += float(a.nan_to_num(0.0, 0.0, 0.0).square().sum())
+        norm_new += float(b.nan_to_num(0.0, 0.0, 0.0).square().sum())
+    if total == 0:
+        return 0.0
+    size = max(norm_old, norm_new)
+    return math.sqrt(total / size) if math.isfinite(total) and size > 0 else math.inf
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(tensor).double() if tensor.is_complex() else tensor.double()
 
 
-def differences(old: Contents, new: Contents, tolerance: float, buffers: Iterable[str] = ()) -> list[Difference]:
+def differences(
+    old: Contents,
+    new: Contents,
+    tolerance: float,
+    buffers: Iterable[str] = (),
+    tied: Iterable[Iterable[str]] = (),
+) -> list[Difference]:
     """Everything in which `new` differs from `old`.
 
-    tolerance: the largest relative difference of a tensor that passes (0: bitwise). buffers: canonical names of
-    the model's buffers, to tell a missing buffer from a missing parameter.
+    tolerance: the largest relative difference of a tensor that passes (0: bitwise). buffers: canonical names
+    of the model's buffers, to tell a missing buffer from a missing parameter. tied: groups of names of one
+    parameter.
     """
     found: list[Difference] = []
-    models = _paired(old.models, new.models)
-    for path_old, path_new in models:
+    aliases = [set(group) for group in tied]
+    aliases += [group for side in (old, new) for model in side.models.values() for group in model.aliases()]
+    for path_old, path_new in _paired(old.models, new.models):
         if path_old is None:
-            found.append(Difference("added", "fail", f"the new file has a section {path_new!r} that the old one lacks"))
+            found.append(Difference("added", "fail", f"section {path_new!r} is new"))
         elif path_new is None:
             lost = ", ".join(sorted(old.models[path_old].tensors)[:3])
             text = f"the old file's section {path_old!r} ({lost}, …) is missing"
             found.append(Difference("missing section", "fail", text, path_old))
         else:
             found += _moved(path_old, path_new)
-            found += _models(old.models[path_old], new.models[path_new], tolerance, set(buffers))
-    aliases = [group for side in (old, new) for model in side.models.values() for group in model.aliases()]
+            found += _models(old.models[path_old], new.models[path_new], tolerance, set(buffers), aliases)
     for path_old, path_new in _paired(old.optimizers, new.optimizers):
         if path_new is None:
             assert path_old is not None
@@ -79,7 +89,7 @@ def differences(old: Contents, new: Contents, tolerance: float, buffers: Iterabl
             text = f"the optimizer ({path_old!r}, state of {count} parameters) is not saved any more"
             found.append(Difference("missing optimizer", "fail", text))
         elif path_old is None:
-            found.append(Difference("added", "fail", f"the new file has an optimizer {path_new!r}, the old one none"))
+            found.append(Difference("added", "fail", f"the optimizer {path_new!r} is new"))
         else:
             found += _moved(path_old, path_new)
             found += _optimizers(old.optimizers[path_old], new.optimizers[path_new], tolerance, aliases)
@@ -97,21 +107,27 @@ def _paired(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str | 
 
 def _moved(old: str, new: str) -> Iterator[Difference]:
     if old != new:
-        text = f"what the old file keeps under {old or 'no key'!r}, the new one keeps under {new or 'no key'!r}"
+        text = f"section {old or '(top)'!r} is now {new or '(top)'!r}"
         yield Difference("section", "fail", text)
 
 
-def _models(old: ModelState, new: ModelState, tolerance: float, buffers: set[str]) -> Iterator[Difference]:
+def _models(
+    old: ModelState, new: ModelState, tolerance: float, buffers: set[str], aliases: list[set[str]]
+) -> Iterator[Difference]:
+    if any(name.endswith("_flat_param") for name in old.tensors.keys() - new.tensors.keys()):
+        text = "the old file holds FSDP1's flat parameters (LOCAL_STATE_DICT), which only FSDP1 can load"
+        yield Difference("flat parameters", "not compared", text)
+        return
     yield from _keys(old, new)
-    tied = {name: group for model in (old, new) for group in model.aliases() for name in group}
-    for name in old.tensors.keys() - new.tensors.keys():
+    tied = {name: group for group in aliases for name in group}
+    for name in sorted(old.tensors.keys() - new.tensors.keys()):
         if tied.get(name, set()) & new.tensors.keys():
-            yield Difference("tied name", "fail", f"{name} is tied to a name that is saved, but is itself missing", name)
+            yield Difference("tied name", "fail", f"{name} is missing; a name it is tied to is saved", name)
         elif name in buffers or _looks_like_buffer(name):
             yield Difference("missing buffer", "fail", f"buffer {name} is missing", name)
         else:
             yield Difference("missing", "fail", f"{name} is missing", name)
-    for name in new.tensors.keys() - old.tensors.keys():
+    for name in sorted(new.tensors.keys() - old.tensors.keys()):
         if not tied.get(name, set()) & old.tensors.keys():
             yield Difference("added", "fail", f"{name} is new", name)
     for name, tensor in old.tensors.items():
@@ -160,9 +176,9 @@ def compare_tensors(
     if old.dtype != new.dtype:
         kept = torch.equal(old.to(new.dtype), new)
         text = f"{name} is {_short(new.dtype)} instead of {_short(old.dtype)}"
-        text += ", its values are the old ones, rounded" if kept else ", and its values differ beyond rounding"
+        text += ", its values are the old ones, rounded" if kept else ", and differs beyond rounding"
         yield Difference("dtype", "fail", text, name, size)
-    elif size > tolerance:
+    elif not size <= tolerance:
         yield Difference("values", "fail", f"{name} differs by {size:.2g}", name, size)
 
 
@@ -171,7 +187,9 @@ def _shapes(name: str, old: torch.Tensor, new: torch.Tensor) -> Difference:
     smaller = [d for d in range(old.dim()) if new.dim() == old.dim() and new.shape[d] < old.shape[d]]
     if len(smaller) == 1 and all(was[d] == now[d] for d in range(len(was)) if d not in smaller):
         d = smaller[0]
-        start = next((s for s in _starts(old.shape[d], now[d]) if _close(old.narrow(d, s, now[d]), new)), None)
+        start = next(
+            (s for s in _starts(old.shape[d], now[d]) if _close(old.narrow(d, s, now[d]), new)), None
+        )
         rows = f"rows {start} to {start + now[d] - 1}" if start is not None else f"{now[d]} rows"
         text = f"{name} holds one rank's shard, {rows} of {was[d]} (shape {now} instead of {was})"
         return Difference("local shard", "fail", text, name)
@@ -196,11 +214,13 @@ def _optimizers(
 ) -> Iterator[Difference]:
     if old.by_number != new.by_number:
         form = ("numbers", "names") if old.by_number else ("names", "numbers")
-        text = f"the optimizer's state is keyed by parameter {form[1]}, no longer by {form[0]}: loaders need a conversion"
+        text = f"the optimizer's state is keyed by parameter {form[1]} instead of {form[0]}"
         outcome: Outcome = "expected" if old.by_number else "fail"
         yield Difference("optimizer keys", outcome, text)
     if old.named != new.named:
-        yield Difference("unnamed", "not compared", "the optimizer's parameter numbers cannot be turned into names")
+        yield Difference(
+            "unnamed", "not compared", "parameter numbers of the optimizer cannot be turned into names"
+        )
         return
     first = {name: min(group) for group in aliases for name in group}
     states = [{first.get(name, name): s for name, s in side.state.items()} for side in (old, new)]
@@ -208,25 +228,25 @@ def _optimizers(
         text = f"the optimizer is saved without state (the old file has that of {len(states[0])} parameters)"
         yield Difference("missing optimizer", "fail", text)
         return
-    for name in states[0].keys() - states[1].keys():
+    for name in sorted(states[0].keys() - states[1].keys()):
         yield Difference("optimizer state missing", "fail", f"no optimizer state for {name}", name)
-    for name in states[1].keys() - states[0].keys():
-        yield Difference("optimizer state added", "fail", f"optimizer state for {name}, the old file has none", name)
-    for name in states[0].keys() & states[1].keys():
+    for name in sorted(states[1].keys() - states[0].keys()):
+        yield Difference("optimizer state added", "fail", f"optimizer state for {name} is new", name)
+    for name in sorted(states[0].keys() & states[1].keys()):
         yield from _entries(name, states[0][name], states[1][name], tolerance)
     groups = [{first.get(name, name): h for name, h in side.hyperparameters.items()} for side in (old, new)]
-    for name in groups[0].keys() & groups[1].keys():
-        for key in groups[0][name].keys() & groups[1][name].keys():
+    for name in sorted(groups[0].keys() & groups[1].keys()):
+        for key in sorted(groups[0][name].keys() & groups[1][name].keys()):
             if not _same(groups[0][name][key], groups[1][name][key], tolerance):
                 text = f"{key} of {name} is {groups[1][name][key]!r} instead of {groups[0][name][key]!r}"
                 yield Difference("hyperparameters", "fail", text, name)
 
 
 def _entries(name: str, old: dict[str, Any], new: dict[str, Any], tolerance: float) -> Iterator[Difference]:
-    for key in old.keys() ^ new.keys():
+    for key in sorted(old.keys() ^ new.keys()):
         side = "lacks" if key in old else "has in addition"
         yield Difference("optimizer entries", "fail", f"the new state of {name} {side} {key}", name)
-    for key in old.keys() & new.keys():
+    for key in sorted(old.keys() & new.keys()):
         a, b = old[key], new[key]
         if isinstance(a, (torch.Tensor, Shards)) and isinstance(b, (torch.Tensor, Shards)) and _size(a) > 1:
             yield from (
@@ -234,7 +254,9 @@ def _entries(name: str, old: dict[str, Any], new: dict[str, Any], tolerance: flo
                 for d in compare_tensors(f"{key} of {name}", a, b, tolerance)
             )
         elif not _same(a, b, tolerance):
-            yield Difference("optimizer values", "fail", f"{key} of {name} is {_show(b)} instead of {_show(a)}", name)
+            yield Difference(
+                "optimizer values", "fail", f"{key} of {name} is {_show(b)} instead of {_show(a)}", name
+            )
 
 
 def _size(value: torch.Tensor | Shards) -> int:
@@ -242,12 +264,12 @@ def _size(value: torch.Tensor | Shards) -> int:
 
 
 def _values(old: dict[str, Any], new: dict[str, Any], tolerance: float) -> Iterator[Difference]:
-    """Everything but tensors and optimizers. What names a time, a place or a text does not change training."""
-    for key in old.keys() - new.keys():
+    """Everything but tensors and optimizers. A time, a place or a text does not change training."""
+    for key in sorted(old.keys() - new.keys()):
         yield Difference("missing value", "fail", f"entry {key!r} is missing", key)
-    for key in new.keys() - old.keys():
+    for key in sorted(new.keys() - old.keys()):
         yield Difference("added value", "fail", f"entry {key!r} is new", key)
-    for key in old.keys() & new.keys():
+    for key in sorted(old.keys() & new.keys()):
         if _same(old[key], new[key], tolerance):
             continue
         harmless = isinstance(old[key], str) or _VARIES.search(key)
@@ -262,9 +284,13 @@ def _same(old: Any, new: Any, tolerance: float) -> bool:
     """Equal, with numbers equal within the tolerance whether they are Python's or of a one-element tensor."""
     if isinstance(old, (torch.Tensor, Shards)) or isinstance(new, (torch.Tensor, Shards)):
         a, b = _whole(old), _whole(new)
-        return a is not None and b is not None and a.shape == b.shape and relative_difference(a, b) <= tolerance
+        return (
+            a is not None and b is not None and a.shape == b.shape and relative_difference(a, b) <= tolerance
+        )
     if isinstance(old, (int, float)) and isinstance(new, (int, float)):
-        return old == new or (old != old and new != new) or abs(old - new) <= tolerance * max(abs(old), abs(new))
+        return (
+            old == new or (old != old and new != new) or abs(old - new) <= tolerance * max(abs(old), abs(new))
+        )
     if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)):
         return len(old) == len(new) and all(_same(a, b, tolerance) for a, b in zip(old, new, strict=True))
     if isinstance(old, dict) and isinstance(new, dict):

@@ -1,7 +1,8 @@
-"""Reading checkpoints offline: torch.save files, safetensors files and Distributed Checkpoint (DCP) directories.
+"""Reading checkpoints offline: torch.save files, safetensors files and Distributed Checkpoint (DCP)
+directories.
 
-All three come out as the nested dictionaries that were saved. Tensors lie on the CPU, mapped from the file where
-the format allows it; a tensor of which the file holds only shards is a `Shards`.
+All three come out as the nested dictionaries that were saved. Tensors lie on the CPU, mapped from the file
+where the format allows it; a tensor of which the file holds only shards is a `Shards`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ Format = Literal["torch.save", "safetensors", "DCP"]
 
 _SAFETENSORS_TYPES = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "I32": torch.int32,
-    "I64": torch.int64, "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64,
+    "I64": torch.int64, "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32,
+    "F64": torch.float64,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
 }  # fmt: skip
 
@@ -36,9 +38,9 @@ class UnreadableCheckpoint(Exception):
 class Shards:
     """Parts of one tensor as a rank saved them.
 
-    `kind` is DTensor or ShardedTensor, `shape` the shape of the whole tensor. Each part has its offsets in the
-    whole; a DTensor does not carry them, so there they are None until the files of all ranks are joined along
-    `dim`, the dimension it is sharded on (None where it is replicated, or sharded on several).
+    `kind` is DTensor or ShardedTensor, `shape` the shape of the whole tensor. Each part has its offsets in
+    the whole; a DTensor does not carry them, so there they are None until the files of all ranks are joined
+    along `dim`, the dimension it is sharded on (None where it is replicated, or sharded on several).
     """
 
     kind: Literal["DTensor", "ShardedTensor"]
@@ -50,8 +52,8 @@ class Shards:
     def join(self) -> torch.Tensor | None:
         """The whole tensor, or None where the parts do not cover it.
 
-        Parts without offsets are laid side by side in the given order (rank order); what is left over once the
-        tensor is full is another replica.
+        Parts without offsets are laid side by side in the given order (rank order); what is left over once
+        the tensor is full is another replica.
         """
         whole = torch.empty(self.shape, dtype=self.dtype)
         filled, start = 0, 0
@@ -88,11 +90,12 @@ def read(path: Path) -> tuple[Format, Any]:
 
 
 def read_torch_save(source: Path | io.BytesIO) -> Any:
-    """What `torch.save` wrote, tensors on the CPU and mapped where the file is in the zip format (torch 1.6 on).
+    """What `torch.save` wrote, tensors on the CPU and mapped where the file is in the zip format (torch 1.6
+    on).
 
-    `weights_only=False` is asked for, because files of training scripts hold more than tensors; it is harmless
-    here, as the unpickler passed in constructs tensors and plain containers only (see checkpoint_pickle), and the
-    files are those that the run itself has just written.
+    `weights_only=False` is asked for, because files of training scripts hold more than tensors; it is
+    harmless here, as the unpickler passed in constructs tensors and plain containers only (see
+    checkpoint_pickle), and the files are those that the run itself has just written.
     """
     options: dict[str, Any] = {"map_location": "cpu", "weights_only": False, "pickle_module": pickle_module}
     try:
@@ -100,16 +103,22 @@ def read_torch_save(source: Path | io.BytesIO) -> Any:
         loaded = torch.load(source, mmap=mapped, **options)
     except Exception as error:  # torch raises whatever the broken file makes its parsers raise
         name = source.name if isinstance(source, Path) else "an entry"
-        raise UnreadableCheckpoint(f"{name} cannot be read by torch.load: {type(error).__name__}: {error}") from error
+        raise UnreadableCheckpoint(
+            f"{name} cannot be read by torch.load: {type(error).__name__}: {error}"
+        ) from error
     return _plain(loaded)
 
 
 def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
-    """A safetensors file: 8 bytes of header length (little endian), a JSON header, the data; mapped, not copied."""
+    """A safetensors file: 8 bytes of header length (little endian), a JSON header, the data; mapped, not
+    copied."""
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(length))
+            text = file.read(length)
+        if len(text) < length:
+            raise ValueError("it ends within its header")
+        header = json.loads(text)
         size = path.stat().st_size
         data = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)[8 + length :]
         header.pop("__metadata__", None)
@@ -144,15 +153,21 @@ def read_dcp(path: Path) -> Any:
         reader = dcp.FileSystemReader(path)
         metadata = reader.read_metadata()
         flat: dict[str, Any] = {
-            name: torch.empty(entry.size, dtype=entry.properties.dtype) if isinstance(entry, TensorStorageMetadata) else name
+            name: torch.empty(entry.size, dtype=entry.properties.dtype)
+            if isinstance(entry, TensorStorageMetadata)
+            else name
             for name, entry in metadata.state_dict_metadata.items()
         }
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*torch.distributed is disabled, unavailable or uninitialized.*")
+            warnings.filterwarnings(
+                "ignore", message=".*torch.distributed is disabled, unavailable or uninitialized.*"
+            )
             planner = Planner(flatten_state_dict=False, flatten_sharded_tensors=False)
             dcp.load(flat, storage_reader=reader, planner=planner)
     except Exception as error:  # as above: whatever the parsers raise
-        raise UnreadableCheckpoint(f"{path.name} cannot be read by DCP: {type(error).__name__}: {error}") from error
+        raise UnreadableCheckpoint(
+            f"{path.name} cannot be read by DCP: {type(error).__name__}: {error}"
+        ) from error
     return _nested(flat, metadata.planner_data or {})
 
 
@@ -189,7 +204,9 @@ def _plain(value: Any) -> Any:
             return _plain(value.attributes()["elem"])
         return {"class": value.qualified_name, **{k: _plain(v) for k, v in value.attributes().items()}}
     if isinstance(value, dict):
-        return {key if isinstance(key, (str, int)) else str(key): _plain(entry) for key, entry in value.items()}
+        return {
+            key if isinstance(key, (str, int)) else str(key): _plain(entry) for key, entry in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return [_plain(entry) for entry in value]
     return value

@@ -1,8 +1,9 @@
 """What a checkpoint holds, by canonical name: models, optimizers and everything else.
 
-A canonical name is a parameter's fully qualified name (FQN) in the model as its author wrote it, whatever wrapper
-trained it. Wrappers show as path components: DistributedDataParallel as `module`, FSDP1 as
-`_fsdp_wrapped_module`, activation checkpointing as `_checkpoint_wrapped_module`, torch.compile as `_orig_mod`.
+A canonical name is a parameter's fully qualified name (FQN) in the model as its author wrote it, whatever
+wrapper trained it. Wrappers show as path components: DistributedDataParallel as `module`, FSDP1 as
+`_fsdp_wrapped_module`, activation checkpointing as `_checkpoint_wrapped_module`, torch.compile as
+`_orig_mod`.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class ModelState:
 class OptimizerState:
     """State and hyperparameters by canonical parameter name.
 
-    `by_number` says that the file has numbers for names (`Optimizer.state_dict()`); `named` is False where the
-    numbers could not be resolved, and the names are then the numbers as text.
+    `by_number` says that the file has numbers for names (`Optimizer.state_dict()`); `named` is False where
+    the numbers could not be resolved, and the names are then the numbers as text.
     """
 
     state: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -109,7 +110,7 @@ def _dictionaries(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple
 def _is_optimizer(node: dict[Any, Any]) -> bool:
     if isinstance(node.get("state"), dict) and isinstance(node.get("param_groups"), list):
         return True
-    # StateDictOptions(flatten_optimizer_state_dict=True) writes `state.<FQN>.exp_avg` and `param_groups.<FQN>.lr`.
+    # flatten_optimizer_state_dict=True writes keys `state.<FQN>.exp_avg` and `param_groups.<FQN>.lr`.
     return bool(node) and all(str(key).startswith(("state.", "param_groups.")) for key in node)
 
 
@@ -127,7 +128,7 @@ def _unflattened(node: dict[Any, Any]) -> dict[str, Any]:
 
 def _model(node: dict[Any, Any]) -> ModelState:
     held = {str(key): value for key, value in node.items() if isinstance(value, (torch.Tensor, Shards))}
-    # A model may have a submodule that is really called `module`; where both names exist, all stay as they are.
+    # A model may have a submodule that is really called `module`; where both names exist, all stay.
     clean = canonical if len({canonical(key) for key in held}) == len(held) else str
     return ModelState({clean(key): value for key, value in held.items()}, {clean(key): key for key in held})
 

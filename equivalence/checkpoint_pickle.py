@@ -1,12 +1,13 @@
 """Unpickling checkpoint files without the program that wrote them.
 
 A training script may put anything beside its tensors: its argument namespace, a configuration class of
-`__main__`, an enum. `torch.load(weights_only=True)` refuses these, and `weights_only=False` would have to import
-the script and run what the pickle says. Here, names outside a short list of harmless constructors become
-`Opaque` stand-ins: nothing of the user's is imported or called, and what it holds can still be compared.
+`__main__`, an enum. `torch.load(weights_only=True)` refuses these, and `weights_only=False` would have to
+import the script and run what the pickle says. Here, names outside a short list of harmless constructors
+become `Opaque` stand-ins: nothing of the user's is imported or called, and what it holds can still be
+compared.
 
-DTensor and ShardedTensor are stood in for, too: their own unpickling needs the device mesh or the process group
-of the run that wrote them (`ShardedTensor.__setstate__` raises without one).
+DTensor and ShardedTensor are stood in for, too: their own unpickling needs the device mesh or the process
+group of the run that wrote them (`ShardedTensor.__setstate__` raises without one).
 """
 
 from __future__ import annotations
@@ -22,11 +23,17 @@ from typing import Any
 import torch
 
 _BUILTINS = {
-    "bool", "bytearray", "bytes", "complex", "dict", "float", "frozenset", "int", "list", "range", "set", "slice",
-    "str", "tuple",
+    "bool", "bytearray", "bytes", "complex", "dict", "float", "frozenset", "int", "list", "range", "set",
+    "slice", "str", "tuple",
 }  # fmt: skip
 _COLLECTIONS = {"OrderedDict", "defaultdict", "Counter", "deque"}
-_NUMPY_MODULES = ("numpy", "numpy.core.multiarray", "numpy._core.multiarray", "numpy.core.numeric", "numpy._core.numeric")
+_NUMPY_MODULES = (
+    "numpy",
+    "numpy.core.multiarray",
+    "numpy._core.multiarray",
+    "numpy.core.numeric",
+    "numpy._core.numeric",
+)
 _NUMPY = {"_reconstruct", "scalar", "_frombuffer", "ndarray", "dtype"}
 
 
@@ -96,6 +103,9 @@ def _rebuild_wrapper_subclass(cls: Any, *args: Any) -> Any:
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
+        module = "builtins" if module == "__builtin__" else module  # protocol 2 has Python 2's names
+        if (module, name) == ("builtins", "getattr"):
+            return _nested_class
         if module == "builtins" and name in _BUILTINS:
             return getattr(builtins, name)
         if module == "collections" and name in _COLLECTIONS:
@@ -112,7 +122,16 @@ class _Unpickler(pickle.Unpickler):
             known = _torch_name(module, name)
             if known is not None:
                 return known
-        return type(name, (Opaque,), {"qualified_name": f"{module}.{name}"})
+        return _stand_in(f"{module}.{name}")
+
+
+def _stand_in(qualified_name: str) -> type[Opaque]:
+    return type(qualified_name.rsplit(".", 1)[-1], (Opaque,), {"qualified_name": qualified_name})
+
+
+def _nested_class(owner: Any, name: str) -> type[Opaque]:
+    """Protocol 2 writes a class inside a class, and the members of some enums, as `getattr(owner, name)`."""
+    return _stand_in(f"{getattr(owner, 'qualified_name', owner)}.{name}")
 
 
 def _torch_name(module: str, name: str) -> Any:
@@ -124,7 +143,9 @@ def _torch_name(module: str, name: str) -> Any:
         return getattr(torch._utils, name)
     if module in ("torch.storage", "torch") and name.endswith("Storage"):
         return getattr(importlib.import_module(module), name)
-    if module == "torch" and (name in ("Size", "device", "Tensor") or isinstance(getattr(torch, name, None), torch.dtype)):
+    if module == "torch" and (
+        name in ("Size", "device", "Tensor") or isinstance(getattr(torch, name, None), torch.dtype)
+    ):
         return getattr(torch, name)
     if module == "torch.nn.parameter" and name == "Parameter":
         return torch.nn.Parameter

@@ -1,0 +1,217 @@
+"""Keeping what a run saved, before the other run can overwrite it.
+
+Scripts save to absolute paths, or over and over to the same one. Without a copy taken right after each run,
+the old side's file could be the new side's, and a comparison of the two would pass whatever happened.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+INDEX = "checkpoints.json"
+_COMPANION_BYTES = 1 << 20
+_UNFINISHED = (".tmp", ".temp", ".part", ".partial", ".incomplete")
+
+
+@dataclass
+class SavedFile:
+    """A checkpoint file or directory: its name as the script wrote it, relative to the script's own root if
+    it lies there; the path of the copy (None: it was gone when the run ended); rank and optimizer step of
+    the last save; how often it was saved."""
+
+    name: str
+    original: str
+    copy: str | None
+    rank: int
+    step: int
+    saves: int = 1
+
+
+@dataclass
+class SavedRun:
+    """All checkpoints of a run, and what is needed to name their contents.
+
+    orders: for each optimizer its parameter names, group by group. aliases: groups of names of one tied
+    parameter. buffers: canonical names of buffers. in_memory: how many saves went to a buffer, not to a
+    file. companions: what else the run wrote beside its checkpoints (a file that names the latest one,
+    say): name → copy.
+    """
+
+    files: list[SavedFile] = field(default_factory=list)
+    orders: list[list[list[str]]] = field(default_factory=list)
+    aliases: list[list[str]] = field(default_factory=list)
+    buffers: list[str] = field(default_factory=list)
+    companions: dict[str, str] = field(default_factory=dict)
+    in_memory: int = 0
+
+    @staticmethod
+    def load(keep: Path) -> SavedRun:
+        """Reads what `preserve` wrote into `keep`."""
+        stored = json.loads((keep / INDEX).read_text())
+        stored["files"] = [SavedFile(**entry) for entry in stored["files"]]
+        for entry in stored["files"]:
+            entry.copy = str(keep / entry.copy) if entry.copy else None
+        stored["companions"] = {name: str(keep / copy) for name, copy in stored["companions"].items()}
+        return SavedRun(**stored)
+
+    def last(self) -> SavedFile | None:
+        """The checkpoint that was saved last, by optimizer step; of one step the one saved last."""
+        kept = [file for file in self.files if file.copy is not None]
+        return (
+            max(enumerate(kept), key=lambda item: (item[1].step, -item[1].rank, item[0]))[1] if kept else None
+        )
+
+
+def record_events(record: Path, *kinds: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(rank, event) of these kinds, rank by rank in the order they happened; an unfinished last line is
+    left out."""
+    for path in sorted(record.glob("rank*.jsonl"), key=_numbers):
+        rank = _numbers(path)[0]
+        with path.open() as lines:
+            for line in lines:
+                if not line.endswith("\n"):
+                    continue
+                event = json.loads(line)
+                if event["event"] in kinds:
+                    yield rank, event
+
+
+def _numbers(path: Path) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", path.name)]
+
+
+def preserve(record: Path, keep: Path) -> SavedRun:
+    """Copies every checkpoint that a recorded run saved into `keep`, with an index; call it right after the
+    run.
+
+    `record` is the run's record directory (docs/record-format.md).
+    """
+    run = SavedRun()
+    roots: list[Path] = []
+    orders: dict[int, list[list[str]]] = {}
+    started = 0.0
+    for rank, event in record_events(record, "start", "checkpoint", "optimizer", "tensors"):
+        kind = event["event"]
+        if kind == "start" and rank == 0:
+            roots += [Path(event[key]) for key in ("root", "cwd") if event.get(key)]
+            started = started or event.get("time", 0.0)
+        elif kind == "checkpoint":
+            _checkpoint(run, rank, event, roots)
+        elif kind == "optimizer" and rank == 0:
+            orders[event["optimizer"]] = [group["names"] for group in event["groups"]]
+            run.aliases = [
+                [name, *others] for name, others in event.get("aliases", {}).items()
+            ] or run.aliases
+        elif kind == "tensors" and event["kind"] == "buffer" and rank == 0 and not run.buffers:
+            run.buffers = sorted({entry["name"] for entry in event["entries"]})
+    run.orders = [orders[index] for index in sorted(orders)]
+    keep.mkdir(parents=True, exist_ok=True)
+    for number, file in enumerate(run.files):
+        file.copy = _copied(Path(file.original), keep, number)
+    for number, (name, path) in enumerate(_companions(run.files, roots, started)):
+        shutil.copy2(path, keep / f"beside-{number}")
+        run.companions[name] = f"beside-{number}"
+    (keep / INDEX).write_text(json.dumps(asdict(run), indent=1))
+    return SavedRun.load(keep)
+
+
+def _checkpoint(run: SavedRun, rank: int, event: dict[str, Any], roots: list[Path]) -> None:
+    action, path = event["action"], event["path"]
+    if action == "rename":
+        for file in run.files:
+            if file.original == path or file.original.startswith(f"{path}/"):
+                file.original = event["to"] + file.original[len(path) :]
+                file.name = _relative(Path(file.original), roots)
+        _merge_renamed(run)
+    elif action == "save" and path is None:
+        run.in_memory += 1
+    elif action == "save":
+        known = next((file for file in run.files if file.original == path), None)
+        if known is None:
+            run.files.append(SavedFile(_relative(Path(path), roots), path, None, rank, event["step"]))
+        elif known.rank == rank:
+            known.step, known.saves = event["step"], known.saves + 1
+
+
+def _merge_renamed(run: SavedRun) -> None:
+    """A file that is saved under a temporary name and renamed each time is one file."""
+    by_path: dict[str, SavedFile] = {}
+    for file in run.files:
+        earlier = by_path.get(file.original)
+        if earlier is not None:
+            file.saves += earlier.saves
+        by_path[file.original] = file
+    run.files = list(by_path.values())
+
+
+def _relative(path: Path, roots: list[Path]) -> str:
+    for root in roots:
+        if path.is_relative_to(root):
+            return path.relative_to(root).as_posix()
+    return path.as_posix()
+
+
+def _companions(files: list[SavedFile], roots: list[Path], started: float) -> list[tuple[str, Path]]:
+    """Small files that were written since the run began, in the directories that hold its checkpoints."""
+    saved = {Path(file.original) for file in files}
+    directories = dict.fromkeys(
+        path.parent for path in saved if any(path.is_relative_to(root) for root in roots)
+    )
+    return [
+        (_relative(path, roots), path)
+        for directory in directories
+        if directory.is_dir()
+        for path in sorted(directory.iterdir())
+        if path.is_file() and path not in saved
+        if path.stat().st_mtime >= started and path.stat().st_size <= _COMPANION_BYTES
+    ]
+
+
+def restore(run: SavedRun, top: Path, instead_of: SavedRun | None = None) -> Path | None:
+    """Puts what a run saved to the same places below `top`, and removes what `instead_of` saved there.
+
+    Returns the path of the checkpoint that was saved last, None if there is none. What lay outside the
+    run's own root goes back to where it lay.
+    """
+    for file in instead_of.files if instead_of else []:
+        _remove(top / file.name)
+    for name in instead_of.companions if instead_of else {}:
+        _remove(top / name)
+    copies = {file.name: file.copy for file in run.files if file.copy is not None} | run.companions
+    for name, copy in copies.items():
+        target = top / name
+        _remove(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if Path(copy).is_dir():
+            shutil.copytree(copy, target)
+        else:
+            shutil.copy2(copy, target)
+    last = run.last()
+    return top / last.name if last else None
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _copied(path: Path, keep: Path, number: int) -> str | None:
+    """Copies a file or directory to `keep/number-name`; a name for unfinished files is tried without its
+    ending."""
+    for candidate in [path, path.with_suffix("")] if path.suffix in _UNFINISHED else [path]:
+        target = f"{number}-{candidate.name}"
+        if candidate.is_dir():
+            shutil.copytree(candidate, keep / target, dirs_exist_ok=True)
+            return target
+        if candidate.is_file():
+            shutil.copy2(candidate, keep / target)
+            return target
+    return None

@@ -1,0 +1,324 @@
+"""What two runs saved, compared: real files of DDP, FSDP1 and FSDP2 trained alike on two ranks."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from to_fsdp2.equivalence import checkpoints  # noqa: E402
+from to_fsdp2.equivalence.checkpoint_store import restore  # noqa: E402
+
+SCRIPT = Path(__file__).parent / "scripts" / "save_checkpoints.py"
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """The directory of files that one real two-rank run wrote."""
+    out = tmp_path_factory.mktemp("saved")
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        str(SCRIPT),
+        str(out),
+    ]
+    done = subprocess.run(
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=150
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return out
+
+
+def write_record(directory, root, events):
+    """A record directory as docs/record-format.md describes it; `events` are (rank, event)."""
+    directory.mkdir(parents=True)
+    for rank in {rank for rank, _ in events} | {0}:
+        start = {"event": "start", "rank": rank, "root": str(root), "cwd": str(root), "time": 0.0}
+        lines = [start, *(event for r, event in events if r == rank)]
+        (directory / f"rank{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return directory
+
+
+def save_event(path, step=3, **more):
+    return {
+        "event": "checkpoint",
+        "action": "save",
+        "kind": "torch",
+        "path": str(path),
+        "step": step,
+        "call": 0,
+        **more,
+    }
+
+
+@pytest.fixture
+def compare(saved, tmp_path):
+    """Compares files of the two sides by name; a list is one file of each rank."""
+    order = json.loads((saved / "order.json").read_text())
+    optimizer = {"event": "optimizer", "optimizer": 0, "step": 0,
+                 "groups": [{"names": names} for names in order],
+                 "aliases": {"embedding.weight": ["head.weight"]}}  # fmt: skip
+    buffers = {
+        "event": "tensors",
+        "kind": "buffer",
+        "step": 0,
+        "entries": [{"name": f"blocks.{i}.scale"} for i in range(2)],
+    }
+
+    def keep(side, names):
+        names = [names] if isinstance(names, str) else names
+        events = [
+            (0, optimizer),
+            (0, buffers),
+            *((rank, save_event(saved / name)) for rank, name in enumerate(names)),
+        ]
+        record = write_record(tmp_path / side / "record", saved, events)
+        checkpoints.preserve(record, tmp_path / side / "kept")
+        return tmp_path / side / "kept"
+
+    def compare(old, new, tolerance=0.0):
+        return checkpoints.compare(keep("old", old), keep("new", new), tolerance)
+
+    return compare
+
+
+def reasons(results, outcome):
+    return [result.reason for result in results if result.outcome == outcome]
+
+
+def ranks(name):
+    return [f"{name}_rank0.pt", f"{name}_rank1.pt"]
+
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("fsdp1_full.pt", "fsdp2_full.pt"),
+        ("fsdp1_dcp", "fsdp2_dcp"),
+        (ranks("fsdp1_sharded"), ranks("fsdp2_sharded")),
+        ("fsdp2_full.pt", "fsdp2_flattened.pt"),
+        ("ddp_clean.pt", "ddp_legacy.pt"),
+    ],
+)
+def test_the_same_state_in_the_same_form_passes(compare, old, new):
+    results = compare(old, new)
+    assert [result.outcome for result in results] == ["pass"]
+    assert "12 tensors and the optimizer state of 9 parameters agree bit for bit" in results[0].reason
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("ddp.pt", "fsdp2_dcp"),
+        ("fsdp1_full.pt", "fsdp2_dcp"),
+        (ranks("fsdp1_sharded"), "fsdp2_dcp"),
+        ("fsdp1_flat_full.pt", "fsdp1_flat_dcp"),
+    ],
+)
+def test_a_change_to_dcp_is_expected_and_the_contents_are_compared(compare, old, new):
+    results = compare(old, new)
+    assert {result.outcome for result in results} == {"expected", "pass"}
+    assert any("DCP instead of torch.save" in reason for reason in reasons(results, "expected"))
+
+
+def test_numbered_optimizer_state_is_matched_by_name(compare):
+    results = compare("ddp_clean.pt", "fsdp2_full.pt")
+    assert {result.outcome for result in results} == {"expected", "pass"}
+    assert "keyed by parameter names" in reasons(results, "expected")[0]
+
+
+def test_a_module_prefix_that_is_kept_passes(compare):
+    assert not reasons(compare("ddp.pt", "fsdp2_prefixed.pt"), "fail")
+
+
+@pytest.mark.parametrize(
+    ("new", "reason"),
+    [
+        ("fsdp2_local.pt", "embedding.weight holds one rank's shard, rows 0 to 5 of 11"),
+        (
+            "fsdp2_rank0_dtensors.pt",
+            "is a DTensor of shape [11, 6], and the file holds 36 of its 66 elements",
+        ),
+        (ranks("fsdp2_sharded"), "is a DTensor of shape [11, 6] instead of a plain tensor"),
+        ("fsdp2_without_buffers.pt", "buffer blocks.0.scale is missing (and 1 more)"),
+        (
+            "fsdp2_without_optimizer.pt",
+            "the optimizer ('optimizer', state of 9 parameters) is not saved any more",
+        ),
+        ("fsdp2_empty_optimizer.pt", "the optimizer is saved without state"),
+        ("fsdp2_cast.pt", "is bfloat16 instead of float32, its values are the old ones, rounded"),
+        ("fsdp2_untied.pt", "head.weight is missing; a name it is tied to is saved"),
+        ("fsdp2_prefixed.pt", "became 'module."),
+    ],
+)
+def test_each_mistake_in_saving_is_told_apart(compare, new, reason):
+    failed = reasons(compare("fsdp1_full.pt", new), "fail")
+    assert any(reason in text for text in failed), failed
+
+
+def test_mistakes_do_not_hide_behind_one_another(compare):
+    """Old keys have a prefix; the new file lost it and holds shards: two findings, the graver one first."""
+    failed = reasons(compare("ddp.pt", "fsdp2_local.pt"), "fail")
+    assert "one rank's shard" in failed[0]
+    assert any("'module." in text for text in failed)
+
+
+def test_flat_parameters_are_not_blamed_on_the_new_side(compare):
+    results = compare(ranks("fsdp1_local"), "fsdp2_full.pt")
+    assert any("LOCAL_STATE_DICT" in reason for reason in reasons(results, "not compared"))
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Lets a test write the files of both sides itself; returns the comparison."""
+
+    def compare(events, tolerance=0.0):
+        kept = []
+        for side in ("old", "new"):
+            root = tmp_path / side
+            root.mkdir(exist_ok=True)
+            record = write_record(tmp_path / f"{side}-record", root, events(root, side))
+            checkpoints.preserve(record, tmp_path / f"{side}-kept")
+            kept.append(tmp_path / f"{side}-kept")
+        return checkpoints.compare(kept[0], kept[1], tolerance)
+
+    return compare
+
+
+def test_a_shared_absolute_path_is_not_compared_with_itself(runs, tmp_path):
+    shared = tmp_path / "shared.pt"
+
+    def events(root, side):
+        torch.save({"w": torch.full((4,), 1.0 if side == "old" else 2.0)}, shared)
+        return [(0, save_event(shared))]
+
+    results = runs(events)
+    assert results[0].outcome == "fail"
+    assert results[0].difference == pytest.approx(0.5)
+    assert results[0].tensor == "w"
+
+
+def test_renamed_files_are_followed(runs):
+    def events(root, side):
+        found = []
+        for step in (2, 4):
+            torch.save({"w": torch.full((4,), float(step))}, root / "last.pt")
+            found.append((0, save_event(root / "last.pt.tmp", step=step)))
+            found.append(
+                (
+                    0,
+                    {
+                        "event": "checkpoint",
+                        "action": "rename",
+                        "path": f"{root}/last.pt.tmp",
+                        "to": f"{root}/last.pt",
+                        "step": step,
+                    },
+                )
+            )
+        return found
+
+    results = runs(events)
+    assert [result.outcome for result in results] == ["pass"]
+    assert "last.pt" in results[0].reason
+
+
+def test_unfinished_names_are_found_without_a_rename_event(runs):
+    def events(root, side):
+        torch.save({"w": torch.ones(2)}, root / "last.pt")
+        return [(0, save_event(root / "last.pt.tmp"))]
+
+    assert [result.outcome for result in runs(events)] == ["pass"]
+
+
+def test_a_checkpoint_that_only_one_side_saves(runs):
+    def events(root, side):
+        torch.save({"w": torch.ones(2)}, root / "a.pt")
+        torch.save({"w": torch.ones(2)}, root / "b.pt")
+        return [(0, save_event(root / name)) for name in (["a.pt", "b.pt"] if side == "old" else ["a.pt"])]
+
+    assert any("did not save b.pt" in reason for reason in reasons(runs(events), "fail"))
+
+
+def test_no_checkpoint_is_not_a_pass(runs):
+    results = runs(lambda root, side: [(0, save_event("x") | {"path": None})])
+    assert [result.outcome for result in results] == ["not compared"]
+    assert "memory" in results[0].reason
+
+
+def test_other_values_and_hyperparameters(runs):
+    def events(root, side):
+        new = side == "new"
+        weight = torch.nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([weight], lr=0.2 if new else 0.1, momentum=0.9)
+        content = {
+            "model": {"w": weight},
+            "opt": optimizer.state_dict(),
+            "epoch": 4 if new else 3,
+            "elapsed_seconds": 2.0 if new else 1.0,
+        }
+        torch.save(content, root / "last.pt")
+        optimizer_event = {"event": "optimizer", "optimizer": 0, "step": 0, "groups": [{"names": ["w"]}]}
+        return [(0, optimizer_event), (0, save_event(root / "last.pt"))]
+
+    results = runs(events)
+    failed = reasons(results, "fail")
+    assert any("lr of w is 0.2 instead of 0.1" in text for text in failed)
+    assert any("entry 'epoch' is 4 instead of 3" in text for text in failed)
+    assert any("elapsed_seconds" in text for text in reasons(results, "expected"))
+
+
+def test_tolerance_bounds_the_relative_difference(runs, tmp_path):
+    def events(root, side):
+        torch.save({"w": torch.ones(4) * (1 + 1e-5 * (side == "new"))}, root / "last.pt")
+        return [(0, save_event(root / "last.pt"))]
+
+    assert runs(events, tolerance=1e-4)[0].outcome == "pass"
+    old, new = tmp_path / "old-kept", tmp_path / "new-kept"
+    assert checkpoints.compare(old, new, tolerance=1e-6)[0].outcome == "fail"
+
+
+def test_nan_in_the_same_places_is_equal_and_elsewhere_is_not(runs):
+    def events(root, side):
+        values = torch.tensor([1.0, float("nan"), float("inf")])
+        torch.save({"same": values, "other": values.flip(0) if side == "new" else values}, root / "last.pt")
+        return [(0, save_event(root / "last.pt"))]
+
+    results = runs(events)
+    assert [(result.outcome, result.tensor) for result in results] == [("fail", "other")]
+
+
+def test_joined_takes_the_worst_and_keeps_all_reasons(compare):
+    results = compare("ddp.pt", "fsdp2_local.pt")
+    one = checkpoints.joined(results)
+    assert one.name == "checkpoints" and one.outcome == "fail"
+    assert "one rank's shard" in one.reason and "keyed by parameter names" in one.reason
+    assert one.tensor == "embedding.weight"
+
+
+def test_paths_can_be_compared_directly(saved):
+    results = checkpoints.compare_paths(saved / "fsdp1_full.pt", saved / "fsdp2_dcp")
+    assert {result.outcome for result in results} == {"expected", "pass"}
+
+
+def test_restore_puts_files_and_their_companions_to_the_same_places(tmp_path):
+    root = tmp_path / "old"
+    (root / "out").mkdir(parents=True)
+    torch.save({"w": torch.ones(1)}, root / "out" / "step4.pt")
+    (root / "out" / "latest").write_text("step4.pt")
+    record = write_record(tmp_path / "record", root, [(0, save_event(root / "out" / "step4.pt", step=4))])
+    run = checkpoints.preserve(record, tmp_path / "kept")
+    other = tmp_path / "new"
+    path = restore(run, other)
+    assert path == other / "out" / "step4.pt" and path.is_file()
+    assert (other / "out" / "latest").read_text() == "step4.pt"
