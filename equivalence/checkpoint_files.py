@@ -141,8 +141,9 @@ def _safetensor(data: torch.Tensor, entry: dict[str, Any]) -> torch.Tensor:
 def read_dcp(path: Path) -> Any:
     """A DCP directory, without a process group, nested again as it was before DCP flattened it."""
     # Imported here: it takes a second, and most comparisons have no DCP directory.
-    from torch.distributed import checkpoint as dcp
+    from torch.distributed.checkpoint import state_dict_loader
     from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
     class Planner(DefaultLoadPlanner):
@@ -150,7 +151,7 @@ def read_dcp(path: Path) -> Any:
             self.state_dict[read_item.dest_index.fqn] = read_torch_save(value)
 
     try:
-        reader = dcp.FileSystemReader(path)
+        reader = FileSystemReader(path)
         metadata = reader.read_metadata()
         flat: dict[str, Any] = {
             name: torch.empty(entry.size, dtype=entry.properties.dtype)
@@ -163,7 +164,7 @@ def read_dcp(path: Path) -> Any:
                 "ignore", message=".*torch.distributed is disabled, unavailable or uninitialized.*"
             )
             planner = Planner(flatten_state_dict=False, flatten_sharded_tensors=False)
-            dcp.load(flat, storage_reader=reader, planner=planner)
+            state_dict_loader.load(flat, storage_reader=reader, planner=planner)
     except Exception as error:  # as above: whatever the parsers raise
         raise UnreadableCheckpoint(
             f"{path.name} cannot be read by DCP: {type(error).__name__}: {error}"

@@ -140,7 +140,7 @@ def _torch_name(module: str, name: str) -> Any:
     if (module, name) == ("torch._utils", "_rebuild_wrapper_subclass"):
         return _rebuild_wrapper_subclass
     if module == "torch._utils" and name.startswith("_rebuild"):
-        return getattr(torch._utils, name)
+        return getattr(importlib.import_module(module), name)
     if module in ("torch.storage", "torch") and name.endswith("Storage"):
         return getattr(importlib.import_module(module), name)
     if module == "torch" and (

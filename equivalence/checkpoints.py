@@ -29,19 +29,19 @@ _CAUSES = {
     "full_state_dict=True, called on all ranks, gathers the whole",
     "sharded tensors": "state_dict() of a model under fully_shard holds DTensors; torch.save files need "
     "get_model_state_dict with full_state_dict=True",
-    "incomplete shards": "state_dict() of a model under fully_shard holds DTensors, and not every rank's part "
-    "was saved",
+    "incomplete shards": "state_dict() of a model under fully_shard holds DTensors, and not every rank's "
+    "part was saved",
     "missing buffer": "the state dict was built from parameters alone",
-    "missing optimizer": "the optimizer's state is not gathered or not put into the file; if it is empty, the "
-    "optimizer was built before fully_shard",
+    "missing optimizer": "the optimizer's state is not gathered or not put into the file; if it is empty, "
+    "the optimizer was built before fully_shard",
     "optimizer state missing": "the optimizer does not hold these parameters, or no longer after sharding",
     "dtype": "a mixed-precision copy was saved instead of the parameters themselves",
     "values": "training differs (see the other checks), or the file was saved at another step",
     "optimizer values": "training differs (see the other checks), or the file was saved at another step",
-    "key prefix": "DistributedDataParallel's state_dict() has `module.` in front of its keys, that of a sharded "
-    "model has not",
-    "optimizer keys": "the state dict helpers of Distributed Checkpoint name parameters; loaders of old files "
-    "need a conversion",
+    "key prefix": "DistributedDataParallel's state_dict() has `module.` in front of its keys, that of a "
+    "sharded model has not",
+    "optimizer keys": "the state dict helpers of Distributed Checkpoint name parameters; loaders of old "
+    "files need a conversion",
 }
 
 
@@ -192,9 +192,11 @@ def _form(old: _Checkpoint, new: _Checkpoint, format_old: Format, format_new: Fo
     steps = [(side.files[0].step, side.files[0].saves) for side in (old, new)]
     if steps[0] != steps[1]:
         (step_old, saves_old), (step_new, saves_new) = steps
-        text = (
-            f"saved {saves_new} time(s), last at step {step_new}; the old one {saves_old}, at step {step_old}"
+        old_saves, new_saves = (
+            f"{saves_old} times, last at step {step_old}",
+            f"{saves_new}, at step {step_new}",
         )
+        text = f"the old side saved {old_saves}; the new one {new_saves}"
         yield Difference("saves", "fail", text)
 
 

@@ -163,8 +163,8 @@ def _failure(reason: str, old: SavedRun) -> CheckResult:
     if _has_shared_steps(old):
         causes.insert(
             0,
-            "in the old file all parameters share one `step` tensor (FSDP1 with flat parameters); loaded as it "
-            "is, every optimizer step counts many times: clone the tensors of the optimizer state before loading",
+            "in the old file all parameters share one `step` tensor (FSDP1 with flat parameters); loaded "
+            "as it is, every step counts many times: clone the tensors of the optimizer state before loading",
         )
     if _has_numbers(old):
         causes.insert(0, "the old file numbers the optimizer's parameters; fully_shard's loaders need names")
