@@ -17,6 +17,7 @@ import torch
 from to_fsdp2.corpus.cases import Case, Run
 
 TIMEOUT_SECONDS = 180
+ATTEMPTS = 3
 NUMBER = re.compile(r"-?(?:\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+|\binf\b|\bnan\b)")
 
 
@@ -50,13 +51,19 @@ def _execute(run: Run, args: tuple[str, ...], folder: Path) -> str:
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
     }
-    for _ in range(2):
+    saved = folder.with_name(f"{folder.name}-saved")
+    shutil.copytree(folder, saved)
+    for _ in range(ATTEMPTS):
         done = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
         )
-        # gloo's threads sometimes abort the process at exit under load, after all work is done.
+        # gloo's threads sometimes abort the process at exit under load, after all work is done; a program
+        # that resumes by itself has to find the files again that it started from.
         if done.returncode == 0 or "terminate called without an active exception" not in done.stderr:
             break
+        shutil.rmtree(folder)
+        shutil.copytree(saved, folder)
+    shutil.rmtree(saved)
     assert done.returncode == 0, f"{' '.join(command)} in {folder}:\n{done.stdout}\n{done.stderr[-6000:]}"
     return done.stdout
 
