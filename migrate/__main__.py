@@ -23,8 +23,8 @@ app = typer.Typer(
     name="to-fsdp2",
     help="Move PyTorch training code from FSDP1 and DDP to FSDP2, and prove that training is the same.",
     add_completion=False,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # `[verify]` in a help text is no markup
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (scan, diff, apply, check, rules, demo):
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> None:
 def run(arguments: list[str]) -> int:
     """Run the command line; returns the exit code."""
     try:
-        code = app(arguments, prog_name="to-fsdp2", standalone_mode=False)
+        code = app(arguments or ["--help"], prog_name="to-fsdp2", standalone_mode=False)
         return code if isinstance(code, int) else exits.DONE
     except _UsageError as error:
         _complain(error.format_message())

@@ -10,7 +10,8 @@ _NO_NEWLINE = b"\n\\ No newline at end of file\n"
 def file_patch(path: str, old: bytes | None, new: bytes) -> bytes:
     """The patch of one file; `old` is None for a file that is to be added. Empty when nothing changes.
 
-    `path` is POSIX and relative to the repository's root, which is what `git apply` expects from every folder.
+    `path` is POSIX and relative to the repository's root, which is what `git apply` expects from every
+    folder.
     """
     if old == new:
         return b""
@@ -39,7 +40,7 @@ def _label(name: str) -> bytes:
 
 
 def _quoted(name: str) -> bytes:
-    """A name as git writes it: C quotes around one with control characters, quotes, backslashes or non-ASCII."""
+    """A name as git writes it: in C quotes where it holds more than plain ASCII."""
     data = name.encode("utf-8", "surrogateescape")
     if all(32 <= byte < 127 and byte not in b'"\\' for byte in data):
         return data

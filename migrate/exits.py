@@ -10,7 +10,3 @@ FAILED_FILES = 2
 USAGE = 64
 INTERNAL = 70
 INTERRUPTED = 130
-
-TABLE = """\
-Exit codes: 0 done, 1 {one}, 2 some files could not be processed (1 and 2 add up to 3), 64 wrong usage, \
-70 internal error, 130 interrupted."""

@@ -6,6 +6,7 @@ import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.context import BaseContext
 
 from ..transforms.facts import FileFacts
 from ..transforms.findings import FileError
@@ -76,7 +77,7 @@ def _chunks(sizes: dict[str, int]) -> list[list[str]]:
     return chunks
 
 
-def _context() -> multiprocessing.context.BaseContext | None:
+def _context() -> BaseContext | None:
     # Forking takes milliseconds where a fresh interpreter takes a quarter of a second; no thread runs yet.
     return multiprocessing.get_context("fork") if "fork" in multiprocessing.get_all_start_methods() else None
 

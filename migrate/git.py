@@ -20,7 +20,7 @@ def repository_of(path: Path) -> Path | None:
 
 
 def ignored_but_tracked(repository: Path) -> list[Path]:
-    """Python files that .gitignore names but that are under version control; git itself does not ignore these."""
+    """Python files that .gitignore names but git tracks, so that git itself does not ignore them."""
     result = _git(repository, "ls-files", "-z", "--cached", "--ignored", "--exclude-standard", "--", "*.py")
     if result is None or result.returncode != 0:
         return []

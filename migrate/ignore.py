@@ -32,8 +32,8 @@ _BUILD_OUTPUT = frozenset({"build", "dist"})
 def is_default_excluded(directory: str, name: str) -> bool:
     """Whether a folder met on a walk holds no code of the repository's own.
 
-    A virtual environment is known by its `pyvenv.cfg`, a conda environment by `conda-meta`. A `build` or `dist`
-    with an `__init__.py` is a package, not build output.
+    A virtual environment is known by its `pyvenv.cfg`, a conda environment by `conda-meta`. A `build` or
+    `dist` with an `__init__.py` is a package, not build output.
     """
     if name in _NEVER:
         return True

@@ -1,6 +1,7 @@
-"""Which files are connected to which by imports: a scan of the bytes, cheap enough for every file of a repository.
+"""Which files are connected by imports: a scan of the bytes, cheap enough for every file of a repository.
 
-It errs on the side of too many connections (an import in a string counts), never of too few among the static ones.
+It errs on the side of too many connections (an import in a string counts), never of too few among the
+static ones.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-# Matched up to the word `import`, which is searched for first: a regex with a literal is far faster than one that
-# tries every line.
+# Matched up to the word `import`, which is searched for first: a regex with a literal is far faster than
+# one that tries every line.
 _FROM = re.compile(rb"(?:^|[;:\s])from\s*([.\w]+)\s*$")
 _STATEMENT = re.compile(rb"(?:^|[;:])\s*$")
 _NAMES = re.compile(rb"\s*(\((?:[^()#]|#[^\n]*)*\)|[^\n;#]*)")
@@ -48,8 +49,8 @@ def imported_modules(data: bytes, package: str) -> set[str]:
 def connected(imports: Mapping[str, set[str]], hits: Iterable[str]) -> set[str]:
     """The files that imports connect to `hits`, in either direction, over any number of files between.
 
-    `imports` maps each file's label to what `imported_modules` found. A module name stands for every file whose
-    path ends with it, since any folder may be on the import path.
+    `imports` maps each file's label to what `imported_modules` found. A module name stands for every file
+    whose path ends with it, since any folder may be on the import path.
     """
     files_by_module = _files_by_module(imports)
     neighbours: dict[str, set[str]] = defaultdict(set)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -24,38 +23,10 @@ from .config import (
 from .ignore import exclude_rules
 from .workspace import Workspace, open_workspace
 
-
-class Format(str, Enum):
-    """Report formats."""
-
-    TEXT = "text"
-    JSON = "json"
-    MARKDOWN = "markdown"
-    SARIF = "sarif"
-    HTML = "html"
-
-
-class Ddp(str, Enum):
-    """What DistributedDataParallel becomes."""
-
-    SHARD = "shard"
-    REPLICATE = "replicate"
-    KEEP = "keep"
-
-
-class Checkpoint(str, Enum):
-    """What checkpoint files become."""
-
-    KEEP = "keep"
-    DCP = "dcp"
-
-
-class Highest(str, Enum):
-    """The least certain level that is still rewritten."""
-
-    SAFE = "safe"
-    REVIEW = "review"
-
+Format = Literal["text", "json", "markdown", "sarif", "html"]
+Ddp = Literal["shard", "replicate", "keep"]
+Checkpoint = Literal["keep", "dcp"]
+Highest = Literal["safe", "review"]
 
 Paths = Annotated[
     list[str] | None, typer.Argument(metavar="PATH", help="Files, folders or globs. Default: .")
@@ -87,7 +58,7 @@ TargetTorch = Annotated[
     typer.Option(
         "--target-torch",
         metavar="X.Y",
-        help="The oldest torch that the new code must run on. Default: the project's own requirement, else 2.6.",
+        help="The oldest torch the new code must run on. Default: the project's own requirement, else 2.6.",
     ),
 ]
 DdpOption = Annotated[
@@ -109,7 +80,7 @@ class Request:
     """The shared options as given; None where the configuration or the default decides."""
 
     paths: list[str] | None
-    format: Format = Format.TEXT
+    format: Format = "text"
     output: Path | None = None
     level: Highest | None = None
     select: list[str] | None = None
@@ -148,11 +119,11 @@ def resolve(request: Request) -> Run:
     workspace = open_workspace(paths, exclude)
     options = Options(
         target_torch=_target_torch(request, configuration, pyproject.parent if pyproject else workspace.root),
-        ddp=request.ddp.value if request.ddp else configuration.ddp or "shard",
-        checkpoint=request.checkpoint.value if request.checkpoint else configuration.checkpoint or "keep",
+        ddp=request.ddp or configuration.ddp or "shard",
+        checkpoint=request.checkpoint or configuration.checkpoint or "keep",
         select=_rule_ids("select", request.select or configuration.select),
         ignore=_rule_ids("ignore", request.ignore or configuration.ignore),
-        level=Level(request.level.value if request.level else configuration.level or "review"),
+        level=Level(request.level or configuration.level or "review"),
         annotate=request.annotate or configuration.annotate,
     )
     return Run(workspace, options, request.jobs or available_cores())

@@ -110,8 +110,8 @@ def _loader(workspace: Workspace) -> Callable[[str], Source]:
 def _rewrite(migration: Migration, analysis: Analysis, load: Callable[[str], Source]) -> None:
     """New bytes of every edited file.
 
-    A group is applied whole or not at all, and only the analysis knows its parts: when one file cannot be rewritten
-    no file is.
+    A group is applied whole or not at all, and only the analysis knows its parts: when one file cannot be
+    rewritten no file is.
     """
     workspace = migration.workspace
     failures: list[FileError] = []

@@ -37,7 +37,8 @@ def progress_on(console: Console) -> Iterator[Progress]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as RichProgress
 
-    # No refresh thread: worker processes are forked while the bar is shown, and forking with threads can deadlock.
+    # No refresh thread: worker processes are forked while the bar is shown, and forking with threads can
+    # deadlock.
     bar = RichProgress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),

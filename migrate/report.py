@@ -9,8 +9,6 @@ from ..transforms.findings import FileError, Finding, Level
 from .diff import file_patch
 from .pipeline import Migration
 
-FORMATS = ("text", "json", "markdown", "sarif", "html")
-
 
 @dataclass(frozen=True)
 class Group:

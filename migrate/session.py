@@ -27,7 +27,7 @@ def run(request: Request, resolved: Run) -> tuple[Migration, Report]:
 def deliver(report: Report, request: Request) -> None:
     """Write the report to stdout or to `--output`, and its summary line to stderr."""
     if request.output is None:
-        if request.format is Format.TEXT:
+        if request.format == "text":
             report_text.render(report, Console())
         else:
             write_stdout(rendered(report, request.format).encode("utf-8", "surrogateescape"))
@@ -38,15 +38,15 @@ def deliver(report: Report, request: Request) -> None:
 
 def rendered(report: Report, form: Format) -> str:
     """The report as a text of the given format, without colours."""
-    if form is Format.JSON:
+    if form == "json":
         return report_json.render(report)
-    if form is Format.MARKDOWN:
+    if form == "markdown":
         return report_markdown.render(report)
-    if form is Format.SARIF:
+    if form == "sarif":
         from . import report_sarif
 
         return report_sarif.render(report, all_rules())
-    if form is Format.HTML:
+    if form == "html":
         from . import report_html
 
         return report_html.render(report, all_rules())

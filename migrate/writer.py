@@ -32,9 +32,9 @@ class WriteError(Exception):
 def write_all(changes: list[Change]) -> None:
     """Write all changes or none.
 
-    Every new text lies complete and flushed beside its file before the first file is replaced, so a full disk or a
-    missing permission is met while everything is still old. A link is written through: its target is replaced.
-    Raises WriteError.
+    Every new text lies complete and flushed beside its file before the first file is replaced, so a full
+    disk or a missing permission is met while everything is still old. A link is written through: its target
+    is replaced. Raises WriteError.
     """
     staged: list[tuple[Change, Path, Path]] = []
     try:

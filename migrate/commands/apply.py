@@ -24,7 +24,7 @@ AllowDirty = Annotated[
 
 def apply(
     paths: options.Paths = None,
-    format: options.FormatOption = options.Format.TEXT,
+    format: options.FormatOption = "text",
     output: options.Output = None,
     level: options.LevelOption = None,
     select: options.Select = None,
@@ -39,11 +39,11 @@ def apply(
 ) -> int:
     """Write the migration, and say how to undo it. Refuses a git tree with uncommitted changes.
 
-    Every file is old or new at any moment, and a group (a model, its optimizers, its checkpoints) is written whole
-    or not at all.
+    Every file is old or new at any moment, and a group (a model, its optimizers, its checkpoints) is
+    written whole or not at all.
 
-    Exit codes: 0 nothing is left to do, 1 review or manual findings remain to be looked at, 2 some files could not
-    be processed (3: both), 64 wrong usage or a dirty tree, 70 internal error, 130 interrupted.
+    Exit codes: 0 nothing is left to do, 1 review or manual findings remain to be looked at, 2 some files
+    could not be processed (3: both), 64 wrong usage or a dirty tree, 70 internal error, 130 interrupted.
     """
     request = Request(
         paths, format, output, level, select, ignore, exclude, jobs, target_torch, ddp, checkpoint, annotate
@@ -70,8 +70,8 @@ def _require_clean_tree(resolved: Run, allow_dirty: bool) -> bool:
     if changed:
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         raise UserError(
-            f"uncommitted changes in {workspace.display(changed[0])}{more}: commit or stash them first, so that the "
-            "migration can be undone, or use --allow-dirty"
+            f"uncommitted changes in {workspace.display(changed[0])}{more}: commit or stash them first, so "
+            "that the migration can be undone, or use --allow-dirty"
         )
     return True
 

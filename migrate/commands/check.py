@@ -9,7 +9,7 @@ from ..session import deliver, failed_files, run
 
 def check(
     paths: options.Paths = None,
-    format: options.FormatOption = options.Format.TEXT,
+    format: options.FormatOption = "text",
     output: options.Output = None,
     select: options.Select = None,
     ignore: options.Ignore = None,

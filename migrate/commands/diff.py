@@ -7,14 +7,14 @@ import sys
 from rich.console import Console
 
 from .. import exits, options, report_text
-from ..options import Format, Request, resolve
+from ..options import Request, resolve
 from ..report import Report
 from ..session import deliver, failed_files, run, save, say, write_stdout
 
 
 def diff(
     paths: options.Paths = None,
-    format: options.FormatOption = options.Format.TEXT,
+    format: options.FormatOption = "text",
     output: options.Output = None,
     level: options.LevelOption = None,
     select: options.Select = None,
@@ -28,15 +28,15 @@ def diff(
 ) -> int:
     """Print the patch on stdout, for `git apply`; the summary goes to stderr. Changes nothing.
 
-    Exit codes: 0 the patch is empty, 1 it is not, 2 some files could not be processed (3: both), 64 wrong usage,
-    70 internal error, 130 interrupted.
+    Exit codes: 0 the patch is empty, 1 it is not, 2 some files could not be processed (3: both), 64 wrong
+    usage, 70 internal error, 130 interrupted.
     """
     request = Request(
         paths, format, output, level, select, ignore, exclude, jobs, target_torch, ddp, checkpoint, annotate
     )
     resolved = resolve(request)
     _, report = run(request, resolved)
-    if format is Format.TEXT:
+    if format == "text":
         _deliver_patch(report, request)
     else:
         deliver(report, request)

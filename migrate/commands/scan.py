@@ -13,7 +13,7 @@ from ..session import deliver, failed_files, run
 
 def scan(
     paths: options.Paths = None,
-    format: options.FormatOption = options.Format.TEXT,
+    format: options.FormatOption = "text",
     output: options.Output = None,
     show_ok: Annotated[
         bool, typer.Option("--all", help="Also list sites that are right as they stand.")
@@ -29,7 +29,8 @@ def scan(
 ) -> int:
     """Show every FSDP1 and DDP site, what will happen to it and why. Changes nothing.
 
-    Exit codes: 0 done, 2 some files could not be processed, 64 wrong usage, 70 internal error, 130 interrupted.
+    Exit codes: 0 done, 2 some files could not be processed, 64 wrong usage, 70 internal error, 130
+    interrupted.
     """
     request = Request(
         paths,
