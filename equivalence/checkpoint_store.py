@@ -7,12 +7,12 @@ the old side's file could be the new side's, and a comparison of the two would p
 from __future__ import annotations
 
 import json
-import re
 import shutil
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from .record import Record
 
 INDEX = "checkpoints.json"
 _COMPANION_BYTES = 1 << 20
@@ -68,60 +68,35 @@ class SavedRun:
         )
 
 
-def record_events(record: Path, *kinds: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(rank, event) of these kinds, rank by rank in the order they happened; an unfinished last line is
-    left out."""
-    for path in sorted(record.glob("rank*.jsonl"), key=_numbers):
-        rank = _numbers(path)[0]
-        with path.open() as lines:
-            for line in lines:
-                if not line.endswith("\n"):
-                    continue
-                event = json.loads(line)
-                if event["event"] in kinds:
-                    yield rank, event
-
-
-def _numbers(path: Path) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", path.name)]
-
-
-def preserve(record: Path, keep: Path) -> SavedRun:
-    """Copies every checkpoint that a recorded run saved into `keep`, with an index; call it right after the
-    run.
-
-    `record` is the run's record directory (docs/record-format.md).
-    """
+def preserve(record: Record, keep: Path) -> SavedRun:
+    """Copies every checkpoint that a run saved into `keep`, with an index; call it right after the run."""
     run = SavedRun()
-    roots: list[Path] = []
-    orders: dict[int, list[list[str]]] = {}
-    started = 0.0
-    for rank, event in record_events(record, "start", "checkpoint", "optimizer", "tensors"):
-        kind = event["event"]
-        if kind == "start" and rank == 0:
-            roots += [Path(event[key]) for key in ("root", "cwd") if event.get(key)]
-            started = started or event.get("time", 0.0)
-        elif kind == "checkpoint":
-            _checkpoint(run, rank, event, roots)
-        elif kind == "optimizer" and rank == 0:
-            orders[event["optimizer"]] = [group["names"] for group in event["groups"]]
-            run.aliases = [
-                [name, *others] for name, others in event.get("aliases", {}).items()
-            ] or run.aliases
-        elif kind == "tensors" and event["kind"] == "buffer" and rank == 0 and not run.buffers:
-            run.buffers = sorted({entry["name"] for entry in event["entries"]})
+    first = record.starts.get(0, {})
+    roots = [Path(first[key]) for key in ("root", "cwd") if first.get(key)]
+    for rank, events in sorted(record.checkpoints.items()):
+        for event in events:
+            _take(run, rank, event, roots)
+    orders = {
+        event["optimizer"]: [group["names"] for group in event["groups"]]
+        for event in record.optimizers.get(0, [])
+    }
+    aliases = [event.get("aliases", {}) for event in record.optimizers.get(0, [])]
+    run.aliases = [[name, *others] for entry in aliases[-1:] for name, others in entry.items()]
+    run.buffers = sorted(
+        {key.name for step in record.tensors.values() for key in step if key.kind == "buffer"}
+    )
     run.orders = [orders[index] for index in sorted(orders)]
     keep.mkdir(parents=True, exist_ok=True)
     for number, file in enumerate(run.files):
         file.copy = _copied(Path(file.original), keep, number)
-    for number, (name, path) in enumerate(_companions(run.files, roots, started)):
+    for number, (name, path) in enumerate(_companions(run.files, roots, first.get("time", 0.0))):
         shutil.copy2(path, keep / f"beside-{number}")
         run.companions[name] = f"beside-{number}"
     (keep / INDEX).write_text(json.dumps(asdict(run), indent=1))
     return SavedRun.load(keep)
 
 
-def _checkpoint(run: SavedRun, rank: int, event: dict[str, Any], roots: list[Path]) -> None:
+def _take(run: SavedRun, rank: int, event: dict[str, Any], roots: list[Path]) -> None:
     action, path = event["action"], event["path"]
     if action == "rename":
         for file in run.files:

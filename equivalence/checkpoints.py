@@ -192,12 +192,8 @@ def _form(old: _Checkpoint, new: _Checkpoint, format_old: Format, format_new: Fo
     steps = [(side.files[0].step, side.files[0].saves) for side in (old, new)]
     if steps[0] != steps[1]:
         (step_old, saves_old), (step_new, saves_new) = steps
-        old_saves, new_saves = (
-            f"{saves_old} times, last at step {step_old}",
-            f"{saves_new}, at step {step_new}",
-        )
-        text = f"the old side saved {old_saves}; the new one {new_saves}"
-        yield Difference("saves", "fail", text)
+        counts = f"{saves_new} times, last at step {step_new}, instead of {saves_old}, at step {step_old}"
+        yield Difference("saves", "fail", f"saved {counts}")
 
 
 def _of_new_format(difference: Difference) -> Difference:

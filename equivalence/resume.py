@@ -22,14 +22,15 @@ from pathlib import Path
 
 from .checkpoint_files import UnreadableCheckpoint, read
 from .checkpoint_names import OptimizerState, take_apart
-from .checkpoint_store import SavedRun, record_events, restore
+from .checkpoint_store import SavedRun, restore
+from .record import Record
 from .verdict import CheckResult, Outcome, Run, Side
 
-Start = Callable[[Side, list[str], str], tuple[Run, Path]]
+Start = Callable[[Side, list[str], str], tuple[Run, Record]]
 """Runs the script of a side once more with arguments added, under a name for its record; returns the run
 and the directory of its record."""
 
-Compare = Callable[[Path, Path], list[CheckResult]]
+Compare = Callable[[Record, Record], list[CheckResult]]
 """Compares the records of two runs."""
 
 _TRAINING = (
@@ -126,7 +127,7 @@ class _Continued:
     """One resumed run. `problem` says why it shows nothing, None if it does."""
 
     run: Run
-    record: Path
+    record: Record
     problem: str | None
 
 
@@ -142,11 +143,10 @@ def _continue(
     return _Continued(run, record, _problem(run, record, bool(given)))
 
 
-def _problem(run: Run, record: Path, given: bool) -> str | None:
+def _problem(run: Run, record: Record, given: bool) -> str | None:
     if run.failure is not None:
         return run.failure
-    loads = [event for _, event in record_events(record, "checkpoint") if event["action"] == "load"]
-    if not loads:
+    if not any(event["action"] == "load" for events in record.checkpoints.values() for event in events):
         how = "with these arguments" if given else "started again without arguments (see --resume-arguments)"
         return f"{how} it loaded no checkpoint"
     if run.steps == 0:

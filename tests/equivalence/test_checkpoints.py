@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from to_fsdp2.equivalence import checkpoints  # noqa: E402
 from to_fsdp2.equivalence.checkpoint_store import restore  # noqa: E402
+from to_fsdp2.equivalence.record import read_record  # noqa: E402
 
 SCRIPT = Path(__file__).parent / "scripts" / "save_checkpoints.py"
 
@@ -68,8 +69,9 @@ def compare(saved, tmp_path):
     buffers = {
         "event": "tensors",
         "kind": "buffer",
+        "optimizer": 0,
         "step": 0,
-        "entries": [{"name": f"blocks.{i}.scale"} for i in range(2)],
+        "entries": [{"name": f"blocks.{i}.scale", "missing": True} for i in range(2)],
     }
 
     def keep(side, names):
@@ -80,7 +82,7 @@ def compare(saved, tmp_path):
             *((rank, save_event(saved / name)) for rank, name in enumerate(names)),
         ]
         record = write_record(tmp_path / side / "record", saved, events)
-        checkpoints.preserve(record, tmp_path / side / "kept")
+        checkpoints.preserve(read_record(record), tmp_path / side / "kept")
         return tmp_path / side / "kept"
 
     def compare(old, new, tolerance=0.0):
@@ -188,7 +190,7 @@ def runs(tmp_path):
             root = tmp_path / side
             root.mkdir(exist_ok=True)
             record = write_record(tmp_path / f"{side}-record", root, events(root, side))
-            checkpoints.preserve(record, tmp_path / f"{side}-kept")
+            checkpoints.preserve(read_record(record), tmp_path / f"{side}-kept")
             kept.append(tmp_path / f"{side}-kept")
         return checkpoints.compare(kept[0], kept[1], tolerance)
 
@@ -317,7 +319,7 @@ def test_restore_puts_files_and_their_companions_to_the_same_places(tmp_path):
     torch.save({"w": torch.ones(1)}, root / "out" / "step4.pt")
     (root / "out" / "latest").write_text("step4.pt")
     record = write_record(tmp_path / "record", root, [(0, save_event(root / "out" / "step4.pt", step=4))])
-    run = checkpoints.preserve(record, tmp_path / "kept")
+    run = checkpoints.preserve(read_record(record), tmp_path / "kept")
     other = tmp_path / "new"
     path = restore(run, other)
     assert path == other / "out" / "step4.pt" and path.is_file()
