@@ -343,6 +343,10 @@ class CallResolver:
                 self.add(to, External(canonical(f"{base}.{name}")))
         return False
 
+    def has_member(self: Flow, cls: ClassValue, name: str) -> bool:
+        """Whether a class or one of its bases in the repository defines a name."""
+        return any(name in self.files[a.file].classes[a.index].members for a in self.ancestors(cls))
+
     def load_own_member(self: Flow, cls: ClassValue, name: str, to: int, receiver: Value | None) -> bool:
         member = self.files[cls.file].classes[cls.index].members.get(name)
         if member is None:

@@ -192,7 +192,7 @@ class Flow(CallResolver):
                 if function.owner_class != NOTHING and function.binding != "static":
                     parameters = parameters[1:]
                 for _, variable in parameters:
-                    self.add(variable + offset, Unknown(value))
+                    self.add(variable + offset, Unknown(variable + offset))
         self.solve()
 
     # --- solving ------------------------------------------------------------------------------------------

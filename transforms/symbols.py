@@ -48,6 +48,8 @@ for _name in _FSDP1_NAMES:
     for _module in ("fully_sharded_data_parallel", "api", "flat_param", "_flat_param"):
         ALIASES[f"torch.distributed.fsdp.{_module}.{_name}"] = f"torch.distributed.fsdp.{_name}"
 for _name in _WRAP_NAMES:
+    if _name == "wrap":
+        continue  # torch.distributed.fsdp.wrap is the module
     ALIASES[f"torch.distributed.fsdp.{_name}"] = f"torch.distributed.fsdp.wrap.{_name}"
 for _name in ("DistributedDataParallel",):
     for _module in ("torch.nn.parallel.distributed", "torch.nn"):

@@ -121,7 +121,7 @@ class Constant:
 class Unknown:
     """Comes in from outside: a parameter that nothing in the repository passes."""
 
-    function: FunctionValue
+    variable: int
 
 
 Value = (

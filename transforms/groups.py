@@ -1,0 +1,139 @@
+"""Migration groups: all sites of one wrapped model, its optimizers and its checkpoints.
+
+Half a migration is worse than none (a constructor rewritten and the optimizer's order not: it trains nothing and
+raises nothing), so a group is applied whole or not at all.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from .program import Program, owner_of
+from .values import Annotated, Container, Derived, Instance, Opaque, Optimizer, Unknown, Value, Wrapped
+from .view import FileView
+
+
+@dataclass(eq=False)
+class Wrap:
+    """One call of a wrapper constructor."""
+
+    value: Wrapped
+    view: FileView
+    node: ast.Call
+
+    @property
+    def place(self) -> str:
+        return f"{self.view.path}:{self.node.lineno}"
+
+
+@dataclass(eq=False)
+class Group:
+    """What has to be migrated together."""
+
+    name: str
+    wraps: list[Wrap] = field(default_factory=list)
+    raw: set[Value] = field(default_factory=set)
+    """The unwrapped models: with FSDP2 they are the same objects as the wrapped ones."""
+    optimizers: list[Optimizer] = field(default_factory=list)
+
+    @property
+    def kinds(self) -> set[str]:
+        """FSDP1, DDP or both."""
+        return {wrap.value.kind for wrap in self.wraps}
+
+
+class Groups:
+    """All groups of a repository, and which one a value belongs to."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._parent: dict[Value, Value] = {}
+        wraps = [value for value in program.flow.values if isinstance(value, Wrapped)]
+        wraps.sort(key=lambda value: value.site)
+        for wrap in wraps:
+            for inner in self.models(program.attribute(wrap, "module")):
+                self._unite(wrap, inner)
+        self._wraps = wraps
+        self._members: dict[Value, Group] = {}
+        self._build()
+
+    def models(self, values: Iterable[Value]) -> list[Value]:
+        """The models among values: what a wrapper may be given."""
+        found: list[Value] = []
+        for value in self.program.elements(list(values)):
+            owner = owner_of(value)
+            if isinstance(owner, (Wrapped, Instance, Opaque, Unknown)) and not isinstance(value, Container):
+                found.append(owner)
+        return found
+
+    def _root(self, value: Value) -> Value:
+        while (parent := self._parent.get(value, value)) != value:
+            value = parent
+        return value
+
+    def _unite(self, first: Value, second: Value) -> None:
+        self._parent.setdefault(first, first)
+        self._parent.setdefault(second, second)
+        one, other = self._root(first), self._root(second)
+        if one != other:
+            self._parent[other] = one
+
+    def _build(self) -> None:
+        self.all: list[Group] = []
+        self._members.clear()
+        by_root: dict[Value, Group] = {}
+        for value in self._wraps:
+            root = self._root(value)
+            view, node = self.program.call_node(value.site)
+            wrap = Wrap(value, view, node)
+            if root not in by_root:
+                by_root[root] = Group(f"{view.path}:{node.lineno}")
+                self.all.append(by_root[root])
+            by_root[root].wraps.append(wrap)
+        for value in self._parent:
+            group = by_root.get(self._root(value))
+            if group is not None:
+                self._members[value] = group
+                if not isinstance(value, Wrapped):
+                    group.raw.add(value)
+        for value in self.program.flow.values:
+            if isinstance(value, Optimizer):
+                group = self.of(self.program.attribute(value, "params"))
+                if group is not None:
+                    group.optimizers.append(value)
+                    self._members[value] = group
+
+    def merge(self, values: Iterable[Value]) -> None:
+        """Makes one group of all that these values belong to: one site serves them all."""
+        members = [owner for owner in map(owner_of, values) if owner in self._members and owner in self._parent]
+        for other in members[1:]:
+            self._unite(members[0], other)
+
+    def rebuild(self) -> None:
+        """Applies the merges."""
+        self._build()
+
+    def of(self, values: Iterable[Value]) -> Group | None:
+        """The group that any of the values (or of what containers among them hold) belongs to."""
+        for value in self.program.elements(list(values)):
+            group = self._members.get(owner_of(value))
+            if group is not None:
+                return group
+        return None
+
+    def wrap_of(self, value: Value) -> Wrap | None:
+        """The constructor call behind a wrapped value."""
+        group = self._members.get(value)
+        return next((wrap for wrap in group.wraps if wrap.value == value), None) if group else None
+
+
+def is_wrapped(value: Value) -> bool:
+    """Whether a value is surely the result of a wrapper."""
+    return isinstance(value, (Wrapped, Annotated))
+
+
+def derived_kinds(values: Iterable[Value]) -> set[str]:
+    """What the values are in relation to a model: parameters, state_dict, no_sync …"""
+    return {value.kind for value in values if isinstance(value, Derived)}

@@ -1,0 +1,151 @@
+"""Judgement: what every rule says about its site, and what the group as a whole allows."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field, replace
+
+from .findings import Finding, Level, Step
+from .groups import Group
+from .migration import Migration
+from .rule import Outcome, Rule, all_rules, rule_for
+from .sites import Site
+from .values import Annotated, Wrapped
+
+_NO_RULE = Rule(
+    id="FS001",
+    title="A use that no rule knows",
+    why="The tool reports every use of FSDP1, DDP and old checkpoint APIs, also those that it has no rewrite for.",
+    symbols=("*",),
+    check=lambda site, migration: Outcome(
+        Level.MANUAL,
+        f"no rule migrates this use of {site.symbol.rpartition('.')[2]}",
+        "Look at what it is for: FSDP2 keeps the model itself, so most helpers around the wrapper can go.",
+    ),
+)
+
+
+@dataclass
+class Judgement:
+    """One site with the rule that answers for it and what came of it."""
+
+    site: Site
+    rule: Rule
+    outcome: Outcome
+    level: Level
+    held_by: Judgement | None = None
+    hold_reason: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def applied(self) -> bool:
+        """Whether the site is rewritten."""
+        return self.held_by is None and self.level in (Level.SAFE, Level.REVIEW, Level.OK)
+
+    @property
+    def place(self) -> str:
+        return f"{self.site.view.path}:{self.site.view.line(self.site.node)}"
+
+    def hold(self, reason: str) -> None:
+        """Leaves the site alone after all."""
+        self.level = Level.MANUAL
+        self.hold_reason = reason
+
+    def findings(self, migration: Migration) -> list[Finding]:
+        """The site's finding; none for what is part of another site."""
+        if self.outcome.silent:
+            return []
+        view, node = self.site.view, self.site.node
+        start, end = view.source.span(node)
+        line, column = view.source.position(start)
+        end_line, end_column = view.source.position(end)
+        level, message = self.level, self.outcome.message
+        if self.held_by is not None and level is not Level.OK:
+            level = Level.MANUAL
+        if self.hold_reason:
+            message = f"{message}; left alone: {self.hold_reason}"
+        return [
+            Finding(
+                rule=self.rule.id,
+                level=level,
+                file=view.path,
+                line=line,
+                column=column,
+                end_line=end_line,
+                end_column=end_column,
+                symbol=self.site.symbol,
+                message="; ".join([message, *self.notes]),
+                why=self.rule.why,
+                advice=self.outcome.advice or self.rule.advice,
+                group=self.site.group.name if self.site.group else None,
+                blocked_by=self.held_by.place if self.held_by is not None else None,
+                provenance=self._provenance(migration),
+            )
+        ]
+
+    def _provenance(self, migration: Migration) -> tuple[Step, ...]:
+        site = self.site
+        node = site.node
+        if site.role != "use" or not isinstance(node, ast.Attribute):
+            return ()
+        wrapped = next((v for v in site.values if isinstance(v, (Wrapped, Annotated))), None)
+        return migration.program.provenance(site.view, node.value, wrapped) if wrapped is not None else ()
+
+
+def judge(migration: Migration) -> list[Judgement]:
+    """One judgement for every site, groups kept whole."""
+    judgements = [_judge_site(site, migration) for path in sorted(migration.sites) for site in migration.sites[path]]
+    for rule in all_rules():
+        if rule.find is not None:
+            for site in rule.find(migration):
+                migration.sites.setdefault(site.view.path, []).append(site)
+                judgements.append(_decide(site, rule, migration))
+    _hold_groups(migration, judgements)
+    return judgements
+
+
+def _judge_site(site: Site, migration: Migration) -> Judgement:
+    rule = rule_for(site.symbol, site.role) or _NO_RULE
+    return _decide(site, rule, migration)
+
+
+def _decide(site: Site, rule: Rule, migration: Migration) -> Judgement:
+    outcome = rule.check(site, migration)
+    level = outcome.level
+    notes: list[str] = []
+    if level is Level.SAFE and not rule.proof:
+        level = Level.REVIEW
+        notes.append("no corpus pair proves this rule yet")
+    if level is Level.SAFE and site.role == "use" and not site.certain:
+        level = Level.REVIEW
+        notes.append("the receiver may also be something else")
+    return Judgement(site, rule, outcome, level, notes=notes)
+
+
+def _hold_groups(migration: Migration, judgements: list[Judgement]) -> None:
+    """A silent hazard keeps its whole group back; so do ``--level``, ``--select`` and ``--ignore``."""
+    holders: dict[Group | None, Judgement] = {}
+    options = migration.options
+    for judgement in judgements:
+        group = judgement.site.group
+        excluded = judgement.rule.id in options.ignore or bool(options.select and not _selected(judgement, migration))
+        above = judgement.level is Level.REVIEW and options.level is Level.SAFE
+        if (judgement.outcome.holds and judgement.level is Level.MANUAL) or excluded or above:
+            holders.setdefault(group, judgement)
+    for judgement in judgements:
+        group = judgement.site.group
+        holder = holders.get(group) if group is not None else None
+        if group is None and judgement is holders.get(None):
+            judgement.hold("excluded by the options")
+        elif holder is not None and holder is not judgement and judgement.level is not Level.OK:
+            if judgement.level is not Level.MANUAL:
+                judgement.held_by = holder
+
+
+def _selected(judgement: Judgement, migration: Migration) -> bool:
+    return judgement.rule.id in migration.options.select
+
+
+def with_level(finding: Finding, level: Level) -> Finding:
+    """The same finding at another level."""
+    return replace(finding, level=level)

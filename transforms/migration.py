@@ -1,0 +1,140 @@
+"""The migration of one repository in progress: what rules may ask, and where their outcomes are kept."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from .findings import Level
+from .groups import Group, Groups, Wrap
+from .imports import spelling
+from .order import Order
+from .program import Program
+from .rule import Need, Outcome
+from .sites import Site, SiteFinder
+from .values import Annotated, Derived, Instance, Opaque, Unknown, Wrapped
+from .view import FileView
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for."""
+
+    target_torch: tuple[int, int] = (2, 6)
+    """The oldest torch that generated code has to run on."""
+    ddp: str = "shard"
+    """``shard``, ``replicate`` or ``keep``."""
+    checkpoint: str = "keep"
+    """``keep`` leaves the format on disk as it is, ``dcp`` moves to sharded checkpoints."""
+    select: frozenset[str] = frozenset()
+    ignore: frozenset[str] = frozenset()
+    level: Level = Level.REVIEW
+    """Groups with findings above this level are not applied (manual findings that hold nothing do not count)."""
+    annotate: bool = False
+
+
+@dataclass
+class Migration:
+    """All that is known of the repository, shared by the rules."""
+
+    program: Program
+    options: Options
+    groups: Groups
+    order: Order
+    sites: dict[str, list[Site]] = field(default_factory=dict)
+    _cache: dict[tuple[str, object], Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, program: Program, options: Options) -> Migration:
+        """Finds groups and sites; groups that one site serves together become one."""
+        relevant = relevant_files(program)
+        program.flow.seed_unknown(relevant)
+        groups = Groups(program)
+        for path in sorted(program.files[index].path for index in relevant):
+            for site in SiteFinder(program.view(path), groups).find():
+                groups.merge(site.values)
+        groups.rebuild()
+        migration = cls(program, options, groups, Order(program))
+        for path in sorted(program.files[index].path for index in relevant):
+            migration.sites[path] = SiteFinder(program.view(path), groups).find()
+        return migration
+
+    # --- asking -------------------------------------------------------------------------------------------
+
+    def views(self) -> list[FileView]:
+        """The files in which sites lie or values of interest are seen, in the order of their paths."""
+        return [self.program.view(path) for path in sorted(self.sites)]
+
+    def sites_of(self, group: Group) -> list[Site]:
+        """All sites of a group, file by file."""
+        return [site for path in sorted(self.sites) for site in self.sites[path] if site.group is group]
+
+    def wrap_at(self, site: Site) -> Wrap | None:
+        """The wrap whose constructor call a site is, or is a keyword of."""
+        if site.call is None:
+            return None
+        number = site.view.call_site(site.call)
+        return next((w for g in self.groups.all for w in g.wraps if w.value.site == number), None)
+
+    def torch_has(self, major: int, minor: int) -> bool:
+        """Whether generated code may use what this torch version brought."""
+        return self.options.target_torch >= (major, minor)
+
+    def once(self, name: str, key: object, make: Callable[[], T]) -> T:
+        """Computes something shared by several rules (the plan of a wrap, say) the first time it is asked for."""
+        if (name, key) not in self._cache:
+            self._cache[name, key] = make()
+        return self._cache[name, key]
+
+    def sharded_when(self, site: Site) -> str:
+        """``always`` or ``maybe``: whether a plain model can reach a use as well."""
+        return "maybe" if site.maybe_plain or not site.certain else "always"
+
+    # --- writing ------------------------------------------------------------------------------------------
+
+    def use(self, outcome: Outcome, view: FileView, symbol: str, node: ast.AST) -> str:
+        """How generated code at ``node`` spells a torch symbol; notes the import that this takes."""
+        outcome.needs.append(Need(view, symbol, node))
+        return spelling(view, symbol, node)
+
+
+def relevant_files(program: Program) -> list[int]:
+    """Files with an old symbol, or into which a wrapped model (or what is taken from it) flows."""
+    from .symbols import is_old, is_old_module
+    from .values import External
+
+    flow = program.flow
+    interesting = {
+        number
+        for number, value in enumerate(flow.values)
+        if isinstance(value, (Wrapped, Annotated))
+        or (isinstance(value, Derived) and isinstance(value.owner, (Wrapped, Annotated)))
+        or (isinstance(value, External) and is_old(value.name))
+    }
+    found: set[int] = set()
+    for index, file in enumerate(program.files):
+        if any(is_old_module(item.module) or is_old(f"{item.module}.{item.name}") for item in file.imports):
+            found.add(index)
+            continue
+        if any(call.method in _TELLTALE for call in file.calls) or any(load[2] in _TELLTALE for load in file.loads):
+            found.add(index)
+            continue
+        start = flow.variable_offsets[index]
+        for variable in range(start, start + len(file.lines)):
+            held = flow.points_to[variable]
+            if held and not interesting.isdisjoint(held):
+                found.add(index)
+                break
+    return sorted(found)
+
+
+_TELLTALE = frozenset({"require_backward_grad_sync", "summon_full_params", "no_sync", "_fsdp_wrapped_module"})
+
+
+def models_among(values: Iterable[object]) -> list[object]:
+    """Values that may be models."""
+    return [v for v in values if isinstance(v, (Wrapped, Annotated, Instance, Opaque, Unknown))]

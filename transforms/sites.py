@@ -1,0 +1,273 @@
+"""Sites: every place of a file where the old world shows, each of which gets exactly one finding."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .groups import Group, Groups
+from .program import owner_of
+from .symbols import DDP, FSDP1, canonical, is_old, is_old_module
+from .values import Annotated, ClassValue, Constant, Derived, External, Instance, Opaque, Unknown, Value, Wrapped
+from .view import FileView
+
+_SYMBOL_OF_KIND = {"FSDP1": FSDP1, "DDP": DDP}
+
+MEMBERS: frozenset[str] = frozenset(
+    {
+        "module", "no_sync", "state_dict", "load_state_dict", "require_backward_grad_sync", "forward",
+        "require_forward_param_sync", "join", "join_hook", "join_device", "join_process_group",
+        "register_comm_hook", "summon_full_params", "clip_grad_norm_", "state_dict_type", "set_state_dict_type",
+        "get_state_dict_type", "optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict",
+        "optim_state_dict_to_load", "shard_full_optim_state_dict", "flatten_sharded_optim_state_dict",
+        "scatter_full_optim_state_dict", "rekey_optim_state_dict", "check_is_root", "fsdp_modules", "flat_param",
+        "will_sync_module_buffers", "gradient_as_bucket_view", "find_unused_parameters", "device_ids",
+        "process_group", "broadcast_buffers", "static_graph", "scatter", "gather", "to_kwargs", "mixed_precision",
+        "sharding_strategy", "backward_prefetch", "forward_prefetch", "limit_all_gathers", "training_state",
+        "bucket_bytes_cap", "reducer", "logger", "parameters_to_ignore", "output_device",
+    }
+)  # fmt: skip
+"""Attributes of a wrapped model whose use is a site."""
+
+RAW_MEMBERS: frozenset[str] = frozenset({"state_dict", "load_state_dict"})
+"""Attributes of the unwrapped model whose use is a site once the model is sharded in place."""
+
+UNIQUE_MEMBERS: frozenset[str] = frozenset(
+    {
+        "no_sync", "require_backward_grad_sync", "summon_full_params", "state_dict_type", "set_state_dict_type",
+        "clip_grad_norm_", "optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict",
+        "optim_state_dict_to_load", "shard_full_optim_state_dict", "flatten_sharded_optim_state_dict",
+        "scatter_full_optim_state_dict", "rekey_optim_state_dict", "fsdp_modules", "require_forward_param_sync",
+        "_fsdp_wrapped_module", "flat_param", "consolidate_state_dict",
+    }
+)  # fmt: skip
+"""Names that only the old wrappers have: a use is a site even where nothing is known of the receiver."""
+
+_FSDP1_ONLY = frozenset(
+    {"summon_full_params", "state_dict_type", "set_state_dict_type", "clip_grad_norm_", "_fsdp_wrapped_module",
+     "flat_param", "fsdp_modules"}
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """One place. ``node`` is what a finding points at; ``role`` says in what way the symbol is used there.
+
+    Roles: ``import``, ``call``, ``keyword``, ``isinstance``, ``annotation``, ``base``, ``reference`` (any other
+    mention of a symbol), ``use`` (of an attribute of a value that is or may be wrapped), ``hazard`` (found by a
+    rule of its own).
+    """
+
+    view: FileView
+    node: ast.AST
+    symbol: str
+    role: str
+    group: Group | None = None
+    values: tuple[Value, ...] = ()
+    """For a use: what the receiver may be."""
+    call: ast.Call | None = None
+    """For a call or keyword: the call. For a use: the call of the attribute, if it is called."""
+    keyword: ast.keyword | None = None
+
+    @property
+    def member(self) -> str:
+        """Last component of the symbol."""
+        return self.symbol.rpartition(".")[2]
+
+    @property
+    def certain(self) -> bool:
+        """Whether the receiver can be nothing but a model of this group."""
+        foreign = (Unknown, Opaque, Instance)
+        raw = self.group.raw if self.group else set()
+        return bool(self.values) and not any(isinstance(v, foreign) and v not in raw for v in self.values)
+
+    @property
+    def maybe_plain(self) -> bool:
+        """Whether a path without sharding reaches this place: the receiver may be the model before any wrap."""
+        return any(value in self.group.raw for value in self.values) if self.group else False
+
+
+class SiteFinder:
+    """Finds the sites of one file."""
+
+    def __init__(self, view: FileView, groups: Groups) -> None:
+        self.view = view
+        self.groups = groups
+
+    def find(self) -> list[Site]:
+        """All sites, in the order of the text."""
+        sites = list(self._find())
+        return sorted(sites, key=lambda site: (self.view.source.span(site.node), site.role == "keyword"))
+
+    def _find(self) -> Iterator[Site]:
+        for node in ast.walk(self.view.tree):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                yield from self._imports(node)
+            elif isinstance(node, (ast.Name, ast.Attribute)):
+                yield from self._reference(node)
+
+    def _imports(self, node: ast.Import | ast.ImportFrom) -> Iterator[Site]:
+        for alias in node.names:
+            if alias.name == "*" and isinstance(node, ast.ImportFrom):
+                module = canonical(node.module or "")
+                if not node.level and is_old_module(module):
+                    yield Site(self.view, alias, f"{module}.*", "import")
+                continue
+            if isinstance(node, ast.Import):
+                if is_old_module(alias.name):
+                    yield Site(self.view, alias, canonical(alias.name), "import")
+                continue
+            name = self.view.external(alias)
+            if name is None and not node.level:
+                name = canonical(f"{node.module}.{alias.name}")
+            if name is not None and (is_old(name) or is_old_module(name)):
+                yield Site(self.view, alias, name, "import")
+
+    # --- references to symbols ------------------------------------------------------------------------------
+
+    def symbol_of(self, node: ast.expr) -> str | None:
+        """The old symbol that an expression names, if it surely names one."""
+        name = self.view.external(node)
+        if name is None and isinstance(node, ast.Attribute):
+            owner = self.symbol_of(node.value) or self.view.external(node.value)
+            name = canonical(f"{owner}.{node.attr}") if owner else None
+        return name if name is not None and is_old(name) else None
+
+    def _reference(self, node: ast.Name | ast.Attribute) -> Iterator[Site]:
+        symbol = self.symbol_of(node)
+        if symbol is None:
+            subclass = self._wrapper_subclass(node)
+            if subclass is not None:
+                yield from self._subclass_call(node, subclass)
+            elif isinstance(node, ast.Attribute):
+                yield from self._use(node)
+            return
+        parent = self.view.parents[node]
+        if isinstance(parent, ast.Attribute) and self.symbol_of(parent) is not None:
+            return
+        if not isinstance(node.ctx, ast.Load) and not isinstance(node, ast.Attribute):
+            return
+        if isinstance(parent, ast.Call) and parent.func is node:
+            yield from self._call(parent, symbol)
+        elif self._through_variable(node, symbol):
+            return
+        else:
+            yield Site(self.view, node, symbol, self._role(node), self._group_near(node))
+
+    def _through_variable(self, node: ast.expr, symbol: str) -> bool:
+        """Whether a plain name merely holds a symbol's value (``strategy``), as opposed to naming the symbol.
+
+        The place that put the value there is the site; the name is one only as an alias of the symbol.
+        """
+        if not isinstance(node, ast.Name):
+            return False
+        last = symbol.rpartition(".")[2]
+        if symbol.rpartition(".")[0] in _ENUMS:
+            return node.id != last
+        return False
+
+    def _call(self, call: ast.Call, symbol: str) -> Iterator[Site]:
+        group = self._group_of_call(call, symbol)
+        yield Site(self.view, call, symbol, "call", group, call=call)
+        for keyword in call.keywords:
+            name = keyword.arg or "**"
+            written = f"{symbol}({name}=)" if keyword.arg else f"{symbol}(**)"
+            yield Site(self.view, keyword, written, "keyword", group, call=call, keyword=keyword)
+
+    def _group_of_call(self, call: ast.Call, symbol: str) -> Group | None:
+        group = self.groups.of(self.view.values(call))
+        if group is None and call.args:
+            group = self.groups.of(self.view.values(call.args[0]))
+        return group or self._group_near(call)
+
+    def _group_near(self, node: ast.AST) -> Group | None:
+        """The group that a site without a receiver belongs to: the one wrapped in this file, or the only one."""
+        here = [group for group in self.groups.all if any(wrap.view is self.view for wrap in group.wraps)]
+        if len(here) == 1:
+            return here[0]
+        return self.groups.all[0] if len(self.groups.all) == 1 else None
+
+    def _wrapper_subclass(self, node: ast.expr) -> str | None:
+        for value in self.view.values(node):
+            if isinstance(value, ClassValue):
+                kind = self.view.program.flow.wrapper_kind(value)
+                if kind is not None:
+                    return kind
+        return None
+
+    def _subclass_call(self, node: ast.expr, kind: str) -> Iterator[Site]:
+        parent = self.view.parents[node]
+        if isinstance(parent, ast.Call) and parent.func is node:
+            yield from self._call(parent, _SYMBOL_OF_KIND[kind])
+        elif isinstance(getattr(node, "ctx", None), ast.Load):
+            yield Site(self.view, node, _SYMBOL_OF_KIND[kind], self._role(node), self._group_near(node))
+
+    def _role(self, node: ast.AST) -> str:
+        """In what way a symbol is mentioned."""
+        child = node
+        for ancestor in self.view.ancestors(node):
+            if isinstance(ancestor, ast.Call) and child in ancestor.args[1:2]:
+                called = self.view.external(ancestor.func)
+                if called in ("builtins.isinstance", "builtins.issubclass"):
+                    return "isinstance"
+            if isinstance(ancestor, ast.ClassDef) and child in ancestor.bases:
+                return "base"
+            if isinstance(ancestor, ast.arg) or (isinstance(ancestor, ast.AnnAssign) and child is ancestor.annotation):
+                return "annotation"
+            if isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef)) and child is ancestor.returns:
+                return "annotation"
+            if isinstance(ancestor, ast.stmt):
+                return "reference"
+            child = ancestor
+        return "reference"
+
+    # --- uses of wrapped values -----------------------------------------------------------------------------
+
+    def _use(self, node: ast.Attribute) -> Iterator[Site]:
+        name = node.attr
+        if name not in MEMBERS and name not in UNIQUE_MEMBERS and not name.startswith("_"):
+            return
+        values = tuple(v for v in self.view.values(node.value) if not isinstance(v, Constant))
+        wrapped = [v for v in values if isinstance(v, (Wrapped, Annotated))]
+        group = self.groups.of(values)
+        parent = self.view.parents[node]
+        call = parent if isinstance(parent, ast.Call) and parent.func is node else None
+        if wrapped and (name in MEMBERS or name in UNIQUE_MEMBERS or _is_private(name)):
+            kinds = sorted({v.kind for v in wrapped}, reverse=True)
+            if group is not None and name in RAW_MEMBERS and self._is_own_method(values, name):
+                return
+            yield Site(self.view, node, f"{_SYMBOL_OF_KIND[kinds[0]]}.{name}", "use", group, values, call)
+        elif group is not None and name in RAW_MEMBERS and any(v in group.raw for v in values):
+            yield Site(self.view, node, f"torch.nn.Module.{name}", "use", group, values, call)
+        elif name in UNIQUE_MEMBERS and not wrapped and self._may_be_wrapped(node, values, name):
+            owner = FSDP1 if name in _FSDP1_ONLY else DDP
+            yield Site(self.view, node, f"{owner}.{name}", "use", group, values, call)
+
+    def _is_own_method(self, values: tuple[Value, ...], name: str) -> bool:
+        """Whether the repository defines this method itself on all that the receiver may be."""
+        return all(isinstance(v, Instance) and self.view.program.flow.has_member(v.cls, name) for v in values)
+
+    def _may_be_wrapped(self, node: ast.Attribute, values: tuple[Value, ...], name: str) -> bool:
+        """Whether an attribute of an old wrapper is read off something that is not known to be anything else."""
+        if any(isinstance(v, External) for v in values):
+            return False
+        for value in values:
+            owner = owner_of(value)
+            if isinstance(owner, Instance) and self._is_own_method((owner,), name):
+                return False
+            if isinstance(owner, Opaque) and owner.name.startswith(("accelerate.", "lightning.", "pytorch_lightning.")):
+                return False
+            if isinstance(value, Derived) and value.kind != "modules":
+                return False
+        return not (isinstance(node.value, ast.Call) and self.view.external(node.value.func) == "builtins.super")
+
+
+_ENUMS = frozenset(
+    f"torch.distributed.fsdp.{name}"
+    for name in ("ShardingStrategy", "StateDictType", "BackwardPrefetch", "OptimStateKeyType")
+)
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
