@@ -237,7 +237,7 @@ while True:
         if master_process:
             print(f"step {iter_num}: train loss {losses['train']!r}, val loss {losses['val']!r}")
         if iter_num > 0:
-            model_state_dict = get_model_state_dict(
+            raw_model_state_dict = get_model_state_dict(
                 raw_model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
             )
             optimizer_state_dict = get_optimizer_state_dict(
@@ -245,7 +245,7 @@ while True:
             )
             if master_process:
                 checkpoint = {
-                    'model': model_state_dict,
+                    'model': raw_model_state_dict,
                     'optimizer': optimizer_state_dict,
                     'model_args': model_args,
                     'iter_num': iter_num,
