@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from . import library
 from .facts import ANY_KEY, NOTHING, Call, FunctionFacts
+from .objects import Objects
 from .symbols import WRAPPERS, canonical
 from .values import (
     Annotated,
@@ -26,26 +25,21 @@ from .values import (
     Wrapped,
 )
 
-if TYPE_CHECKING:
-    from .flow import Flow
-
 _MODEL_LIKE = (Instance, Opaque, Wrapped, Annotated, Unknown)
+_OF_ELEMENTS = frozenset(f"builtins.{name}" for name in ("zip", "enumerate", "next", "max", "min", "sum"))
 
 
-class CallResolver:
+class Calls(Objects):
     """The part of the flow analysis that deals with calls."""
 
-    def __init__(self) -> None:
-        self.calls: list[Call] = []
-        self.calls_on: dict[int, list[int]] = {}
-        self.methods_on: dict[int, list[int]] = {}
-        self.called: dict[FunctionValue, set[int]] = {}
-        """Functions and the calls that reach them."""
-        self.callees: dict[int, set[FunctionValue]] = {}
-        self.resolved: set[tuple[int, int]] = set()
-        self._ancestors: dict[ClassValue, list[ClassValue]] = {}
+    calls: list[Call]
+    calls_on: dict[int, list[int]]
+    called: dict[FunctionValue, set[int]]
+    """Functions and the calls that reach them."""
+    callees: dict[int, set[FunctionValue]]
+    resolved: set[tuple[object, ...]]
 
-    def register_call(self: Flow, site: int, offset: int, call: Call) -> None:
+    def register_call(self, site: int, offset: int, call: Call) -> None:
         """Adds a call with its variables numbered for the whole repository."""
         shifted = Call(
             call.result + offset,
@@ -64,7 +58,7 @@ class CallResolver:
         for value in self.values_of(shifted.function):
             self.call(site, value, shifted.function)
 
-    def call(self: Flow, site: int, value: Value, variable: int) -> None:
+    def call(self, site: int, value: Value, variable: int) -> None:
         """A value arrived where it is called, or where one of its methods is."""
         call = self.calls[site]
         if call.method is not None and variable == call.function:
@@ -74,7 +68,7 @@ class CallResolver:
 
     # --- methods ------------------------------------------------------------------------------------------
 
-    def call_method(self: Flow, site: int, call: Call, value: Value) -> None:
+    def call_method(self, site: int, call: Call, value: Value) -> None:
         method = call.method or ""
         if isinstance(value, External):
             self.call_external(site, call, canonical(f"{value.name}.{method}"))
@@ -96,17 +90,16 @@ class CallResolver:
         elif isinstance(value, Optimizer) and method == "state_dict":
             self.add_all(call.result, (self.identify(Derived("optimizer_state", value)),), call.function)
 
-    def call_attribute(self: Flow, site: int, value: Value, method: str) -> None:
+    def call_attribute(self, site: int, value: Value, method: str) -> None:
         """Calls whatever the attribute of this name holds, now and later."""
-        number = self.identify(value)
-        if (site, number) in self.resolved:
+        if (site, value) in self.resolved:
             return
-        self.resolved.add((site, number))
+        self.resolved.add((site, value))
         function = self.fresh()
         self.calls_on[function] = [site]
         self.load(value, method, function, self.calls[site].function)
 
-    def call_super(self: Flow, site: int, call: Call, value: SuperValue, method: str) -> None:
+    def call_super(self, site: int, call: Call, value: SuperValue, method: str) -> None:
         self.call_attribute(site, value, method)
         kind = self.wrapper_kind(value.cls)
         if kind is not None and method == "__init__" and call.arguments:
@@ -114,7 +107,7 @@ class CallResolver:
             for receiver in self.values_of(value.receiver):
                 self.connect(call.arguments[0], self.field(receiver, "module"))
 
-    def call_model_method(self: Flow, call: Call, value: Value, method: str) -> None:
+    def call_model_method(self, call: Call, value: Value, method: str) -> None:
         number = self.identify(value)
         if method in library.RETURN_SELF:
             self.add_all(call.result, (number,), call.function)
@@ -124,7 +117,7 @@ class CallResolver:
         elif isinstance(value, Unknown):
             self.add_all(call.result, (number,), call.function)
 
-    def call_container(self: Flow, call: Call, value: Container, method: str) -> None:
+    def call_container(self, call: Call, value: Container, method: str) -> None:
         if method in library.CONTAINER_WRITES:
             for argument in call.arguments:
                 if argument == NOTHING:
@@ -159,7 +152,7 @@ class CallResolver:
                 self.add(call.result, Container(call.result, "list"))
                 self.load(value, ANY_KEY, self.field(Container(call.result, "list"), "[any]"), call.function)
 
-    def constant_key(self: Flow, call: Call) -> str:
+    def constant_key(self, call: Call) -> str:
         for value in self.values_of(call.arguments[0]) if call.arguments else ():
             if isinstance(value, Constant):
                 return f"[{value.value}]"
@@ -167,7 +160,7 @@ class CallResolver:
 
     # --- plain calls --------------------------------------------------------------------------------------
 
-    def call_value(self: Flow, site: int, call: Call, value: Value) -> None:
+    def call_value(self, site: int, call: Call, value: Value) -> None:
         if isinstance(value, FunctionValue):
             self.pass_arguments(site, call, value, None)
         elif isinstance(value, Bound):
@@ -186,8 +179,8 @@ class CallResolver:
         elif isinstance(value, (Opaque, Unknown)):
             self.add(call.result, Opaque(site, "?"))
 
-    def call_attribute_of_object(self: Flow, site: int, value: Instance, name: str) -> None:
-        key = (site, self.identify(value) * 2 + (name == "forward") + (1 << 40))
+    def call_attribute_of_object(self, site: int, value: Instance, name: str) -> None:
+        key = (site, value, name)
         if key in self.resolved:
             return
         self.resolved.add(key)
@@ -195,17 +188,11 @@ class CallResolver:
         self.calls_on[function] = [site]
         self.load_member(value.cls, name, function, value)
 
-    def pass_receiver(self: Flow, function: FunctionValue, receiver: object) -> None:
-        facts = self.files[function.file].functions[function.index]
-        if facts.positional:
-            variable = facts.positional[0][1] + self.variable_offsets[function.file]
-            self.add(variable, receiver)  # pyright: ignore[reportArgumentType]
-
-    def pass_arguments(self: Flow, site: int, call: Call, value: FunctionValue, receiver: object | None) -> None:
+    def pass_arguments(self, site: int, call: Call, value: FunctionValue, receiver: object | None) -> None:
         """Binds a call's arguments to a function's parameters and its return to the result."""
         self.called.setdefault(value, set()).add(site)
         self.callees.setdefault(site, set()).add(value)
-        key = (site, self.identify(value) + (1 << 44) + (self.identify(receiver) << 50 if receiver else 0))  # pyright: ignore[reportArgumentType]
+        key = (site, value, receiver)
         if key in self.resolved:
             return
         self.resolved.add(key)
@@ -216,7 +203,7 @@ class CallResolver:
         self.bind_parameters(call, function, offset, 1 if receiver is not None else 0)
         self.connect(function.returns + offset, call.result)
 
-    def bind_parameters(self: Flow, call: Call, function: FunctionFacts, offset: int, skip: int) -> None:
+    def bind_parameters(self, call: Call, function: FunctionFacts, offset: int, skip: int) -> None:
         positional = [variable + offset for _, variable in function.positional[skip:]]
         by_name = {name: variable + offset for name, variable in [*function.positional, *function.keyword_only]}
         for index, argument in enumerate(call.arguments):
@@ -245,7 +232,7 @@ class CallResolver:
             elif function.variadic_keywords != NOTHING:
                 self.store(Container(function.variadic_keywords + offset, "dict"), f"[{name}]", argument)
 
-    def call_partial(self: Flow, site: int, call: Call, value: Partial) -> None:
+    def call_partial(self, site: int, call: Call, value: Partial) -> None:
         """The partial's own arguments go first, then the call's."""
         made = self.calls[value.site]
         merged = call._replace(
@@ -261,25 +248,7 @@ class CallResolver:
             if isinstance(inner, FunctionValue | Bound | ClassValue | External):
                 self.call_value(site, merged, inner)
 
-    # --- classes ------------------------------------------------------------------------------------------
-
-    def new_instance(self: Flow, cls: ClassValue, site: int) -> Instance:
-        """Registers an object of a class and makes it the receiver of the class's methods."""
-        instance = Instance(cls, site)
-        known = self.instances.setdefault(cls, set())
-        if instance not in known:
-            known.add(instance)
-            for ancestor in self.ancestors(cls):
-                facts = self.files[ancestor.file].classes[ancestor.index]
-                for variable in facts.members.values():
-                    for member in self.values_of(variable + self.variable_offsets[ancestor.file]):
-                        if isinstance(member, FunctionValue):
-                            function = self.files[member.file].functions[member.index]
-                            if function.binding not in ("static", "class"):
-                                self.pass_receiver(member, instance)
-        return instance
-
-    def instantiate(self: Flow, site: int, call: Call, cls: ClassValue) -> None:
+    def instantiate(self, site: int, call: Call, cls: ClassValue) -> None:
         instance = self.new_instance(cls, site)
         kind = self.wrapper_kind(cls)
         if kind is not None:
@@ -298,74 +267,9 @@ class CallResolver:
                 if name is not None and argument != NOTHING:
                     self.store(instance, name, argument)
 
-    def ancestors(self: Flow, cls: ClassValue) -> list[ClassValue]:
-        """The class and its bases in the repository, nearest first."""
-        cached = self._ancestors.get(cls)
-        if cached is not None:
-            return cached
-        found: list[ClassValue] = []
-        pending = [cls]
-        while pending:
-            current = pending.pop(0)
-            if current in found:
-                continue
-            found.append(current)
-            offset = self.variable_offsets[current.file]
-            for base in self.files[current.file].classes[current.index].bases:
-                if base != NOTHING:
-                    pending.extend(v for v in self.values_of(base + offset) if isinstance(v, ClassValue))
-        self._ancestors[cls] = found
-        return found
-
-    def external_bases(self: Flow, cls: ClassValue) -> list[str]:
-        """Names of the bases, near and far, that are not in the repository."""
-        names: list[str] = []
-        for ancestor in self.ancestors(cls):
-            offset = self.variable_offsets[ancestor.file]
-            for base in self.files[ancestor.file].classes[ancestor.index].bases:
-                if base != NOTHING:
-                    names.extend(v.name for v in self.values_of(base + offset) if isinstance(v, External))
-        return names
-
-    def wrapper_kind(self: Flow, cls: Value) -> str | None:
-        """FSDP1 or DDP for a subclass of a wrapper."""
-        if not isinstance(cls, ClassValue):
-            return None
-        return next((WRAPPERS[name] for name in self.external_bases(cls) if name in WRAPPERS), None)
-
-    def load_member(self: Flow, cls: ClassValue, name: str, to: int, receiver: Value | None) -> bool:
-        """Reads a class-level name through the bases; False when no base in the repository has it."""
-        for ancestor in self.ancestors(cls):
-            if self.load_own_member(ancestor, name, to, receiver):
-                return True
-        if receiver is None:
-            for base in self.external_bases(cls):
-                self.add(to, External(canonical(f"{base}.{name}")))
-        return False
-
-    def has_member(self: Flow, cls: ClassValue, name: str) -> bool:
-        """Whether a class or one of its bases in the repository defines a name."""
-        return any(name in self.files[a.file].classes[a.index].members for a in self.ancestors(cls))
-
-    def load_own_member(self: Flow, cls: ClassValue, name: str, to: int, receiver: Value | None) -> bool:
-        member = self.files[cls.file].classes[cls.index].members.get(name)
-        if member is None:
-            return False
-        variable = member + self.variable_offsets[cls.file]
-        if receiver is None:
-            self.connect(variable, to)
-        else:
-            entry = (to, receiver)
-            binds = self.binds.setdefault(variable, [])
-            if entry not in binds:
-                binds.append(entry)
-                for value in self.values_of(variable):
-                    self.bind(value, to, receiver, variable)
-        return True
-
     # --- code outside the repository ----------------------------------------------------------------------
 
-    def call_external(self: Flow, site: int, call: Call, name: str) -> None:
+    def call_external(self, site: int, call: Call, name: str) -> None:
         arguments = call.arguments
         first = arguments[0] if arguments else dict(call.keywords).get("module", NOTHING)
         if name in WRAPPERS:
@@ -391,7 +295,7 @@ class CallResolver:
         else:
             self.add(call.result, Opaque(site, name))
 
-    def wrap(self: Flow, site: int, call: Call, kind: str) -> None:
+    def wrap(self, site: int, call: Call, kind: str) -> None:
         """A wrapper constructor: the result is wrapped, and the model is inside it."""
         model = call.arguments[0] if call.arguments else dict(call.keywords).get("module", NOTHING)
         value = Wrapped(kind, site)
@@ -399,21 +303,21 @@ class CallResolver:
             self.connect(model, self.field(value, "module"))
         self.add(call.result, value)
 
-    def build_optimizer(self: Flow, site: int, call: Call, name: str) -> None:
+    def build_optimizer(self, site: int, call: Call, name: str) -> None:
         value = Optimizer(site, name)
         parameters = call.arguments[0] if call.arguments else dict(call.keywords).get("params", NOTHING)
         if parameters != NOTHING:
             self.connect(parameters, self.field(value, "params"))
         self.add(call.result, value)
 
-    def call_static_wrapper_method(self: Flow, call: Call, method: str, model: int) -> None:
+    def call_static_wrapper_method(self, call: Call, method: str, model: int) -> None:
         """``FSDP.optim_state_dict(model, optimizer)`` and its kin: static methods that take the model first."""
         if method in library.DERIVED:
             for value in self.values_of(model):
                 if isinstance(value, _MODEL_LIKE):
                     self.add(call.result, Derived(library.DERIVED[method], value))
 
-    def collect(self: Flow, call: Call, name: str) -> None:
+    def collect(self, call: Call, name: str) -> None:
         container = Container(call.result, "list")
         self.add(call.result, container)
         arguments = call.arguments[1:] if name in ("builtins.filter", "builtins.map") else call.arguments
@@ -423,7 +327,7 @@ class CallResolver:
                 self.connect(self.field(container, "[any]"), self.field(container, ANY_KEY))
                 if name == "builtins.dict":
                     self.connect(argument, self.field(container, "**"))
-        if name in ("builtins.zip", "builtins.enumerate", "builtins.next", "builtins.max", "builtins.min", "builtins.sum"):
+        if name in _OF_ELEMENTS:
             self.connect(self.field(container, "[any]"), call.result)
         for keyword, argument in call.keywords:
             if argument == NOTHING:
@@ -433,7 +337,7 @@ class CallResolver:
             elif name == "builtins.dict":
                 self.store(container, f"[{keyword}]", argument)
 
-    def call_builtin_super(self: Flow, call: Call, site: int) -> None:
+    def call_builtin_super(self, call: Call, site: int) -> None:
         file = self.file_of_call(site)
         owner = call.owner
         functions = self.files[file].functions
@@ -442,7 +346,7 @@ class CallResolver:
         receiver = functions[owner].positional[0][1] + self.variable_offsets[file]
         self.add(call.result, SuperValue(ClassValue(file, functions[owner].owner_class), receiver))
 
-    def call_dynamic_attribute(self: Flow, call: Call, name: str) -> None:
+    def call_dynamic_attribute(self, call: Call, name: str) -> None:
         if len(call.arguments) < 2 or NOTHING in call.arguments[:2]:
             return
         for key in self.values_of(call.arguments[1]):
@@ -456,7 +360,7 @@ class CallResolver:
             elif len(call.arguments) > 2 and call.arguments[2] != NOTHING:
                 self.store_later(call.arguments[0], key.value, call.arguments[2])
 
-    def call_spawn(self: Flow, site: int, call: Call) -> None:
+    def call_spawn(self, site: int, call: Call) -> None:
         """``mp.spawn(fn, args=(…))`` calls ``fn(rank, *args)``."""
         keywords = dict(call.keywords)
         function = call.arguments[0] if call.arguments else keywords.get("fn", NOTHING)
@@ -469,9 +373,3 @@ class CallResolver:
         )  # fmt: skip
         for value in self.values_of(function):
             self.call_value(site, passed, value)
-
-    def file_of_call(self: Flow, site: int) -> int:
-        """Index of the file that holds a call."""
-        from bisect import bisect_right
-
-        return bisect_right(self.call_offsets, site) - 1

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable, Iterable
 
 from .expressions import ExpressionExtractor
-from .facts import NOTHING, FileFacts, Import
+from .facts import NOTHING, Import
 from .scopes import assigned_names, dotted_path, outer_names
 
 
@@ -29,7 +29,7 @@ class Extractor(ExpressionExtractor):
             )
         }  # fmt: skip
         if hasattr(ast, "TryStar"):
-            self.statements[ast.TryStar] = self.statement_Try  # pyright: ignore[reportAttributeAccessIssue]
+            self.statements[ast.TryStar] = self.statement_Try  # pyright: ignore
         self.scope.locals = assigned_names(tree.body)
         self.facts.defined = set(self.scope.locals)
         self.block(tree.body)
@@ -45,14 +45,13 @@ class Extractor(ExpressionExtractor):
 
     def bind(self, target: ast.expr, value: int) -> None:
         """Assigns the variable ``value`` to a target of any form."""
-        kind = type(target)
-        if kind is ast.Name:
+        if isinstance(target, ast.Name):
             variable = self.variable(target.lineno)
             if value != NOTHING:
                 self.facts.copies.append((variable, value))
             self.note(target, variable)
             self.bind_name(target.id, variable)
-        elif kind is ast.Attribute:
+        elif isinstance(target, ast.Attribute):
             base = self.expression(target.value)
             variable = self.variable(target.lineno)
             if value != NOTHING:
@@ -64,15 +63,15 @@ class Extractor(ExpressionExtractor):
             if path:
                 self.scope.forget_below(path)
                 self.bind_path(path, variable)
-        elif kind is ast.Subscript:
+        elif isinstance(target, ast.Subscript):
             base = self.expression(target.value)
             self.expression(target.slice)
             if base != NOTHING and value != NOTHING:
                 self.facts.stores.append((base, self.key_of(target.slice), value))
             self.note(target, value)
-        elif kind is ast.Tuple or kind is ast.List:
+        elif isinstance(target, (ast.Tuple, ast.List)):
             for index, element in enumerate(target.elts):
-                if type(element) is ast.Starred:
+                if isinstance(element, ast.Starred):
                     self.bind(element.value, value)
                     continue
                 part = NOTHING
@@ -80,7 +79,7 @@ class Extractor(ExpressionExtractor):
                     part = self.variable(target.lineno)
                     self.facts.loads.append((part, value, f"[{index}]"))
                 self.bind(element, part)
-        elif kind is ast.Starred:
+        elif isinstance(target, ast.Starred):
             self.bind(target.value, value)
 
     # --- simple statements --------------------------------------------------------------------------------
@@ -175,7 +174,7 @@ class Extractor(ExpressionExtractor):
             for pattern in ast.walk(case.pattern):
                 name = getattr(pattern, "name", None)
                 if isinstance(name, str):
-                    variable = self.variable(pattern.lineno) if hasattr(pattern, "lineno") else self.variable(node.lineno)
+                    variable = self.variable(getattr(pattern, "lineno", node.lineno))
                     if subject != NOTHING:
                         self.facts.copies.append((variable, subject))
                     self.bind_name(name, variable)
@@ -185,7 +184,9 @@ class Extractor(ExpressionExtractor):
 
         self.branches([*(lambda case=case: walk(case) for case in node.cases), lambda: None])
 
-    def loop(self, body: list[ast.stmt], orelse: list[ast.stmt], head: Callable[[], None], extra: Iterable[ast.AST] = ()) -> None:
+    def loop(
+        self, body: list[ast.stmt], orelse: list[ast.stmt], head: Callable[[], None], extra: Iterable[ast.AST] = ()
+    ) -> None:
         """Walks a loop once, with every name that it assigns united over before, the body's ends and its breaks."""
         scope = self.scope
         alive = scope.alive

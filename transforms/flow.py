@@ -6,75 +6,35 @@ that is copied from it; reads and writes of attributes and calls add new flows a
 
 from __future__ import annotations
 
-from collections import deque
+import builtins
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
-from . import library
-from .calls import CallResolver
-from .facts import ANY_KEY, NOTHING, FileFacts
-from .modules import ModuleTable
+from .calls import Calls
+from .facts import NOTHING, FileFacts
 from .symbols import WRAPPERS, canonical
-from .values import (
-    Annotated,
-    Bound,
-    ClassValue,
-    Constant,
-    Container,
-    Derived,
-    External,
-    FunctionValue,
-    Instance,
-    ModuleValue,
-    Opaque,
-    Optimizer,
-    SuperValue,
-    Unknown,
-    Value,
-    Wrapped,
-)
+from .values import Annotated, ClassValue, Constant, Container, External, FunctionValue, ModuleValue, Unknown
 
-TRACED = (Wrapped, Annotated, Derived, Optimizer)
-"""Values whose way through the program is remembered, for provenance."""
-
-_DEEPEST_NAME = 8
+_BUILTINS = frozenset(dir(builtins))
 
 
-class Flow(CallResolver):
-    """The constraints of all files, numbered together, and their solution."""
+class Flow(Calls):
+    """The constraints of all files and their solution."""
 
     def __init__(self, files: Sequence[FileFacts]) -> None:
-        self.files = files
-        self.modules = ModuleTable([file.path for file in files])
-        self.variable_offsets: list[int] = []
-        self.call_offsets: list[int] = []
-        variables = calls = 0
-        for file in files:
-            self.variable_offsets.append(variables)
-            self.call_offsets.append(calls)
-            variables += len(file.lines)
-            calls += len(file.calls)
-        self.first_field = variables
-        self.points_to: list[set[int] | None] = [None] * variables
-        self.copies: dict[int, list[int]] = {}
-        self.loads: dict[int, list[tuple[int, str]]] = {}
-        self.stores: dict[int, list[tuple[str, int]]] = {}
-        self.binds: dict[int, list[tuple[int, Value]]] = {}
-        self.fields: dict[tuple[int, str], int] = {}
-        self.values: list[Value] = []
-        self.ids: dict[Value, int] = {}
-        self.sources: dict[tuple[int, int], int] = {}
-        self.work: deque[tuple[int, set[int]]] = deque()
-        self.instances: dict[ClassValue, set[Instance]] = {}
-        super().__init__()
+        super().__init__(files)
+        self.instances = {}
+        self._ancestors = {}
+        self.calls = []
+        self.calls_on = {}
+        self.called = {}
+        self.callees = {}
+        self.resolved = set()
         self.seed_names()
         self.solve()
         self.seed_calls()
         self.solve()
         self.seed_receivers()
         self.solve()
-
-    # --- building -----------------------------------------------------------------------------------------
 
     def seed_names(self) -> None:
         """Everything but calls: imports, definitions, constants, assignments, attributes."""
@@ -116,22 +76,6 @@ class Flow(CallResolver):
                 self.add(variable, External(canonical(f"{star}.{name}")))
         if not found and (name == "super" or not self.files[file].stars or name in _BUILTINS):
             self.add(variable, External(f"builtins.{name}"))
-
-    def exported(self, file: int, name: str, seen: set[int]) -> int | None:
-        """The variable of a module-level name, looked for through the module's own star imports."""
-        if file in seen:
-            return None
-        seen.add(file)
-        facts = self.files[file]
-        if name in facts.defined:
-            return facts.names[name] + self.variable_offsets[file]
-        for star in facts.stars:
-            target = self.modules.find(file, star)
-            if target is not None:
-                found = self.exported(target, name, seen)
-                if found is not None:
-                    return found
-        return None
 
     def bind_import(self, file: int, variable: int, module: str, name: str | None) -> None:
         target = self.modules.find(file, module)
@@ -195,56 +139,6 @@ class Flow(CallResolver):
                     self.add(variable + offset, Unknown(variable + offset))
         self.solve()
 
-    # --- solving ------------------------------------------------------------------------------------------
-
-    def identify(self, value: Value) -> int:
-        number = self.ids.get(value)
-        if number is None:
-            number = self.ids[value] = len(self.values)
-            self.values.append(value)
-        return number
-
-    def add(self, variable: int, value: Value) -> None:
-        self.add_all(variable, (self.identify(value),))
-
-    def add_all(self, variable: int, values: Iterable[int], source: int = NOTHING) -> None:
-        held = self.points_to[variable]
-        if held is None:
-            held = self.points_to[variable] = set()
-        new = set(values) - held
-        if not new:
-            return
-        held |= new
-        if source != NOTHING:
-            for value in new:
-                if isinstance(self.values[value], TRACED):
-                    self.sources.setdefault((variable, value), source)
-        self.work.append((variable, new))
-
-    def connect(self, origin: int, to: int) -> None:
-        """Lets all that ``origin`` holds, now and later, flow to ``to``."""
-        if origin == to:
-            return
-        targets = self.copies.setdefault(origin, [])
-        if to in targets:
-            return
-        targets.append(to)
-        held = self.points_to[origin]
-        if held:
-            self.add_all(to, held, origin)
-
-    def fresh(self) -> int:
-        self.points_to.append(None)
-        return len(self.points_to) - 1
-
-    def field(self, value: Value, attribute: str) -> int:
-        """The variable of an attribute (or container element) of a value."""
-        key = (self.identify(value), attribute)
-        variable = self.fields.get(key)
-        if variable is None:
-            variable = self.fields[key] = self.fresh()
-        return variable
-
     def solve(self) -> None:
         """Runs until nothing flows any more."""
         work = self.work
@@ -266,142 +160,3 @@ class Flow(CallResolver):
                     self.bind(value, to, receiver, variable)
                 for call in list(calls or ()):
                     self.call(call, value, variable)
-
-    def load_later(self, base: int, attribute: str, to: int) -> None:
-        """Reads ``attribute`` of everything that ``base`` holds, now and later."""
-        readers = self.loads.setdefault(base, [])
-        if (to, attribute) in readers:
-            return
-        readers.append((to, attribute))
-        for number in list(self.points_to[base] or ()):
-            self.load(self.values[number], attribute, to, base)
-
-    def store_later(self, base: int, attribute: str, origin: int) -> None:
-        """Writes ``attribute`` of everything that ``base`` holds, now and later."""
-        writers = self.stores.setdefault(base, [])
-        if (attribute, origin) in writers:
-            return
-        writers.append((attribute, origin))
-        for number in list(self.points_to[base] or ()):
-            self.store(self.values[number], attribute, origin)
-
-    def load(self, value: Value, attribute: str, to: int, base: int) -> None:
-        """``to`` receives ``value.attribute`` (or an element, for a name in brackets)."""
-        if isinstance(value, External):
-            name = f"{value.name}.{attribute}"
-            if attribute[0] != "[" and name.count(".") <= _DEEPEST_NAME:
-                self.add(to, External(canonical(name)))
-        elif isinstance(value, ModuleValue):
-            self.load_module(value, attribute, to)
-        elif isinstance(value, Container):
-            self.load_element(value, attribute, to)
-        elif isinstance(value, ClassValue):
-            self.load_member(value, attribute, to, None)
-        elif isinstance(value, Instance):
-            self.connect(self.field(value, attribute), to)
-            if attribute[0] != "[":
-                self.load_member(value.cls, attribute, to, value)
-            self.load_derived(value, attribute, to)
-        elif isinstance(value, SuperValue):
-            for receiver in self.values_of(value.receiver):
-                for base_class in self.ancestors(value.cls)[1:]:
-                    if self.load_own_member(base_class, attribute, to, receiver):
-                        break
-        elif isinstance(value, Derived):
-            self.load_from_derived(value, attribute, to, base)
-        elif isinstance(value, Wrapped):
-            inner = self.field(value, "module")
-            self.connect(inner if attribute == "module" else self.field(value, attribute), to)
-            if attribute == "no_sync":
-                self.add_all(to, (self.identify(Derived("no_sync", value)),), base)
-            elif attribute != "module":
-                self.load_later(inner, attribute, to)
-        elif isinstance(value, (Opaque, Optimizer, Annotated, Bound, Unknown)):
-            self.connect(self.field(value, attribute), to)
-            if isinstance(value, Unknown):
-                self.add(to, value)
-            self.load_derived(value, attribute, to)
-
-    def load_derived(self, value: Value, attribute: str, to: int) -> None:
-        if attribute == "no_sync":
-            self.add(to, Derived("no_sync", value))
-
-    def load_from_derived(self, value: Derived, attribute: str, to: int, base: int) -> None:
-        kind = value.kind
-        if attribute[0] == "[" or attribute in ("data", "values", "items", "keys"):
-            self.add_all(to, (self.identify(value),), base)
-        elif kind == "parameters" and attribute in ("grad", "main_grad"):
-            self.add_all(to, (self.identify(Derived("gradients", value.owner)),), base)
-        elif kind == "modules" and attribute in ("weight", "bias"):
-            self.add_all(to, (self.identify(Derived("parameters", value.owner)),), base)
-
-    def load_module(self, value: ModuleValue, attribute: str, to: int) -> None:
-        exported = self.exported(value.file, attribute, set())
-        if exported is not None:
-            self.connect(exported, to)
-        parts = self.modules.parts[value.file]
-        submodule = self.modules.files.get((*parts, attribute))
-        if submodule is not None:
-            self.add(to, ModuleValue(submodule))
-        elif exported is None:
-            for star in self.files[value.file].stars:
-                if self.modules.find(value.file, star) is None and not star.startswith("."):
-                    self.add(to, External(canonical(f"{star}.{attribute}")))
-
-    def load_element(self, value: Container, attribute: str, to: int) -> None:
-        if attribute == ANY_KEY:
-            self.connect(self.field(value, "[any]"), to)
-        elif attribute[0] == "[":
-            self.connect(self.field(value, attribute), to)
-            self.connect(self.field(value, ANY_KEY), to)
-        else:
-            self.connect(self.field(value, attribute), to)
-            return
-        self.load_later(self.field(value, "**"), attribute, to)
-
-    def store(self, value: Value, attribute: str, origin: int) -> None:
-        """``value.attribute`` (or an element) receives what ``origin`` holds."""
-        if isinstance(value, ModuleValue):
-            exported = self.exported(value.file, attribute, set())
-            if exported is not None:
-                self.connect(origin, exported)
-        elif isinstance(value, Wrapped) and attribute != "module":
-            self.connect(origin, self.field(value, attribute))
-            self.store_later(self.field(value, "module"), attribute, origin)
-        elif not isinstance(value, (External, Constant)):
-            self.connect(origin, self.field(value, attribute))
-            if attribute[0] == "[":
-                self.connect(origin, self.field(value, "[any]"))
-
-    def bind(self, value: Value, to: int, receiver: Value, base: int) -> None:
-        """A class member read off an object: functions become methods, properties are called."""
-        if not isinstance(value, FunctionValue):
-            self.add_all(to, (self.identify(value),), base)
-            return
-        function = self.files[value.file].functions[value.index]
-        if function.binding == "static":
-            self.add(to, value)
-        elif function.binding == "property":
-            self.pass_receiver(value, receiver)
-            self.connect(function.returns + self.variable_offsets[value.file], to)
-        else:
-            self.add(to, Bound(value, receiver.cls if function.binding == "class" and isinstance(receiver, Instance) else receiver))
-
-    def values_of(self, variable: int) -> list[Value]:
-        """What a variable may hold, in a stable order."""
-        held = self.points_to[variable] if variable != NOTHING else None
-        return [self.values[number] for number in sorted(held or ())]
-
-    def chain(self, variable: int, value: Value) -> list[int]:
-        """The variables through which a traced value came here, nearest first."""
-        number = self.ids.get(value)
-        if number is None:
-            return [variable]
-        chain = [variable]
-        while (source := self.sources.get((chain[-1], number))) is not None and len(chain) < 200:
-            chain.append(source)
-        return [this for this, following in pairwise([*chain, NOTHING]) if this != following]
-
-
-_BUILTINS = frozenset(dir(__builtins__) if not isinstance(__builtins__, dict) else __builtins__)
-__all__ = ["Flow", "library"]

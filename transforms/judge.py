@@ -137,9 +137,8 @@ def _hold_groups(migration: Migration, judgements: list[Judgement]) -> None:
         holder = holders.get(group) if group is not None else None
         if group is None and judgement is holders.get(None):
             judgement.hold("excluded by the options")
-        elif holder is not None and holder is not judgement and judgement.level is not Level.OK:
-            if judgement.level is not Level.MANUAL:
-                judgement.held_by = holder
+        elif holder is not None and holder is not judgement and judgement.level in (Level.SAFE, Level.REVIEW):
+            judgement.held_by = holder
 
 
 def _selected(judgement: Judgement, migration: Migration) -> bool:

@@ -52,8 +52,12 @@ DERIVED: dict[str, str] = {
 }
 """Methods of a wrapped or raw model, and what their result is in relation to it."""
 
-CONTAINER_READS: frozenset[str] = frozenset({"values", "items", "pop", "popitem", "popleft", "copy", "__iter__", "__next__"})
-CONTAINER_WRITES: frozenset[str] = frozenset({"append", "add", "extend", "insert", "update", "appendleft", "add_param_group"})
+CONTAINER_READS: frozenset[str] = frozenset(
+    {"values", "items", "pop", "popitem", "popleft", "copy", "__iter__", "__next__"}
+)
+CONTAINER_WRITES: frozenset[str] = frozenset(
+    {"append", "add", "extend", "insert", "update", "appendleft", "add_param_group"}
+)
 
 
 def is_optimizer(name: str) -> bool:

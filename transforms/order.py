@@ -63,9 +63,9 @@ class Order:
         common = next(node for node in mine if node in theirs)
         one = mine[mine.index(common) - 1] if common is not first else first
         other = theirs[theirs.index(common) - 1] if common is not second else second
-        if isinstance(common, ast.If) and (one in common.body) != (other in common.body):
-            if one is not common.test and other is not common.test:
-                return "unknown"
+        tested = isinstance(common, ast.If) and common.test in (one, other)
+        if isinstance(common, ast.If) and not tested and (one in common.body) != (other in common.body):
+            return "unknown"
         position, against = _start(one), _start(other)
         if position == against:
             return "unknown"

@@ -27,5 +27,6 @@ def file_edits(view: FileView, edits: list[Edit], needs: Sequence[Need], sites: 
         complete = mend_imports(view.source, edits, needs, old_names)
         ast.parse(apply_edits(view.source, complete))
     except SyntaxError as error:
-        raise RewriteError(f"{view.path}: the rewritten file would not parse: {error.msg} (line {error.lineno})") from error
+        message = f"{view.path}: the rewritten file would not parse: {error.msg} (line {error.lineno})"
+        raise RewriteError(message) from error
     return complete

@@ -19,33 +19,33 @@ def _assigned(body: Iterable[ast.AST]) -> Iterator[str]:
     stack = list(body)
     while stack:
         node = stack.pop()
-        kind = type(node)
-        if kind is ast.Name:
+        if isinstance(node, ast.Name):
             if not isinstance(node.ctx, ast.Load):
                 yield node.id
-        elif kind is ast.Attribute:
+        elif isinstance(node, ast.Attribute):
             if isinstance(node.ctx, ast.Load):
                 stack.append(node.value)
             else:
                 path = dotted_path(node)
                 if path:
                     yield path
-        elif kind in _NEW_SCOPE:
-            if kind is not ast.Lambda:
-                yield node.name
-        elif kind is ast.Import or kind is ast.ImportFrom:
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, (ast.Lambda, ast.Constant)):
+            continue
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
             for alias in node.names:
                 yield alias.asname or alias.name.partition(".")[0]
-        elif kind is ast.ExceptHandler:
+        elif isinstance(node, ast.ExceptHandler):
             if node.name:
                 yield node.name
             stack.extend(node.body)
-        elif kind is ast.MatchAs or kind is ast.MatchStar:
+        elif isinstance(node, (ast.MatchAs, ast.MatchStar)):
             if node.name:
                 yield node.name
-            if kind is ast.MatchAs and node.pattern:
+            if isinstance(node, ast.MatchAs) and node.pattern:
                 stack.append(node.pattern)
-        elif kind is not ast.Constant:
+        else:
             stack.extend(ast.iter_child_nodes(node))
 
 

@@ -1,0 +1,110 @@
+"""The store of the flow analysis: variables, the values they hold, and the flows between them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from .facts import NOTHING, FileFacts
+from .modules import ModuleTable
+from .values import Annotated, Derived, Optimizer, Value, Wrapped
+
+TRACED = (Wrapped, Annotated, Derived, Optimizer)
+"""Values whose way through the program is remembered, for provenance."""
+
+
+class Solver:
+    """Variables of all files, numbered together, with what flows into them."""
+
+    def __init__(self, files: Sequence[FileFacts]) -> None:
+        self.files = files
+        self.modules = ModuleTable([file.path for file in files])
+        self.variable_offsets: list[int] = []
+        self.call_offsets: list[int] = []
+        variables = calls = 0
+        for file in files:
+            self.variable_offsets.append(variables)
+            self.call_offsets.append(calls)
+            variables += len(file.lines)
+            calls += len(file.calls)
+        self.first_field = variables
+        """Variables from here on are attributes and elements of values, not of a file."""
+        self.points_to: list[set[int] | None] = [None] * variables
+        self.copies: dict[int, list[int]] = {}
+        self.loads: dict[int, list[tuple[int, str]]] = {}
+        self.stores: dict[int, list[tuple[str, int]]] = {}
+        self.binds: dict[int, list[tuple[int, Value]]] = {}
+        self.fields: dict[tuple[int, str], int] = {}
+        self.values: list[Value] = []
+        self.ids: dict[Value, int] = {}
+        self.sources: dict[tuple[int, int], int] = {}
+        self.work: deque[tuple[int, set[int]]] = deque()
+
+    def identify(self, value: Value) -> int:
+        number = self.ids.get(value)
+        if number is None:
+            number = self.ids[value] = len(self.values)
+            self.values.append(value)
+        return number
+
+    def add(self, variable: int, value: Value) -> None:
+        self.add_all(variable, (self.identify(value),))
+
+    def add_all(self, variable: int, values: Iterable[int], source: int = NOTHING) -> None:
+        held = self.points_to[variable]
+        if held is None:
+            held = self.points_to[variable] = set()
+        new = set(values) - held
+        if not new:
+            return
+        held |= new
+        if source != NOTHING:
+            for value in new:
+                if isinstance(self.values[value], TRACED):
+                    self.sources.setdefault((variable, value), source)
+        self.work.append((variable, new))
+
+    def connect(self, origin: int, to: int) -> None:
+        """Lets all that ``origin`` holds, now and later, flow to ``to``."""
+        if origin == to:
+            return
+        targets = self.copies.setdefault(origin, [])
+        if to in targets:
+            return
+        targets.append(to)
+        held = self.points_to[origin]
+        if held:
+            self.add_all(to, held, origin)
+
+    def fresh(self) -> int:
+        self.points_to.append(None)
+        return len(self.points_to) - 1
+
+    def field(self, value: Value, attribute: str) -> int:
+        """The variable of an attribute (or container element) of a value."""
+        key = (self.identify(value), attribute)
+        variable = self.fields.get(key)
+        if variable is None:
+            variable = self.fields[key] = self.fresh()
+        return variable
+
+    def values_of(self, variable: int) -> list[Value]:
+        """What a variable may hold, in a stable order."""
+        held = self.points_to[variable] if variable != NOTHING else None
+        return [self.values[number] for number in sorted(held or ())]
+
+    def chain(self, variable: int, value: Value) -> list[int]:
+        """The variables through which a traced value came here, nearest first."""
+        number = self.ids.get(value)
+        if number is None:
+            return [variable]
+        chain = [variable]
+        while (source := self.sources.get((chain[-1], number))) is not None and len(chain) < 200:
+            chain.append(source)
+        return [this for this, following in pairwise([*chain, NOTHING]) if this != following]
+
+    def file_of_call(self, site: int) -> int:
+        """Index of the file that holds a call."""
+        return bisect_right(self.call_offsets, site) - 1
