@@ -26,7 +26,7 @@ CHOICES = {
 _LISTS = ("select", "ignore", "exclude")
 _KEYS = (*CHOICES, *_LISTS, "target-torch", "annotate")
 
-_TORCH = re.compile(r"^\s*torch\s*(?:\[[^\]]*\])?\s*(?P<bounds>[^;#]*)", re.IGNORECASE)
+_TORCH = re.compile(r"^\s*torch(?![\w.-])\s*(?:\[[^\]]*\])?\s*(?P<bounds>[^;#]*)", re.IGNORECASE)
 _LOWER_BOUND = re.compile(r"(?:>=|==|~=|>)\s*(\d+)\.(\d+)")
 
 

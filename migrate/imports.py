@@ -17,6 +17,7 @@ _STATEMENT = re.compile(rb"(?:^|[;:])\s*$")
 _NAMES = re.compile(rb"\s*(\((?:[^()#]|#[^\n]*)*\)|[^\n;#]*)")
 _CALL = re.compile(rb"import(?:_module|__)\s*\(\s*[\"']([.\w]+)[\"']")
 _COMMENT = re.compile(rb"#[^\n]*")
+_AFTER_IMPORT = (b" ", b"\t", b"\f", b"(", b"*")
 
 
 def imported_modules(data: bytes, package: str) -> set[str]:
@@ -31,13 +32,14 @@ def imported_modules(data: bytes, package: str) -> set[str]:
     while at != -1:
         line_start = max(data.rfind(b"\n", 0, at), data.rfind(b"\r", 0, at)) + 1
         head = data[line_start:at]
-        if origin := _FROM.search(head):
+        is_word = data[at + len(b"import") : at + len(b"import") + 1] in _AFTER_IMPORT
+        if is_word and (origin := _FROM.search(head)):
             module = _absolute(origin.group(1).decode(errors="replace"), package)
             found.add(module)
             for name in _listed(data, at + len(b"import")):
                 if name != "*":
                     found.add(f"{module}.{name}" if module else name)
-        elif _STATEMENT.search(head):
+        elif is_word and _STATEMENT.search(head):
             for name in _listed(data, at + len(b"import")):
                 found.update(_with_parents(name))
         elif call := _CALL.match(data, at):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..transforms.findings import Level
@@ -11,7 +12,7 @@ from .report import Report
 _KINDS = {"+": "add", "-": "del", "@": "at"}
 
 
-def render(report: Report, rules: list[Rule]) -> str:
+def render(report: Report, rules: Sequence[Rule]) -> str:
     """The report as HTML; `rules` gives the titles that ids show when pointed at."""
     environment = Environment(
         loader=PackageLoader(__package__ or "", "templates"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import json
 from importlib.metadata import version
 from typing import Any
@@ -14,7 +15,7 @@ from .report import Report
 _LEVELS = {Level.OK: "none", Level.SAFE: "note", Level.REVIEW: "warning", Level.MANUAL: "error"}
 
 
-def render(report: Report, rules: list[Rule]) -> str:
+def render(report: Report, rules: Sequence[Rule]) -> str:
     """The report as SARIF; `rules` explains the ids that occur."""
     used = {finding.rule for finding in report.shown}
     described = [rule for rule in rules if rule.id in used]

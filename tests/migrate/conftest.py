@@ -1,0 +1,77 @@
+"""A small stand-in for the analysis, so that these tests are about the command line and the files alone.
+
+In a program for the stand-in, each call of `FSDP(…)` becomes `fully_shard(…)`. A comment `# manual` on its line
+makes the finding manual, `# review` makes it one to review, `# ok` leaves it as right.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from to_fsdp2.migrate import pipeline, worker
+from to_fsdp2.migrate.__main__ import run
+from to_fsdp2.transforms.edits import Edit
+from to_fsdp2.transforms.engine import Analysis
+from to_fsdp2.transforms.facts import FileFacts
+from to_fsdp2.transforms.findings import Finding, Level, Step
+from to_fsdp2.transforms.source import Source
+from to_fsdp2.transforms.suppressions import Suppressions
+
+RULE = "FS101"
+
+
+def extract(source: Source) -> FileFacts:
+    return FileFacts(source.path)
+
+
+def analyse(facts: list[FileFacts], load: Callable[[str], Source], options: object) -> Analysis:
+    findings: list[Finding] = []
+    edits: dict[str, list[Edit]] = {}
+    for file in facts:
+        source = load(file.path)
+        suppressions = Suppressions(source)
+        for node in ast.walk(source.tree):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "FSDP"):
+                continue
+            start, end = source.span(node)
+            line, column = source.position(start)
+            end_line, end_column = source.position(end)
+            _, _, comment = source.line_of(start).partition("#")
+            level = next((level for level in Level if level.value in comment), Level.SAFE)
+            suppressed = suppressions.cover(RULE, line, end_line)
+            findings.append(
+                Finding(
+                    RULE, level, file.path, line, column, end_line, end_column, "torch.FSDP", "wraps [the] model",
+                    advice="shard it by hand" if level is Level.MANUAL else "", group="model",
+                    provenance=(Step(file.path, line, "FSDP(net)"),), suppressed=suppressed,
+                )
+            )  # fmt: skip
+            if level in (Level.SAFE, Level.REVIEW) and not suppressed:
+                edits.setdefault(file.path, []).append(Edit(*source.span(node.func), "fully_shard", "wrap"))
+    return Analysis(findings, edits, {}, [])
+
+
+@pytest.fixture
+def fake_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "analyse", analyse)
+    monkeypatch.setattr(worker, "extract", extract)
+
+
+@pytest.fixture
+def command(
+    fake_engine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> Callable[..., tuple[int, bytes, str]]:
+    """Runs the command line in `tmp_path`; returns (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> tuple[int, bytes, str]:
+        code = run(list(arguments))
+        out, err = capfdbinary.readouterr()
+        return code, out, err.decode()
+
+    return call
+

@@ -1,0 +1,97 @@
+"""`[tool.to-fsdp2]` and the project's own torch requirement."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from to_fsdp2.migrate.config import Configuration, find_pyproject, read_configuration, required_torch
+from to_fsdp2.transforms.findings import UserError
+
+
+def pyproject(folder: Path, text: str) -> Path:
+    file = folder / "pyproject.toml"
+    file.write_text(text)
+    return file
+
+
+def test_no_section(tmp_path: Path) -> None:
+    assert read_configuration(pyproject(tmp_path, "[project]\nname = 'x'\n")) == Configuration()
+
+
+def test_all_settings(tmp_path: Path) -> None:
+    text = """
+[tool.to-fsdp2]
+target-torch = "2.8"
+ddp = "replicate"
+checkpoint = "dcp"
+level = "safe"
+select = ["FS1"]
+ignore = ["FS301"]
+exclude = ["third_party/"]
+annotate = true
+"""
+    expected = Configuration((2, 8), "replicate", "dcp", "safe", ["FS1"], ["FS301"], ["third_party/"], True)
+    assert read_configuration(pyproject(tmp_path, text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "message"),
+    [
+        ('ddp = "shard"\ntarget_torch = "2.6"', 4, "unknown setting 'target_torch'"),
+        ('ddp = "both"', 3, "ddp is 'both', but must be one of shard, replicate, keep"),
+        ('select = "FS1"', 3, "select must be a list of strings"),
+        ('annotate = "yes"', 3, "annotate must be true or false"),
+        ("target-torch = 2.6", 3, "target-torch must be a string like '2.6'"),
+        ('target-torch = "new"', 3, "not a torch version: 'new'"),
+        ('target-torch = "2.3"', 3, "torch 2.3 is too old"),
+    ],
+)
+def test_mistakes_name_file_and_line(tmp_path: Path, lines: str, line: int, message: str) -> None:
+    file = pyproject(tmp_path, f"# target\n[tool.to-fsdp2]\n{lines}\n")
+    with pytest.raises(UserError) as caught:
+        read_configuration(file)
+    assert str(caught.value).startswith(f"{file}:{line}: {message}")
+
+
+def test_broken_toml_names_the_file(tmp_path: Path) -> None:
+    file = pyproject(tmp_path, "[tool.to-fsdp2\n")
+    with pytest.raises(UserError) as caught:
+        read_configuration(file)
+    assert str(caught.value).startswith(f"{file}: ")
+    assert "line 1" in str(caught.value)
+
+
+def test_the_nearest_pyproject_within_the_repository(tmp_path: Path) -> None:
+    (tmp_path / "repo" / "pkg").mkdir(parents=True)
+    outer = pyproject(tmp_path, "")
+    assert find_pyproject(tmp_path / "repo" / "pkg") == outer
+    (tmp_path / "repo" / ".git").mkdir()
+    assert find_pyproject(tmp_path / "repo" / "pkg") is None
+    inner = pyproject(tmp_path / "repo", "")
+    assert find_pyproject(tmp_path / "repo" / "pkg" / "a.py") == inner
+
+
+@pytest.mark.parametrize(
+    ("dependencies", "requirements", "expected"),
+    [
+        ("[]", "", (2, 6)),
+        ('["torch"]', "", (2, 6)),
+        ('["torch>=1.13"]', "", (2, 6)),
+        ('["torch>=2.8"]', "", (2, 8)),
+        ('["torch >= 2.10.1, <3"]', "", (2, 10)),
+        ('["torch==2.7.1; sys_platform == \'linux\'"]', "", (2, 7)),
+        ('["torch~=2.9"]', "torch>=2.7\n", (2, 9)),
+        ('["torchvision>=2.9"]', "", (2, 6)),
+        ('["numpy"]', "numpy\ntorch>=2.8  # for fully_shard\n", (2, 8)),
+        ('["torch[opt]>=2.9"]', "", (2, 9)),
+        ('["torch<2.9"]', "", (2, 6)),
+    ],
+)
+def test_required_torch(
+    tmp_path: Path, dependencies: str, requirements: str, expected: tuple[int, int]
+) -> None:
+    pyproject(tmp_path, f"[project]\nname = 'x'\ndependencies = {dependencies}\n")
+    (tmp_path / "requirements-train.txt").write_text(requirements)
+    assert required_torch(tmp_path) == expected

@@ -1,0 +1,298 @@
+"""The five formats."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import jsonschema
+import pytest
+from rich.console import Console
+
+from to_fsdp2.migrate import report_html, report_json, report_markdown, report_sarif, report_text
+from to_fsdp2.migrate.report import Report
+from to_fsdp2.transforms.findings import FileError, Finding, Level, Step
+from to_fsdp2.transforms.rule import Outcome, Rule, all_rules
+
+Command = Callable[..., tuple[int, bytes, str]]
+
+RULE = Rule("FS101", "Wrap", "because", (), lambda site, migration: Outcome(Level.MANUAL, ""))
+OTHER = Rule("FS102", "Unwrap", "because", (), lambda site, migration: Outcome(Level.MANUAL, ""))
+
+TEXT = {"type": "string"}
+LINE = {"type": "integer", "minimum": 1}
+SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["tool", "schema", "kind", "target_torch", "files", "findings", "errors"],
+    "properties": {
+        "tool": {"const": "to-fsdp2"},
+        "schema": {"const": 1},
+        "kind": {"const": "migration"},
+        "target_torch": {"type": "string", "pattern": r"^\d+\.\d+$"},
+        "files": {
+            "type": "object",
+            "additionalProperties": {"type": "integer", "minimum": 0},
+            "required": ["seen", "parsed", "changed", "failed"],
+            "maxProperties": 4,
+        },
+        "findings": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "properties": {
+                    "id": TEXT,
+                    "rule": {"type": "string", "pattern": r"^FS\d{3}$"},
+                    "level": {"enum": ["safe", "review", "manual", "ok"]},
+                    "file": TEXT,
+                    "line": LINE,
+                    "column": LINE,
+                    "end_line": LINE,
+                    "end_column": LINE,
+                    "symbol": TEXT,
+                    "message": TEXT,
+                    "why": TEXT,
+                    "advice": TEXT,
+                    "group": {"type": ["string", "null"]},
+                    "blocked_by": {"type": ["string", "null"], "pattern": r":\d+$"},
+                    "provenance": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "properties": {"file": TEXT, "line": LINE, "text": TEXT},
+                            "required": ["file", "line", "text"],
+                            "additionalProperties": False,
+                        },
+                    },
+                    "suppressed": {"type": "boolean"},
+                },
+            },
+        },
+        "errors": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"file": TEXT, "line": {"type": ["integer", "null"]}, "message": TEXT},
+                "required": ["file", "line", "message"],
+                "additionalProperties": False,
+            },
+        },
+    },
+}
+SCHEMA["properties"]["findings"]["items"]["required"] = sorted(
+    SCHEMA["properties"]["findings"]["items"]["properties"]
+)
+
+
+def finding(level: Level, line: int, **more: object) -> Finding:
+    values: dict = {"message": "uses [bold]list[int][/bold] | `x`", "group": "model", **more}
+    return Finding(RULE.id, level, "pkg/a b.py", line, 5, line, 9, "torch.X", **values)
+
+
+@pytest.fixture
+def report() -> Report:
+    chain = (Step("pkg/wrap.py", 9, "model = FSDP(net)"), Step("main.py", 10, "train(model)"))
+    return Report(
+        target_torch="2.6",
+        seen=5,
+        parsed=4,
+        findings=[
+            finding(Level.SAFE, 1, provenance=chain),
+            finding(Level.REVIEW, 2, why="rounds differently", provenance=chain),
+            finding(Level.MANUAL, 3, advice="write <b>this</b>", blocked_by="pkg/eval.py:7"),
+            finding(Level.MANUAL, 4, advice="write <b>this</b>", suppressed=True),
+            finding(Level.OK, 5, group=None),
+        ],
+        errors=[FileError("bad.py", 3, "invalid syntax"), FileError("gone.py", None, "cannot be read")],
+        patches=[("pkg/a b.py", b"--- a\n+++ b\n@@ -1 +1 @@\n-x[0] = '```'\n+<script>\xff\n")],
+    )
+
+
+def as_text(report: Report, **options: object) -> str:
+    console = Console(width=80, **options)  # pyright: ignore[reportArgumentType]
+    with console.capture() as capture:
+        report_text.render(report, console)
+    return capture.get()
+
+
+def test_json_follows_the_contract(report: Report) -> None:
+    document = json.loads(report_json.render(report))
+    jsonschema.validate(document, SCHEMA)
+    assert document["files"] == {"seen": 5, "parsed": 4, "changed": 1, "failed": 2}
+    assert [entry["level"] for entry in document["findings"]] == ["safe", "review", "manual", "manual"]
+    assert len({entry["id"] for entry in document["findings"]}) == 4
+    report.show_ok = True
+    assert json.loads(report_json.render(report))["findings"][-1]["level"] == "ok"
+
+
+def test_json_of_the_commands(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("model = FSDP(net)  # manual\n")
+    (tmp_path / "b.py").write_text("FSDP(\n")
+    for name in ("scan", "diff", "check", "apply"):
+        document = json.loads(command(name, "--format", "json")[1])
+        jsonschema.validate(document, SCHEMA)
+        assert len(document["findings"]) == len(document["errors"]) == 1
+
+
+def test_summary(report: Report) -> None:
+    assert report.summary == "5 files, 1 to change, 1 safe, 1 review, 1 manual, 2 failed, 1 suppressed"
+
+
+def test_text_has_a_line_per_finding_and_says_nothing_twice(report: Report) -> None:
+    text = as_text(report)
+    assert f"pkg/a b.py:1:5 safe {RULE.id} uses [bold]list[int][/bold] | `x`\n" in text
+    assert len(re.findall(rf"^pkg/a b\.py:\d+:5 \w+ {RULE.id} ", text, re.MULTILINE)) == 4
+    assert text.count("because pkg/wrap.py:9 model = FSDP(net) → main.py:10 train(model)") == 1
+    assert text.count("write <b>this</b>") == 1
+    assert "blocked by pkg/eval.py:7" in text
+    assert "(suppressed)" in text
+    assert "bad.py:3  invalid syntax" in text
+    assert "gone.py  cannot be read" in text
+    assert "model  4 sites in 1 file  held back by pkg/eval.py:7" in text
+    assert f" ok {RULE.id} " not in text
+    report.show_ok = True
+    assert f"pkg/a b.py:5:5 ok {RULE.id} " in as_text(report)
+
+
+def test_lines_are_never_broken(report: Report) -> None:
+    report.findings = [finding(Level.SAFE, 1, message="long " * 100)]
+    assert f"{'long ' * 100}".rstrip() in as_text(report)
+
+
+def test_colours_only_on_a_terminal_that_wants_them(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[" not in as_text(report)
+    assert "\x1b[3" in as_text(report, force_terminal=True, color_system="standard")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not re.search(r"\x1b\[[\d;]*3\d", as_text(report, force_terminal=True))
+
+
+def test_piped_commands_are_plain(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("model = FSDP(net)\n")
+    for arguments in (["scan"], ["diff"], ["rules"], ["scan", "-o", "report.txt"]):
+        _, out, err = command(*arguments)
+        assert b"\x1b" not in out
+        assert "\x1b" not in err
+    assert "\x1b" not in (tmp_path / "report.txt").read_text()
+
+
+def test_sarif(report: Report) -> None:
+    document = json.loads(report_sarif.render(report, [RULE, OTHER]))
+    assert document["version"] == "2.1.0"
+    [run] = document["runs"]
+    driver = run["tool"]["driver"]
+    assert driver["name"] == "to-fsdp2"
+    assert [entry["id"] for entry in driver["rules"]] == [RULE.id]
+    assert run["columnKind"] == "unicodeCodePoints"
+    results = run["results"]
+    assert [result["level"] for result in results] == ["note", "warning", "error", "error"]
+    for result in results:
+        assert driver["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
+        [location] = result["locations"]
+        physical = location["physicalLocation"]
+        assert physical["artifactLocation"]["uri"] == "pkg/a%20b.py"
+        assert physical["region"]["endColumn"] > physical["region"]["startColumn"] >= 1
+        assert result["message"]["text"]
+    assert results[3]["suppressions"] == [{"kind": "inSource"}]
+    flow = results[0]["codeFlows"][0]["threadFlows"][0]["locations"]
+    assert [step["location"]["physicalLocation"]["region"]["startLine"] for step in flow] == [9, 10]
+    notifications = run["invocations"][0]["toolExecutionNotifications"]
+    assert [entry["message"]["text"] for entry in notifications] == ["invalid syntax", "cannot be read"]
+    assert "region" not in notifications[1]["locations"][0]["physicalLocation"]
+
+
+def test_markdown_shows_code_as_it_is(report: Report) -> None:
+    text = report_markdown.render(report)
+    rows = [line for line in text.splitlines() if line.startswith("| 1 ")]
+    assert len(rows) == 1
+    assert r"uses \[bold\]list\[int\]\[/bold\] \| \`x\`" in rows[0]
+    assert "`pkg/wrap.py:9` → `main.py:10`" in rows[0]
+    assert "write &#60;b&#62;this" in text
+    assert "````diff\n" in text
+    assert text.count("````") == 2
+    assert "5 files, 1 to change" in text
+
+
+class Page(HTMLParser):
+    """Collects tags and text, and whether what is opened is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag != "meta":
+            self.open.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def test_html_is_one_whole_page(report: Report) -> None:
+    html = report_html.render(report, [RULE, OTHER])
+    page = Page()
+    page.feed(html)
+    page.close()
+    assert page.open == []
+    assert page.links == []
+    text = " ".join("".join(page.text).split())
+    assert "uses [bold]list[int][/bold] | `x`" in text
+    assert "write <b>this</b>" in text
+    assert "+<script>\N{REPLACEMENT CHARACTER}" in text
+    assert "<script" not in html
+    assert "held back by pkg/eval.py:7" in text
+    assert "pkg/wrap.py:9 model = FSDP(net) → main.py:10 train(model)" in text
+    assert "gone.py" in text
+
+
+def test_paths_are_those_from_the_working_directory(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "repo" / "pkg").mkdir(parents=True)
+    (tmp_path / "repo" / ".git").mkdir()
+    (tmp_path / "repo" / "pkg" / "a.py").write_text("model = FSDP(net)\n")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    [entry] = json.loads(command("scan", "--format", "json", "../repo")[1])["findings"]
+    assert entry["file"] == "../repo/pkg/a.py"
+    assert entry["provenance"][0]["file"] == "../repo/pkg/a.py"
+
+
+def test_rules_are_listed_and_explained(command: Command) -> None:
+    code, out, _ = command("rules")
+    assert code == 0
+    listed = [line.split()[0] for line in out.decode().splitlines()]
+    assert listed == [rule.id for rule in all_rules()]
+    for rule in all_rules():
+        code, out, _ = command("rules", rule.id)
+        text = out.decode()
+        assert code == 0
+        assert rule.title in text
+        for example in rule.examples:
+            assert example.before.strip().splitlines()[0] in text
+            assert example.after.strip().splitlines()[-1] in text
+
+
+def test_interpreter_without_utf8(tmp_path: Path) -> None:
+    """A report of a file with an unusual name comes out under an ASCII locale too."""
+    import os
+    import subprocess
+
+    (tmp_path / "naïve.py").write_text("from torch.nn.parallel import DistributedDataParallel as DDP\nDDP(\n")
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    result = subprocess.run(
+        [sys.executable, "-m", "to_fsdp2.migrate", "scan"], cwd=tmp_path, env=environment, capture_output=True
+    )
+    assert result.returncode == 2, result.stderr
+    assert b"ve.py:2" in result.stdout
