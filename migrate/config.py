@@ -77,9 +77,7 @@ def parse_torch_version(text: str) -> tuple[int, int]:
         raise ValueError(f"not a torch version: {text!r} (write it like 2.6)")
     version = int(match.group(1)), int(match.group(2))
     if version < OLDEST_TORCH:
-        raise ValueError(
-            f"torch {text} is too old: generated code needs at least {format_version(OLDEST_TORCH)}"
-        )
+        raise ValueError(f"torch {text} is too old: generated code needs at least {format_version(OLDEST_TORCH)}")
     return version
 
 

@@ -20,9 +20,7 @@ def file_patch(path: str, old: bytes | None, new: bytes) -> bytes:
         header.append(b"new file mode 100644\n")
     before = b"/dev/null" if old is None else _label(f"a/{path}")
     after = _label(f"b/{path}")
-    body = difflib.diff_bytes(
-        difflib.unified_diff, _lines(old or b""), _lines(new), before, after, lineterm=b"\n"
-    )
+    body = difflib.diff_bytes(difflib.unified_diff, _lines(old or b""), _lines(new), before, after, lineterm=b"\n")
     return b"".join(header + [line if line.endswith(b"\n") else line + _NO_NEWLINE for line in body])
 
 
@@ -44,7 +42,5 @@ def _quoted(name: str) -> bytes:
     data = name.encode("utf-8", "surrogateescape")
     if all(32 <= byte < 127 and byte not in b'"\\' for byte in data):
         return data
-    escaped = b"".join(
-        bytes([byte]) if 32 <= byte < 127 and byte not in b'"\\' else b"\\%03o" % byte for byte in data
-    )
+    escaped = b"".join(bytes([byte]) if 32 <= byte < 127 and byte not in b'"\\' else b"\\%03o" % byte for byte in data)
     return b'"' + escaped + b'"'

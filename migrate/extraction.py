@@ -22,9 +22,7 @@ _CHUNK = 250_000
 Extracted = FileFacts | FileError
 
 
-def extract_all(
-    workspace: Workspace, sizes: dict[str, int], jobs: int, progress: Progress
-) -> list[Extracted]:
+def extract_all(workspace: Workspace, sizes: dict[str, int], jobs: int, progress: Progress) -> list[Extracted]:
     """One result per label of `sizes` (label → bytes), in the order of the labels."""
     progress.stage("reading", len(sizes))
     results: dict[str, Extracted] = {}

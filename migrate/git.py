@@ -51,9 +51,7 @@ def changed_files(repository: Path, paths: Iterable[Path]) -> list[str]:
     for entry in filter(None, result.stdout.split(b"\0")):
         state, name = entry[:2], os.fsdecode(entry[3:])
         file = repository / name
-        if state != b"??" or (
-            file.suffix == ".py" and any(path == file or path in file.parents for path in named)
-        ):
+        if state != b"??" or (file.suffix == ".py" and any(path == file or path in file.parents for path in named)):
             changed.append(name)
     return changed
 

@@ -39,9 +39,7 @@ def is_default_excluded(directory: str, name: str) -> bool:
         return True
     if name in _BUILD_OUTPUT:
         return not os.path.exists(os.path.join(directory, "__init__.py"))
-    return os.path.exists(os.path.join(directory, "pyvenv.cfg")) or os.path.isdir(
-        os.path.join(directory, "conda-meta")
-    )
+    return os.path.exists(os.path.join(directory, "pyvenv.cfg")) or os.path.isdir(os.path.join(directory, "conda-meta"))
 
 
 @dataclass(frozen=True)

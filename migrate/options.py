@@ -28,9 +28,7 @@ Ddp = Literal["shard", "replicate", "keep"]
 Checkpoint = Literal["keep", "dcp"]
 Highest = Literal["safe", "review"]
 
-Paths = Annotated[
-    list[str] | None, typer.Argument(metavar="PATH", help="Files, folders or globs. Default: .")
-]
+Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Files, folders or globs. Default: .")]
 FormatOption = Annotated[Format, typer.Option("--format", help="Format of the report on stdout.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the report here.")]
 LevelOption = Annotated[
@@ -38,9 +36,7 @@ LevelOption = Annotated[
 ]
 Select = Annotated[
     list[str] | None,
-    typer.Option(
-        "--select", metavar="RULES", help="Only groups with these rules, as FS301 or FS3,FS4; repeatable."
-    ),
+    typer.Option("--select", metavar="RULES", help="Only groups with these rules, as FS301 or FS3,FS4; repeatable."),
 ]
 Ignore = Annotated[
     list[str] | None,
@@ -50,9 +46,7 @@ Exclude = Annotated[
     list[str] | None,
     typer.Option("--exclude", metavar="GLOB", help="Skip files, as in a .gitignore; repeatable."),
 ]
-Jobs = Annotated[
-    int | None, typer.Option("--jobs", "-j", min=1, metavar="N", help="Processes. Default: one per core.")
-]
+Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, metavar="N", help="Processes. Default: one per core.")]
 TargetTorch = Annotated[
     str | None,
     typer.Option(
@@ -61,14 +55,10 @@ TargetTorch = Annotated[
         help="The oldest torch the new code must run on. Default: the project's own requirement, else 2.6.",
     ),
 ]
-DdpOption = Annotated[
-    Ddp | None, typer.Option("--ddp", help="What DistributedDataParallel becomes. Default: shard.")
-]
+DdpOption = Annotated[Ddp | None, typer.Option("--ddp", help="What DistributedDataParallel becomes. Default: shard.")]
 CheckpointOption = Annotated[
     Checkpoint | None,
-    typer.Option(
-        "--checkpoint", help="keep: files keep their format; dcp: they become DCP folders. Default: keep."
-    ),
+    typer.Option("--checkpoint", help="keep: files keep their format; dcp: they become DCP folders. Default: keep."),
 ]
 Annotate = Annotated[
     bool, typer.Option("--annotate", help="Write a `# TODO(to-fsdp2: ID)` comment at every manual site.")

@@ -42,9 +42,7 @@ def migrate(workspace: Workspace, options: Options, jobs: int, progress: Progres
         progress.stage("linking", 1)
         load = _loader(workspace)
         analysis = analyse(facts, load, options)
-        migration.findings = sorted(
-            analysis.findings, key=lambda finding: (finding.file, finding.line, finding.column)
-        )
+        migration.findings = sorted(analysis.findings, key=lambda finding: (finding.file, finding.line, finding.column))
         migration.errors += analysis.errors
         _rewrite(migration, analysis, load)
     migration.errors.sort(key=lambda error: (error.file, error.line or 0))
@@ -131,9 +129,7 @@ def _rewrite(migration: Migration, analysis: Analysis, load: Callable[[str], Sou
     for label, text in sorted(analysis.new_files.items()):
         _require_syntax(text)
         if workspace.path(label).exists():
-            failures.append(
-                FileError(label, None, "would be added but exists already, so nothing is rewritten")
-            )
+            failures.append(FileError(label, None, "would be added but exists already, so nothing is rewritten"))
         changes.append(Change(label, workspace.path(label), None, text.encode()))
     migration.errors += failures
     migration.changes = [] if failures else changes

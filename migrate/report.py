@@ -54,9 +54,7 @@ class Report:
     @property
     def open(self) -> list[Finding]:
         """What is neither right as it stands nor suppressed."""
-        return [
-            finding for finding in self.findings if finding.level is not Level.OK and not finding.suppressed
-        ]
+        return [finding for finding in self.findings if finding.level is not Level.OK and not finding.suppressed]
 
     @property
     def failed(self) -> int:
@@ -115,8 +113,7 @@ def build_report(migration: Migration, target_torch: str, show_ok: bool) -> Repo
         findings=findings,
         errors=[replace(error, file=display(error.file)) for error in migration.errors],
         patches=[
-            (display(change.label), file_patch(change.label, change.old, change.new))
-            for change in migration.changes
+            (display(change.label), file_patch(change.label, change.old, change.new)) for change in migration.changes
         ],
         show_ok=show_ok,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..transforms.findings import Level

@@ -60,9 +60,7 @@ def _what(finding: Finding) -> str:
     if finding.advice:
         parts.append(_cell(finding.advice))
     if finding.provenance:
-        parts.append(
-            "because " + " → ".join(_code(f"{step.file}:{step.line}") for step in finding.provenance)
-        )
+        parts.append("because " + " → ".join(_code(f"{step.file}:{step.line}") for step in finding.provenance))
     if finding.suppressed:
         parts.append("*suppressed*")
     return "<br>".join(parts)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 import json
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote

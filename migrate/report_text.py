@@ -81,11 +81,7 @@ def _details(finding: Finding, said: set[str]) -> Iterator[Text]:
 
 def _chain(steps: tuple[Step, ...]) -> str:
     """The way a value came: `because wrap.py:9 model = FSDP(model) → main.py:10 train(model)`."""
-    return (
-        "because " + " → ".join(f"{step.file}:{step.line} {step.text}".strip() for step in steps)
-        if steps
-        else ""
-    )
+    return "because " + " → ".join(f"{step.file}:{step.line} {step.text}".strip() for step in steps) if steps else ""
 
 
 def _group(group: Group) -> Text:

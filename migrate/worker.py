@@ -28,6 +28,4 @@ def _extract_file(root: Path, label: str) -> FileFacts | FileError:
     except RecursionError:
         return FileError(label, None, "nested too deeply to be analysed")
     except Exception as error:  # one file must never end the run; the entry says what to report
-        return FileError(
-            label, None, f"could not be analysed, please report this: {type(error).__name__}: {error}"
-        )
+        return FileError(label, None, f"could not be analysed, please report this: {type(error).__name__}: {error}")

@@ -146,9 +146,7 @@ class _Walk:
         if self.repository is None:
             return set()
         files = git.ignored_but_tracked(self.repository)
-        return {
-            str(path) for file in files for path in (file, *file.parents) if self.repository in path.parents
-        }
+        return {str(path) for file in files for path in (file, *file.parents) if self.repository in path.parents}
 
     def _tracked_below(self, folder: str) -> Iterator[Path]:
         prefix = folder + os.sep

@@ -61,9 +61,7 @@ def _require_unchanged(change: Change, target: Path) -> None:
             raise WriteError(change.label, "has come into being since it was looked for")
         return
     # Replacing needs no permission on the file itself, so a write protection would be passed over.
-    if not target.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH) or not os.access(
-        target, os.W_OK
-    ):
+    if not target.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH) or not os.access(target, os.W_OK):
         raise WriteError(change.label, "is read-only")
     if target.read_bytes() != change.old:
         raise WriteError(change.label, "has changed since it was read")

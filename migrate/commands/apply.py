@@ -17,9 +17,7 @@ from ..report import Report
 from ..session import deliver, failed_files, run, say
 from ..writer import WriteError, write_all
 
-AllowDirty = Annotated[
-    bool, typer.Option("--allow-dirty", help="Write although git has uncommitted changes.")
-]
+AllowDirty = Annotated[bool, typer.Option("--allow-dirty", help="Write although git has uncommitted changes.")]
 
 
 def apply(
@@ -111,7 +109,5 @@ def _undo_with_patch(migration: Migration, report: Report) -> list[str]:
     patch = folder / "migration.patch"
     patch.write_bytes(b"".join(patch for _, patch in report.patches))
     root = migration.workspace.root
-    reason = (
-        "the tree was not checked" if migration.workspace.in_repository else "this is not a git repository"
-    )
+    reason = "the tree was not checked" if migration.workspace.in_repository else "this is not a git repository"
     return [f"{reason}; to undo: cd {shlex.quote(str(root))} && git apply -R {shlex.quote(str(patch))}"]

@@ -26,9 +26,7 @@ def check(
     Exit codes: 0 clean, 1 there are findings, 2 some files could not be processed (3: both), 64 wrong usage,
     70 internal error, 130 interrupted.
     """
-    request = Request(
-        paths, format, output, None, select, ignore, exclude, jobs, target_torch, ddp, checkpoint
-    )
+    request = Request(paths, format, output, None, select, ignore, exclude, jobs, target_torch, ddp, checkpoint)
     _, report = run(request, resolve(request))
     deliver(report, request)
     return (exits.REMAINS if report.open else exits.DONE) | failed_files(report)

@@ -15,9 +15,7 @@ def scan(
     paths: options.Paths = None,
     format: options.FormatOption = "text",
     output: options.Output = None,
-    show_ok: Annotated[
-        bool, typer.Option("--all", help="Also list sites that are right as they stand.")
-    ] = False,
+    show_ok: Annotated[bool, typer.Option("--all", help="Also list sites that are right as they stand.")] = False,
     level: options.LevelOption = None,
     select: options.Select = None,
     ignore: options.Ignore = None,

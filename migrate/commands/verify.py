@@ -27,12 +27,8 @@ Launcher = Annotated[
     Literal["auto", "torchrun", "python"],
     Option("--launcher", help="python: the script starts its own ranks."),
 ]
-ReportFolder = Annotated[
-    Path | None, Option("--report", metavar="DIR", help="Keep reports, records and logs.")
-]
-VerdictFormat = Annotated[
-    Literal["text", "json"], Option("--format", help="Format of the verdict on stdout.")
-]
+ReportFolder = Annotated[Path | None, Option("--report", metavar="DIR", help="Keep reports, records and logs.")]
+VerdictFormat = Annotated[Literal["text", "json"], Option("--format", help="Format of the verdict on stdout.")]
 Timeout = Annotated[float, Option("--timeout", min=1, help="Seconds after which a run counts as hung.")]
 Mode = Annotated[
     Literal["auto", "exact", "noise"],

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from to_fsdp2.migrate import pipeline, worker
 from to_fsdp2.migrate.__main__ import run
 from to_fsdp2.transforms.edits import Edit
@@ -74,4 +73,3 @@ def command(
         return code, out, err.decode()
 
     return call
-

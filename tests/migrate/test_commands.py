@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from repositories import commit_all, git
-
 from to_fsdp2.migrate import pipeline, worker
 from to_fsdp2.migrate.__main__ import run
 from to_fsdp2.transforms.findings import FileError
@@ -328,9 +327,7 @@ def test_a_reader_that_goes_away(tmp_path: Path) -> None:
     assert "Traceback" not in (tmp_path / "err").read_text()
 
 
-def test_errors_of_the_analysis_are_reported(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_of_the_analysis_are_reported(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     analyse = pipeline.analyse
 
     def with_error(*arguments):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from to_fsdp2.migrate.config import Configuration, find_pyproject, read_configuration, required_torch
 from to_fsdp2.transforms.findings import UserError
 
@@ -81,7 +80,7 @@ def test_the_nearest_pyproject_within_the_repository(tmp_path: Path) -> None:
         ('["torch>=1.13"]', "", (2, 6)),
         ('["torch>=2.8"]', "", (2, 8)),
         ('["torch >= 2.10.1, <3"]', "", (2, 10)),
-        ('["torch==2.7.1; sys_platform == \'linux\'"]', "", (2, 7)),
+        ("[\"torch==2.7.1; sys_platform == 'linux'\"]", "", (2, 7)),
         ('["torch~=2.9"]', "torch>=2.7\n", (2, 9)),
         ('["torchvision>=2.9"]', "", (2, 6)),
         ('["numpy"]', "numpy\ntorch>=2.8  # for fully_shard\n", (2, 8)),
@@ -89,9 +88,7 @@ def test_the_nearest_pyproject_within_the_repository(tmp_path: Path) -> None:
         ('["torch<2.9"]', "", (2, 6)),
     ],
 )
-def test_required_torch(
-    tmp_path: Path, dependencies: str, requirements: str, expected: tuple[int, int]
-) -> None:
+def test_required_torch(tmp_path: Path, dependencies: str, requirements: str, expected: tuple[int, int]) -> None:
     pyproject(tmp_path, f"[project]\nname = 'x'\ndependencies = {dependencies}\n")
     (tmp_path / "requirements-train.txt").write_text(requirements)
     assert required_torch(tmp_path) == expected

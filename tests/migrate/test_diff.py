@@ -6,10 +6,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from repositories import git
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
+from repositories import git
 from to_fsdp2.migrate.diff import file_patch
 
 LINES = st.lists(

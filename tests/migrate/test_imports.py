@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from to_fsdp2.migrate.imports import connected, imported_modules, package_of
 
 

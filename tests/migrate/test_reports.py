@@ -12,7 +12,6 @@ from pathlib import Path
 import jsonschema
 import pytest
 from rich.console import Console
-
 from to_fsdp2.migrate import report_html, report_json, report_markdown, report_sarif, report_text
 from to_fsdp2.migrate.report import Report
 from to_fsdp2.transforms.findings import FileError, Finding, Level, Step
@@ -84,9 +83,7 @@ SCHEMA = {
         },
     },
 }
-SCHEMA["properties"]["findings"]["items"]["required"] = sorted(
-    SCHEMA["properties"]["findings"]["items"]["properties"]
-)
+SCHEMA["properties"]["findings"]["items"]["required"] = sorted(SCHEMA["properties"]["findings"]["items"]["properties"])
 
 
 def finding(level: Level, line: int, **more: object) -> Finding:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from repositories import commit_all, git
-
 from to_fsdp2.migrate.ignore import exclude_rules
 from to_fsdp2.migrate.workspace import Workspace, open_workspace
 from to_fsdp2.transforms.findings import UserError
@@ -136,9 +135,7 @@ def test_what_cannot_be_read_is_an_error_not_the_end(tree: Path) -> None:
     assert [(error.file, error.line) for error in workspace.errors] == [("nowhere.py", None)]
 
 
-def test_labels_are_relative_to_the_repository_and_shown_from_here(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_labels_are_relative_to_the_repository_and_shown_from_here(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tree, "pkg/a.py", "other/b.py")
     (tree / ".git").mkdir()
     monkeypatch.chdir(tree / "pkg")

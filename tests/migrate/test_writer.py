@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from to_fsdp2.migrate import writer
 from to_fsdp2.migrate.writer import Change, WriteError, write_all
 

@@ -1,0 +1,91 @@
+"""Which folder may import which: one way only."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("migrate", "transforms", "equivalence", "corpus")
+MAY_IMPORT = {
+    "migrate": {"transforms", "equivalence", "corpus"},
+    "transforms": set(),
+    "equivalence": {"transforms"},
+    "corpus": set(),
+}
+
+
+def modules(folder: str) -> list[Path]:
+    outside = ("cases", "demo")
+    return [
+        path
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if not (folder == "corpus" and path.relative_to(ROOT).parts[1] in outside)
+    ]
+
+
+def imports(path: Path) -> list[tuple[str, bool]]:
+    """(dotted name from the root, whether it runs on import of the module) of every import."""
+    package = list(path.relative_to(ROOT).parts[:-1])
+    tree = ast.parse(path.read_text())
+    lazy = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+    }
+    found: list[tuple[str, bool]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, id(node) not in lazy) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *(node.module or "").split(".")]).strip(".")
+            # `from .. import equivalence` names the folder among what is imported.
+            found += [(f"{module}.{alias.name}".strip("."), id(node) not in lazy) for alias in node.names]
+    return found
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_arrows(folder: str) -> None:
+    assert modules(folder)
+    for path in modules(folder):
+        for name, _ in imports(path):
+            top = name.split(".")[0]
+            assert top != "to_fsdp2", f"{path}: imports across folders are relative"
+            if top in FOLDERS and top != folder:
+                assert top in MAY_IMPORT[folder], f"{path} imports {name}"
+
+
+def test_what_only_some_commands_need_is_imported_by_them_alone() -> None:
+    for path in modules("migrate"):
+        for name, at_once in imports(path):
+            top = name.split(".")[0]
+            assert not (at_once and top in ("equivalence", "corpus", "torch")), f"{path} imports {name}"
+
+
+def test_what_runs_in_a_training_process_imports_nothing_of_ours() -> None:
+    folder = ROOT / "equivalence" / "inject"
+    own = {path.stem for path in folder.iterdir()}
+    for path in sorted(folder.rglob("*.py")):
+        for name, at_once in imports(path):
+            top = name.removeprefix("equivalence.inject.").split(".")[0]
+            assert top not in (*FOLDERS, "to_fsdp2"), f"{path} imports {name}"
+            if at_once:
+                assert top in {*sys.stdlib_module_names, "torch", *own}, f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("module", ["migrate.__main__", "transforms.engine", "transforms.rule"])
+def test_the_base_install_never_loads_torch(module: str) -> None:
+    program = f"""
+import sys
+import to_fsdp2.{module}
+loaded = {{name.split(".")[0] for name in sys.modules}} | {{".".join(name.split(".")[:2]) for name in sys.modules}}
+print(sorted(loaded & {{"torch", "numpy", "transformers", "to_fsdp2.equivalence", "to_fsdp2.corpus"}}))
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"
