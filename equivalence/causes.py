@@ -53,7 +53,7 @@ def causes_of_parameters(comparison: Comparison) -> Iterator[str]:
         elif _step(comparison, "hyperparameters") <= step:
             yield "gradients equal, parameters differ: the hyperparameters of the optimizer (see there)"
         else:
-            yield "gradients equal, parameters differ: optimizer groups or hyperparameters, or a gradient changed by hand"
+            yield "gradients equal, parameters differ: optimizer groups or hyperparameters, or gradients changed by hand"
 
 
 def causes_of_gradients(comparison: Comparison) -> Iterator[str]:
@@ -63,10 +63,10 @@ def causes_of_gradients(comparison: Comparison) -> Iterator[str]:
     if _initial_differs(comparison):
         yield "the weights differ before the first step (see parameters)"
     elif "no gradient on the new side" in reason or ("old side only" in reason):
-        yield "gradient synchronisation is never switched on again: set_requires_gradient_sync(True) before the last micro-step"
+        yield "gradients are never synchronised again: set_requires_gradient_sync(True) before the last micro-step"
         yield "the optimizer was built before fully_shard, so that its parameters get no gradients"
     elif "between the ranks" in reason:
-        yield "these parameters are in no fully_shard unit (ignored_params, or the root is not sharded): nothing reduces them"
+        yield "these parameters are in no fully_shard unit (ignored_params, or an unsharded root): nothing reduces them"
         yield "the mesh has the wrong dimension"
     elif "part on several ranks" in reason:
         yield "the model is sharded over a mesh that does not span all ranks: the wrong dimension of the mesh was taken"
@@ -123,7 +123,7 @@ def causes_of_loss(comparison: Comparison) -> Iterator[str]:
     if _initial_differs(comparison):
         yield "the weights differ before the first step (see parameters)"
     elif _step(comparison, "gradients") == float("inf"):
-        yield "gradients and parameters are equal: only the reported loss differs (output_dtype of the policy, or its scaling)"
+        yield "gradients and parameters are equal: only the reported loss differs (output_dtype of the policy, scaling)"
     elif min(_step(comparison, "gradients"), _step(comparison, "parameters"), _step(comparison, "coverage")) < step:
         yield "follows from an earlier difference (see the check with the first step)"
     elif _first_rank_equal(comparison, int(max(step, 0))):
@@ -155,7 +155,7 @@ def causes_of_clipping(comparison: Comparison) -> Iterator[str]:
     if _step(comparison, "gradients") <= step:
         yield "the gradients differ before clipping (see there)"
     elif comparison.results["clipping"].difference is not None:
-        yield "the gradients are equal, their norm is not: it is taken over local shards, other parameters, or scaled ones"
+        yield "the gradients are equal, their norm is not: taken over local shards, other parameters, or scaled ones"
 
 
 def causes_of_optimizer(comparison: Comparison) -> Iterator[str]:
@@ -176,7 +176,7 @@ def causes_of_buffers(comparison: Comparison) -> Iterator[str]:
     elif _step(comparison, "loss") <= _step(comparison, "buffers"):
         yield "the forward pass differs (see loss)"
     else:
-        yield "buffers are not broadcast from rank 0, cast to another type (buffer_dtype), or left as to_empty() made them"
+        yield "buffers are not broadcast from rank 0, cast to another type (buffer_dtype), or left as to_empty() made"
 
 
 def _all_zero(record: Record, kind: str) -> bool:

@@ -54,9 +54,7 @@ def find_changes(old: Place, new: Place) -> Changes:
     names_old, names_new = set(walk(old.top)), set(walk(new.top))
     # Directories that are compared may lie at different depths of their tops; what counts is the place below root.
     below_old, below_new = _relative_to_root(names_old, old), _relative_to_root(names_new, new)
-    named = [
-        (name, below_old.get(name), below_new.get(name)) for name in sorted(below_old.keys() | below_new.keys())
-    ]
+    named = [(name, below_old.get(name), below_new.get(name)) for name in sorted(below_old.keys() | below_new.keys())]
     return _compare_files(named)
 
 

@@ -97,7 +97,11 @@ def _compare_volume(op: str, old: Volume, new: Volume, count_calls: bool) -> Che
         cause = "param_dtype of the mixed-precision policy" if op == "all_gather" else "reduce_dtype of the policy"
         return CheckResult("communication", "fail", reason, causes=[f"{cause} differs"])
     ratio = new.bytes / old.bytes if old.bytes else float(new.bytes > 0) * 2
-    if (count_calls and old.calls != new.calls) or not 1 / PADDING <= (ratio or 1.0) <= PADDING or bool(old.calls) != bool(new.calls):
+    if (
+        (count_calls and old.calls != new.calls)
+        or not 1 / PADDING <= (ratio or 1.0) <= PADDING
+        or bool(old.calls) != bool(new.calls)
+    ):
         reason = (
             f"the new side makes {new.calls} {op} calls of {new.bytes} bytes, "
             f"the old one {old.calls} of {old.bytes} bytes"
@@ -139,9 +143,12 @@ def _compare_with_whole(old: Record, new: Record, steps: list[int]) -> CheckResu
         before, after = round(reduced.elements / elements), round(scattered.elements / elements)
         if before != after:
             reason = f"at step {step} all gradients are reduced {after} times, on the old side {before} times"
-            return CheckResult("communication", "fail", reason, step, causes=_volume_causes("reduce_scatter", reduced, scattered))
+            return CheckResult(
+                "communication", "fail", reason, step, causes=_volume_causes("reduce_scatter", reduced, scattered)
+            )
         if scattered.dtypes != reduced.dtypes and reduced.calls:
-            reason = f"at step {step} gradients are reduced in {_listed(scattered.dtypes)}, before in {_listed(reduced.dtypes)}"
+            types = f"{_listed(scattered.dtypes)}, on the old side in {_listed(reduced.dtypes)}"
+            reason = f"at step {step} gradients are reduced in {types}"
             return CheckResult("communication", "fail", reason, step, causes=["reduce_dtype of the policy differs"])
     gathered = volumes(new, steps[0]).get("all_gather", Volume())
     reason = (
@@ -183,7 +190,9 @@ def check_memory(old: Record, new: Record) -> CheckResult:
 def _compare_memory(what: str, old: int, new: int, growth: float, slack: int) -> CheckResult:
     reason = f"{what}: {new} bytes, on the old side {old}"
     outcome = "fail" if new > old * growth + slack else "pass"
-    return CheckResult("memory", outcome, reason, difference=(new - old) / max(old, new, 1) if outcome == "fail" else None)
+    return CheckResult(
+        "memory", outcome, reason, difference=(new - old) / max(old, new, 1) if outcome == "fail" else None
+    )
 
 
 def _largest(record: Record, entry: str) -> int | None:

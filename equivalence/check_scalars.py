@@ -175,7 +175,9 @@ def check_scaler(old: Record, new: Record) -> CheckResult:
     if not new.scaler or not old.scaler:
         used, unused = ("old", "new") if old.scaler else ("new", "old")
         reason = f"the {used} side scales gradients, the {unused} one does not"
-        return CheckResult("scaler", "fail", reason, 0, causes=["the gradient scaler was lost" if used == "old" else "added"])
+        return CheckResult(
+            "scaler", "fail", reason, 0, causes=["the gradient scaler was lost" if used == "old" else "added"]
+        )
     steps = set(shared_steps(old, new))
     for rank in sorted(old.scaler.keys() & new.scaler.keys()):
         first = [_scaler_event(event) for event in old.scaler[rank] if event["step"] in steps]
@@ -186,7 +188,9 @@ def check_scaler(old: Record, new: Record) -> CheckResult:
                 reason = f"at step {step} rank {rank}: {_describe(b)}, on the old side {_describe(a)}"
                 return CheckResult("scaler", "fail", reason, step, causes=_scaler_causes(a, b))
         if len(first) != len(second):
-            return CheckResult("scaler", "fail", f"rank {rank} made {len(second)} scaler calls, on the old side {len(first)}")
+            return CheckResult(
+                "scaler", "fail", f"rank {rank} made {len(second)} scaler calls, on the old side {len(first)}"
+            )
     return CheckResult("scaler", "pass", "the same scales, the same skipped steps")
 
 

@@ -136,7 +136,9 @@ def _difference(pair: Pair, tolerance: Tolerance, step: int) -> _Difference | No
 def _missing(old: Tensor, new: Tensor) -> str | None:
     if old.missing == new.missing:
         return None
-    return "has no gradient on the " + ("old side, but one on the new" if old.missing else "new side, but one on the old")
+    return "has no gradient on the " + (
+        "old side, but one on the new" if old.missing else "new side, but one on the old"
+    )
 
 
 def _incomplete(old: Tensor, new: Tensor) -> str | None:

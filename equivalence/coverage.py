@@ -42,7 +42,9 @@ def check_coverage(places: tuple[Place, Place], records: tuple[Record, Record], 
 
 def _summary(old: Record, changes: Changes, ran: int, missed: list[NotExecuted]) -> str:
     lines = sum(len(entry.lines) for entry in missed)
-    text = f"{old.step_count} steps on {old.world} ranks; {ran} of {changes.statements} changed statements were executed"
+    text = (
+        f"{old.step_count} steps on {old.world} ranks; {ran} of {changes.statements} changed statements were executed"
+    )
     if lines:
         text += f" ({lines} changed lines were not: see not_executed)"
     if changes.other:
@@ -106,8 +108,8 @@ def _dead_parameters(new: Record) -> CheckResult | None:
             dead = event["total"] - event["found"]
             if dead:
                 reason = (
-                    f"{dead} of {event['total']} parameters of {event['class']} on rank {rank} of the new side belong to "
-                    "no module: stepping them trains nothing"
+                    f"{dead} of {event['total']} parameters of {event['class']} on rank {rank} of the new side "
+                    "belong to no module: stepping them trains nothing"
                 )
                 cause = "the optimizer was built before fully_shard, which replaces the parameters"
                 return CheckResult("coverage", "fail", reason, event["step"], causes=[cause])

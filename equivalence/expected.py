@@ -7,7 +7,7 @@ explains. Everything else stays a failure.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 
 from .check_resources import SHARDED, volumes
@@ -32,6 +32,10 @@ class Explanation:
     checks: frozenset[str]
     tensors: frozenset[str] | None = None
     needs_control: bool = False
+
+    def confirmed(self, arguments: str) -> Explanation:
+        """The same after a pair of control runs in which the difference vanished."""
+        return replace(self, reason=f"{self.reason}; it vanishes in the control runs ({arguments})")
 
 
 def explain(comparison: Comparison) -> list[Explanation]:

@@ -61,9 +61,7 @@ class Record:
 
     def layouts(self) -> set[str]:
         """How the models of the optimizers are wrapped: plain, ddp, fsdp1, fsdp1-flat, fsdp2, replicate."""
-        return {
-            model["layout"] for events in self.optimizers.values() for event in events for model in event["models"]
-        }
+        return {model["layout"] for events in self.optimizers.values() for event in events for model in event["models"]}
 
     def models(self) -> list[Event]:
         """The models of the optimizers as first seen, each once."""

@@ -56,7 +56,9 @@ def open_sides(options: VerifyOptions, workspace: Path) -> Iterator[tuple[Place,
     old, new = _look_up("old", options.old), _look_up("new", options.new)
     files = [request.path is not None and request.path.is_file() for request in (old, new)]
     if files[0] != files[1]:
-        raise UsageError(f"--old {old.value} and --new {new.value}: compare a file with a file, or two directories or refs")
+        raise UsageError(
+            f"--old {old.value} and --new {new.value}: compare a file with a file, or two directories or refs"
+        )
     against_ref = old.commit is not None or new.commit is not None
     with ExitStack() as cleanup:
         yield (

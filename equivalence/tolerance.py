@@ -62,6 +62,11 @@ class Tolerance:
         typical = self._typical.get((key.kind, step), 0.0)
         return FACTOR * max(own, typical, EPSILON.get(dtype, 0.0))
 
+    def largest(self, kind: str) -> float:
+        """The largest limit of any tensor of a kind, at any step."""
+        noise = [max(steps.values()) for key, steps in self._noise.items() if key.kind == kind]
+        return 0.0 if self.exact else FACTOR * max([*noise, EPSILON["float32"]])
+
     def loss(self, step: int) -> float:
         """The largest relative difference of a loss that passes at this step."""
         if self.control is None or self.base is None:

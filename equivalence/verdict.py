@@ -5,6 +5,7 @@ Everything here is plain data. `Verdict.to_json` is the machine contract (schema
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -143,8 +144,11 @@ class Verdict:
         return {"equivalent": 0, "different": 1, "not judged": 2}[self.verdict]
 
     def to_json(self) -> dict[str, Any]:
-        """The document of schema 1; the order of the keys is part of what people read."""
-        return {
+        """The document of schema 1; the order of the keys is part of what people read.
+
+        JSON has no NaN and no infinity: they become null.
+        """
+        document = {
             "tool": "to-fsdp2",
             "schema": 1,
             "kind": "verdict",
@@ -158,3 +162,14 @@ class Verdict:
             "notes": self.notes,
             "series": asdict(self.series),
         }
+        return _without_nonfinite(document)
+
+
+def _without_nonfinite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _without_nonfinite(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_without_nonfinite(entry) for entry in value]
+    return value

@@ -1,0 +1,92 @@
+"""`to-fsdp2 verify`: runs the old and the new script, compares, and says what follows from it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from .options import UsageError, VerifyOptions
+from .verdict import Verdict
+
+__all__ = ["UsageError", "VerifyOptions", "verify"]
+
+RECORD_LEVEL = re.compile(r"auto|full|loss|(?:every|first):[1-9]\d*")
+
+
+def verify(options: VerifyOptions) -> int:
+    """Runs a verification and prints its verdict to stdout (progress goes to stderr).
+
+    Returns 0 equivalent, 1 different, 2 not judged. Raises UsageError for a request that makes no sense (exit code
+    64) and KeyboardInterrupt when interrupted, by Ctrl-C, SIGTERM or SIGHUP (130); in every case nothing that it
+    started is left: no process, no worktree, no temporary file.
+    """
+    check_options(options)
+    from .launch import end_by_signal
+
+    end_by_signal()
+    workspace = Path(tempfile.mkdtemp(prefix="to-fsdp2-")).resolve()
+    try:
+        verdict = _judge(options, workspace)
+        if options.report is not None:
+            from . import report
+
+            report.write(verdict, options.report)
+    finally:
+        shutil.rmtree(workspace, ignore_errors=True)
+    _print(verdict, options)
+    return verdict.exit_code
+
+
+def check_options(options: VerifyOptions) -> None:
+    """Raises UsageError for what can be seen to be wrong before anything runs."""
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError("verify runs training scripts and needs torch: pip install 'to-fsdp2[verify]'")
+    if not RECORD_LEVEL.fullmatch(options.record):
+        raise UsageError(f"--record {options.record}: one of auto, full, loss, every:N, first:N")
+    if options.nproc < 1:
+        raise UsageError(f"--nproc {options.nproc}: at least one rank")
+    if options.timeout <= 0:
+        raise UsageError(f"--timeout {options.timeout:g}: seconds, more than 0")
+    if options.nnodes != "1" and options.report is None:
+        raise UsageError("--nnodes needs --report DIR, a directory that all machines share: the records go there")
+    if options.resume and options.mode == "noise":
+        raise UsageError("--resume compares bit by bit and needs --mode exact")
+    for name, text in (("--control", options.control), ("--resume-arguments", options.resume_arguments)):
+        try:
+            shlex.split(text)
+        except ValueError as error:
+            raise UsageError(f"{name} {text}: {error}") from error
+
+
+def _judge(options: VerifyOptions, workspace: Path) -> Verdict:
+    # Everything below reads checkpoints, and with them imports torch.
+    from .judge import judge
+    from .sides import open_sides
+    from .terminal import Progress
+
+    if options.report is not None:
+        options.report.mkdir(parents=True, exist_ok=True)
+    with open_sides(options, workspace) as places:
+        return judge(options, places, workspace, Progress())
+
+
+def _print(verdict: Verdict, options: VerifyOptions) -> None:
+    if options.format == "json":
+        json.dump(verdict.to_json(), sys.stdout, indent=2)
+        sys.stdout.write("\n")
+        return
+    from .terminal import print_verdict
+
+    # Without a terminal rich would wrap at 80 columns; a log has no width.
+    console = Console(highlight=False, force_terminal=options.color, no_color=options.color is False or None)
+    print_verdict(verdict, console)
+    if options.report is not None:
+        console.print(f"report: {options.report / 'report.html'}", soft_wrap=True)
