@@ -90,7 +90,7 @@ def compare_printed(before: str, after: str, tolerance: float) -> float:
 def compare_parameters(before: Path, after: Path, tolerance: float) -> float:
     """Largest difference between two files of tensors, which must have the same keys, shapes and types."""
     old, new = (dict(_tensors(torch.load(path, weights_only=False))) for path in (before, after))
-    assert old and list(old) == list(new), f"keys differ: {sorted(set(old) ^ set(new))} {before}"
+    assert old and set(old) == set(new), f"{before.name}: keys differ: {sorted(set(old) ^ set(new))}"
     worst = 0.0
     for name, tensor in old.items():
         other = new[name]
