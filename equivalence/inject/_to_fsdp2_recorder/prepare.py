@@ -1,0 +1,37 @@
+"""Prepare torch, right after it has been imported, as the settings say."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import torch
+
+from . import determinism, emulated_cuda, exact_clip, fsdp1_on_cpu, process_groups, recorder
+from .executed_lines import ExecutedLines
+from .settings import Settings
+
+
+def prepare_torch(settings: Settings, lines: ExecutedLines | None) -> None:
+    """Seed, emulate, make exact and record, in this order: what comes later sees what came before."""
+    has_cuda = torch.cuda.is_available()
+    if settings.seed is not None:
+        _seed(settings.seed)
+    applied = determinism.apply(settings)
+    if settings.emulate_cuda or settings.share_cuda:
+        emulated_cuda.install(settings)
+    if not has_cuda or settings.emulate_cuda:
+        fsdp1_on_cpu.install()
+    if settings.exact:
+        exact_clip.install()
+    groups = process_groups.install(settings)
+    if settings.record:
+        recorder.install(settings, groups, applied, lines)
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    torch.manual_seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)

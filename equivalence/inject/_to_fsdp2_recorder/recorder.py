@@ -1,0 +1,314 @@
+"""Follows a training process from step to step and writes its record.
+
+A step ends with `optimizer.step()`; everything since the previous one belongs to it. What is observed elsewhere (losses,
+clipping, the scaler, checkpoints) comes in through the methods of Recorder.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import multiprocessing
+import multiprocessing.util
+import os
+import sys
+import time
+import traceback
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from . import checkpoints, clipping, losses, scalers
+from .collectives import traffic
+from .executed_lines import ExecutedLines
+from .imported_modules import imported_modules
+from .journal import Journal, uncaught_error
+from .memory import SavedForBackward, peaks
+from .optimizers import OptimizerRecord
+from .process_groups import ProcessGroups
+from .settings import Settings
+
+
+def install(settings: Settings, groups: ProcessGroups, applied: dict[str, str], lines: ExecutedLines | None) -> None:
+    """Observe torch; nothing is written before the process starts to train."""
+    recorder = Recorder(settings, groups, applied, lines)
+    groups.on_init.append(recorder.begin)
+    traffic.on_change = recorder.journal.waiting
+    recorder.watch_optimizers()
+    losses.install(recorder)
+    scalers.install(recorder)
+    clipping.install(recorder)
+    checkpoints.install(recorder)
+    atexit.register(recorder.end)
+
+
+def guarded(method: Callable[..., None]) -> Callable[..., None]:
+    """What the recorder cannot do becomes a warning in the record, never an error in the training script."""
+
+    @functools.wraps(method)
+    def call(self: Recorder, *args: Any, **kwargs: Any) -> None:
+        self.call_started = time.perf_counter()
+        try:
+            with torch.no_grad(), traffic.silent():
+                method(self, *args, **kwargs)
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"{method.__name__}: {type(error).__name__}: {error}"
+            self.journal.warn(f"{text} ({os.path.basename(where.filename)}:{where.lineno})")
+        self.recording_seconds += time.perf_counter() - self.call_started
+
+    return call
+
+
+class Recorder:
+    """The state of one process's record."""
+
+    def __init__(
+        self, settings: Settings, groups: ProcessGroups, applied: dict[str, str], lines: ExecutedLines | None
+    ) -> None:
+        self.settings = settings
+        self.journal = Journal(settings.record or "", self._describe)
+        self.step = 0
+        self.micro = 0
+        self.backwards = 0
+        self.clips = 0
+        self.scaled = False
+        self.recording_seconds = 0.0
+        self.call_started = 0.0
+        self._groups = groups
+        self._applied = applied
+        self._lines = lines
+        self._losses: list[dict[str, Any]] = []
+        self._created: list[weakref.ref[Optimizer]] = []
+        self._records: list[OptimizerRecord] = []
+        self._nesting: list[Optimizer] = []
+        self._step_started = time.perf_counter()
+        self._recorded_before = 0.0
+        self._saved = SavedForBackward()
+        self._ended = False
+
+    def _describe(self) -> dict[str, Any]:
+        settings = self.settings
+        return {
+            "rank": self.rank,
+            "world": dist.get_world_size() if _initialized() else int(os.environ.get("WORLD_SIZE", 1)),
+            "local_rank": int(os.environ.get("LOCAL_RANK", self.rank)),
+            "argv": sys.argv,
+            "cwd": os.getcwd(),
+            "python": sys.version.split()[0],
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "backend": self._groups.asked,
+            "mode": settings.mode,
+            "level": str(settings.level),
+            "emulated": bool(settings.emulate_cuda),
+            "shared": bool(settings.share_cuda),
+            "perturb": settings.perturb,
+            "root": settings.root,
+            "settings": self._applied,
+        }
+
+    @property
+    def rank(self) -> int:
+        return dist.get_rank() if _initialized() else int(os.environ.get("RANK", 0))
+
+    def begin(self) -> None:
+        """Open the record: the process has joined a process group."""
+        if not self.journal.started:
+            self._register_end()
+            self.journal.start()
+
+    # Losses and events from elsewhere.
+
+    def loss(self, value: torch.Tensor, scaled: bool, index: int) -> None:
+        """A backward pass is about to start from this tensor. It is read later, so that a GPU need not be waited for."""
+        self._losses.append({"step": self.step, "micro": self.micro, "index": index, "scaled": scaled, "tensor": value})
+
+    def backward_done(self) -> None:
+        self.micro += 1
+        self.backwards += 1
+
+    def event(self, name: str, **fields: Any) -> None:
+        self.journal.write(name, step=self.step, **fields)
+
+    @guarded
+    def before_clip(self, parameters: list[torch.Tensor]) -> None:
+        """Gradients are about to be clipped: now or never."""
+        clipped = {id(parameter) for parameter in parameters}
+        owner = self._owner_of(clipped)
+        if owner is not None:
+            self._record_of(owner).gradients(self.step)
+
+    def clip(self, norm: float | None, tensors: int, parameters: list[torch.Tensor], **fields: Any) -> None:
+        """A clip call has returned."""
+        clipped = {id(parameter) for parameter in parameters}
+        owner = self._owner_of(clipped)
+        held = [] if owner is None else [id(p) for group in owner.param_groups for p in group["params"]]
+        covered = sum(key in clipped for key in held)
+        self.event("clip", call=self.clips, norm=norm, tensors=tensors, covered=covered, total=len(held), **fields)
+        self.clips += 1
+
+    @guarded
+    def before_checkpoint(self) -> None:
+        """Make sure that the record names the parameters of every optimizer that a checkpoint may hold."""
+        for reference in self._created:
+            optimizer = reference()
+            if optimizer is not None and optimizer.state:
+                self._record_of(optimizer).describe(self.step)
+
+    def _owner_of(self, parameters: set[int]) -> Optimizer | None:
+        best: tuple[int, Optimizer] | None = None
+        for reference in self._created:
+            optimizer = reference()
+            if optimizer is None:
+                continue
+            common = sum(id(p) in parameters for group in optimizer.param_groups for p in group["params"])
+            if common and (best is None or common > best[0]):
+                best = common, optimizer
+        return best[1] if best else None
+
+    # Steps.
+
+    def watch_optimizers(self) -> None:
+        from .patching import Function, wrap
+
+        def creating(original: Function) -> Function:
+            def init(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+                original(optimizer, *args, **kwargs)
+                self._created.append(weakref.ref(optimizer))
+
+            return init
+
+        wrap(Optimizer, "__init__", creating)
+        register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: self._entering(optimizer))
+        register_optimizer_step_post_hook(lambda optimizer, args, kwargs: self._leaving(optimizer))
+
+    def _entering(self, optimizer: Optimizer) -> None:
+        # ZeroRedundancyOptimizer steps an inner optimizer, which holds the state: the outer one is the user's.
+        self._nesting.append(optimizer)
+        if len(self._nesting) == 1:
+            self._before_step(optimizer)
+
+    def _leaving(self, optimizer: Optimizer) -> None:
+        if optimizer not in self._nesting:
+            return
+        outer, *inner = self._nesting
+        del self._nesting[self._nesting.index(optimizer) :]
+        if optimizer is outer:
+            self._after_step(optimizer)
+        elif inner:
+            self._record_of(outer).add_inner(optimizer)
+
+    @guarded
+    def _before_step(self, optimizer: Optimizer) -> None:
+        self.begin()
+        record = self._record_of(optimizer)
+        record.describe(self.step)
+        record.hyperparameters(self.step)
+        record.initial(self.step)
+        record.gradients(self.step)
+
+    @guarded
+    def _after_step(self, optimizer: Optimizer) -> None:
+        record = self._record_of(optimizer)
+        found_inf = getattr(optimizer, "found_inf", None)
+        skipped = isinstance(found_inf, torch.Tensor) and bool(found_inf.item())
+        record.results(self.step)
+        self._finish_step(record, skipped)
+
+    @guarded
+    def skipped_step(self, optimizer: Optimizer) -> None:
+        """The gradient scaler has left out a step because of infinite gradients."""
+        record = self._record_of(optimizer)
+        record.describe(self.step)
+        record.hyperparameters(self.step)
+        self._finish_step(record, skipped=True)
+
+    def _finish_step(self, record: OptimizerRecord, skipped: bool) -> None:
+        self._write_losses()
+        now = time.perf_counter()
+        recording = self.recording_seconds + (now - self.call_started) - self._recorded_before
+        self.event(
+            "step",
+            optimizer=record.index,
+            optimizer_step=record.steps,
+            skipped=skipped,
+            micros=self.micro,
+            recorded=record.recorded,
+            seconds=max(0.0, now - self._step_started - recording),
+            recording_seconds=recording,
+            collectives=traffic.take(),
+            collectives_complete=self._groups.sees_everything or not record.uses_ddp,
+            memory={**peaks(), "saved": self._saved.take()},
+        )
+        record.finish_step()
+        if self.step == 0:
+            self._write_modules()
+            self._saved.start(record.models)
+        self.journal.flush()
+        self.step += 1
+        self.micro = self.clips = 0
+        self.scaled = False
+        traffic.step = self.step
+        self._step_started = time.perf_counter()
+        self._recorded_before = self.recording_seconds + (self._step_started - self.call_started)
+
+    def _record_of(self, optimizer: Optimizer) -> OptimizerRecord:
+        for record in self._records:
+            if record.optimizer() is optimizer:
+                return record
+        settings = self.settings
+        record = OptimizerRecord(len(self._records), optimizer, self.journal, settings.level, self.rank, self._records)
+        self._records.append(record)
+        return record
+
+    # Writing.
+
+    def _write_losses(self) -> None:
+        losses, self._losses = self._losses, []
+        for fields in losses:
+            tensor = fields.pop("tensor")
+            if tensor.numel() == 1:
+                self.journal.write("loss", value=float(tensor), **fields)
+            else:
+                self.journal.write("loss", value=None, shape=list(tensor.shape), **fields)
+
+    def _write_modules(self) -> None:
+        self.journal.write("modules", **imported_modules())
+        if self._lines is not None:
+            self.journal.write("lines", files=self._lines.as_fields())
+
+    def _register_end(self) -> None:
+        # A child of multiprocessing that was forked leaves without running atexit's functions.
+        if multiprocessing.parent_process() is not None:
+            multiprocessing.util.Finalize(None, self.end, exitpriority=1)
+
+    def end(self) -> None:
+        """Write what is only known at the end; nothing in a process that has not trained."""
+        if self._ended or not self.journal.started:
+            return
+        self._ended = True
+        self._write_losses()
+        self._write_modules()
+        self.journal.write(
+            "end",
+            steps=self.step,
+            backwards=self.backwards,
+            optimizers_created=len(self._created),
+            optimizers_stepped=sum(record.steps > 0 for record in self._records),
+            recording_seconds=self.recording_seconds,
+            error=uncaught_error(),
+            time=time.time(),
+        )
+        self.journal.flush()
+
+
+def _initialized() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
