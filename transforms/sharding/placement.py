@@ -1,0 +1,304 @@
+"""Where a wrap stands in its statement, and how the statements of its plan take its place.
+
+``fully_shard`` works in place and the wrapper is gone, so a wrap is no longer an expression with a value of its
+own: its statements go before the statement that held it, and the model's own name stands where the wrap stood.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..patches import Old, Part, Patch
+from ..scopes import dotted_path
+from ..view import FileView
+from .plan import Code, ShardingPlan, code, fill, MODEL, written
+
+_WHY = "the wrap becomes fully_shard calls on the model itself"
+
+
+class CannotPlace(Exception):
+    """The wrap stands where no statements can take its place; the message says where that is."""
+
+
+def place(plan: ShardingPlan) -> list[Patch]:
+    """The patches that put a plan's statements in the place of its wrap. Raises CannotPlace.
+
+    All of them lie inside the statement that holds the wrap (apart from statements that ``moved_up`` takes away
+    from behind it), so that a rule that moves this statement can keep its text and gets the new one.
+    """
+    view, call = plan.view, plan.call
+    if plan.model is None:
+        raise CannotPlace("the call does not say which model it wraps")
+    statement = view.statement(call)
+    value = getattr(statement, "value", None)
+    if isinstance(statement, (ast.Assign, ast.AnnAssign)) and _single_target(statement) is not None:
+        if value is call:
+            return _assignment(plan, statement)
+        if isinstance(value, ast.IfExp) and value.body is call and view.stands_alone(statement):
+            return _conditional(plan, statement, value)
+    if isinstance(statement, ast.Return) and value is call:
+        return _return(plan, statement)
+    if isinstance(statement, ast.Expr) and value is call:
+        return _statement(plan, statement)
+    if _runs_once_and_first(view, call, statement):
+        return _hoisted(plan, statement)
+    return _local_function(plan, statement)
+
+
+# --- whole statements ---------------------------------------------------------------------------------------
+
+
+def _assignment(plan: ShardingPlan, statement: ast.Assign | ast.AnnAssign) -> list[Patch]:
+    view, model = plan.view, plan.model
+    target = _single_target(statement)
+    assert target is not None and model is not None
+    name, path = view.text(target), path_text(view, model)
+    if path is None:
+        first = code(_span(view, statement, plan.call), view.keep(model))
+        return _replace(plan, statement, [first, *plan.statements()], name)
+    statements = plan.statements()
+    if path != name and not _is_element_of(view, target, model):
+        statements.append(code(_span(view, statement, plan.call), path))
+    return _replace(plan, statement, statements, path)
+
+
+def _conditional(plan: ShardingPlan, statement: ast.Assign | ast.AnnAssign, value: ast.IfExp) -> list[Patch]:
+    """``model = FSDP(model) if sharded else model``."""
+    view, model = plan.view, plan.model
+    target = _single_target(statement)
+    assert target is not None and model is not None
+    name, path = view.text(target), path_text(view, model)
+    inner = _indented(plan.statements())
+    head = code("if ", view.keep(value.test), ":")
+    if path is not None and path == name:
+        branch = code(head, *inner)
+    elif path is not None:
+        branch = code(head, *inner, f"\n    {name} = {path}")
+    else:
+        branch = code(head, f"\n    {name} = ", view.keep(model), *inner)
+    rest = view.text(value.orelse)
+    if rest != name:
+        branch = code(branch, f"\nelse:\n    {name} = ", view.keep(value.orelse))
+    return _replace(plan, statement, [branch], path or name)
+
+
+def _return(plan: ShardingPlan, statement: ast.Return) -> list[Patch]:
+    view, model = plan.view, plan.model
+    assert model is not None
+    path = path_text(view, model)
+    name = path or view.free_name(plan.call, "model")
+    statements = [*plan.statements(), (f"return {name}",)]
+    if path is None:
+        statements.insert(0, code(f"{name} = ", view.keep(model)))
+    return _replace(plan, statement, statements, name)
+
+
+def _statement(plan: ShardingPlan, statement: ast.Expr) -> list[Patch]:
+    view, model = plan.view, plan.model
+    assert model is not None
+    path = path_text(view, model)
+    name = path or view.free_name(plan.call, "model")
+    statements = plan.statements()
+    if path is None:
+        statements.insert(0, code(f"{name} = ", view.keep(model)))
+    return _replace(plan, statement, statements, name)
+
+
+# --- inside expressions -------------------------------------------------------------------------------------
+
+
+def _hoisted(plan: ShardingPlan, statement: ast.stmt) -> list[Patch]:
+    """The statements go before the statement, the model's name where the wrap was."""
+    view, model = plan.view, plan.model
+    assert model is not None
+    path = path_text(view, model)
+    name = path or view.free_name(plan.call, "model")
+    statements = plan.statements()
+    if path is None:
+        statements.insert(0, code(f"{name} = ", view.keep(model)))
+    return [*_insert(plan, statement, statements, name), view.replace(plan.call, name, _WHY)]
+
+
+def _local_function(plan: ShardingPlan, statement: ast.stmt) -> list[Patch]:
+    """Where the wrap may run never or many times (a comprehension, a lambda): a function of its own."""
+    view, call = plan.view, plan.call
+    assert plan.model is not None
+    bound = _names_bound_around(view, call, statement)
+    parameter = "model" if "model" not in bound else "network"
+    statements = plan.statements()
+    text_names = {n.id for k in call.keywords for n in ast.walk(k.value) if isinstance(n, ast.Name)}
+    if bound & text_names:
+        names = ", ".join(sorted(bound & text_names))
+        raise CannotPlace(f"its arguments use {names}, which only this expression knows")
+    if isinstance(view.parents[statement], ast.ClassDef):
+        raise CannotPlace("it stands in the body of a class")
+    name = view.free_name(call, "shard")
+    body = [*statements, (f"return {parameter}",)]
+    function = code(f"def {name}({parameter}):", *_indented(body))
+    patches = _insert(plan, statement, [fill(function, {MODEL: parameter}), ()], parameter)
+    return [*patches, view.replace(call, (f"{name}(", view.keep(plan.model), ")"), _WHY)]
+
+
+def shard_function(plan: ShardingPlan, name: str, parameter: str) -> Code:
+    """A function that shards what it is given and returns it: what ``functools.partial(FSDP, …)`` was."""
+    body = [*plan.statements(), (f"return {parameter}",)]
+    return fill(code(f"def {name}({parameter}):", *_indented(body)), {MODEL: parameter})
+
+
+def _runs_once_and_first(view: FileView, call: ast.Call, statement: ast.stmt) -> bool:
+    """Whether the wrap is evaluated exactly once when its statement runs, with nothing that matters before it."""
+    child: ast.AST = call
+    for ancestor in view.ancestors(call):
+        if isinstance(ancestor, (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            return False
+        if isinstance(ancestor, ast.IfExp) and child is not ancestor.test:
+            return False
+        if isinstance(ancestor, ast.BoolOp) and child is not ancestor.values[0]:
+            return False
+        if ancestor is statement:
+            break
+        child = ancestor
+    if isinstance(statement, ast.If):
+        return not _is_elif(view, statement)
+    return not isinstance(statement, (ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+
+
+# --- text ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Where the text of a statement starts on its line, and how what comes in its place is indented."""
+
+    start: int
+    indent: str
+    lead: str
+
+
+def _line(view: FileView, statement: ast.stmt) -> _Line:
+    """A statement behind a colon or a semicolon on the same line gets a line of its own."""
+    source = view.source
+    start = source.span(statement)[0]
+    before = source.text[source.line_starts[statement.lineno - 1] : start]
+    indent = source.indent_at(start)
+    if not before.strip():
+        return _Line(start, indent, "")
+    if before.rstrip().endswith(":"):
+        indent += "    "
+    return _Line(start - (len(before) - len(before.rstrip())), indent, "\n" + indent)
+
+
+def _replace(plan: ShardingPlan, statement: ast.stmt, statements: Sequence[Code], model: str) -> list[Patch]:
+    line = _line(plan.view, statement)
+    moved, patches = _moved_up(plan, line.indent)
+    parts = (line.lead, *moved, *written(statements, model, line.indent))
+    end = plan.view.source.span(statement)[1]
+    return [Patch(plan.view.path, line.start, end, parts, _WHY), *patches]
+
+
+def _insert(plan: ShardingPlan, statement: ast.stmt, statements: Sequence[Code], model: str) -> list[Patch]:
+    line = _line(plan.view, statement)
+    if line.lead:
+        raise CannotPlace("it shares its line with another statement")
+    while _is_elif(plan.view, statement):
+        parent = plan.view.parents[statement]
+        assert isinstance(parent, ast.If)
+        statement = parent
+        line = _line(plan.view, statement)
+    moved, patches = _moved_up(plan, line.indent)
+    parts = (*moved, *written(statements, model, line.indent), "\n" + line.indent)
+    return [Patch(plan.view.path, line.start, line.start, parts, _WHY), *patches]
+
+
+def _moved_up(plan: ShardingPlan, indent: str) -> tuple[list[Part], list[Patch]]:
+    """Statements of the same block that go before the sharding, with the comments that belong to them."""
+    view = plan.view
+    parts: list[Part] = []
+    patches: list[Patch] = []
+    for statement in plan.moved_up:
+        start = _with_comments(view, statement)
+        parts.extend((Old(start, view.source.span(statement)[1]), "\n" + indent))
+        begin = view.source.line_starts[view.source.position(start)[0] - 1]
+        patches.append(Patch(view.path, begin, view.line_end(statement), (), "applied before sharding"))
+    return parts, patches
+
+
+def _with_comments(view: FileView, statement: ast.stmt) -> int:
+    """Offset of a statement, or of the first of the comment lines right above it."""
+    line = statement.lineno
+    while line > 1 and view.source.lines[line - 2].lstrip().startswith("#"):
+        line -= 1
+    begin = view.source.line_starts[line - 1]
+    text = view.source.lines[line - 1]
+    return begin + len(text) - len(text.lstrip(" \t"))
+
+
+def path_text(view: FileView, node: ast.expr) -> str | None:
+    """The text of an expression that may be written again and again: a path, or an element by a plain index."""
+    if dotted_path(node) is not None:
+        return view.text(node)
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, (ast.Name, ast.Constant)):
+        return view.text(node) if dotted_path(node.value) is not None else None
+    return None
+
+
+def _is_element_of(view: FileView, target: ast.expr, model: ast.expr) -> bool:
+    """``layers[i]`` and ``layer`` in ``for i, layer in enumerate(layers)``: the assignment has nothing to do."""
+    if not isinstance(target, ast.Subscript) or not isinstance(model, ast.Name):
+        return False
+    container = view.text(target.value)
+    for ancestor in view.ancestors(target):
+        if isinstance(ancestor, ast.For) and isinstance(ancestor.target, ast.Tuple):
+            names = [view.text(element) for element in ancestor.target.elts]
+            over = view.text(ancestor.iter)
+            known = (f"enumerate({container})", f"{container}.items()", f"{container}.named_children()")
+            if names == [view.text(target.slice), model.id] and over in known:
+                return True
+    return False
+
+
+def _single_target(statement: ast.Assign | ast.AnnAssign) -> ast.expr | None:
+    """The one thing that is assigned to, if it is a path or an element."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    plain = isinstance(targets[0], (ast.Name, ast.Attribute, ast.Subscript))
+    return targets[0] if len(targets) == 1 and plain else None
+
+
+def _is_elif(view: FileView, statement: ast.stmt) -> bool:
+    parent = view.parents[statement]
+    return (
+        isinstance(statement, ast.If)
+        and isinstance(parent, ast.If)
+        and statement in parent.orelse
+        and view.source.text.startswith("elif", view.source.span(statement)[0])
+    )
+
+
+def _span(view: FileView, statement: ast.stmt, call: ast.Call) -> Old:
+    """``target = ``, annotation included: the statement up to the wrap."""
+    return Old(view.source.span(statement)[0], view.source.span(call)[0])
+
+
+def _indented(statements: Sequence[Code]) -> list[Code]:
+    """Statements as the body of a block: each on a line of its own, one step in."""
+    return [code("\n    ", *_deeper(statement)) for statement in statements]
+
+
+def _deeper(statement: Code) -> Code:
+    return tuple(part.replace("\n", "\n    ") if isinstance(part, str) else part for part in statement)
+
+
+def _names_bound_around(view: FileView, call: ast.Call, statement: ast.stmt) -> set[str]:
+    """Names that lambdas and comprehensions between a wrap and its statement bind."""
+    found: set[str] = set()
+    for ancestor in view.ancestors(call):
+        if ancestor is statement:
+            break
+        if isinstance(ancestor, ast.Lambda):
+            found |= {a.arg for a in ast.walk(ancestor.args) if isinstance(a, ast.arg)}
+        elif isinstance(ancestor, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            for generator in ancestor.generators:
+                found |= view.names_in(generator.target)
+    return found

@@ -1,0 +1,195 @@
+"""The sharding plan: everything that one wrap (FSDP1 or DDP) becomes, before it is written as statements."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ..imports import spelling
+from ..patches import Old, Part
+from ..rule import Need
+from ..view import FileView
+
+_WIDTH = 100
+_KEYWORDS = ("mesh", "reshard_after_forward", "mp_policy", "offload_policy", "ignored_params")
+"""Keywords of ``fully_shard`` in the order of its signature."""
+
+FULLY_SHARD = "torch.distributed.fsdp.fully_shard"
+
+
+class Name(Enum):
+    """A name in a plan that is settled only where the plan is placed."""
+
+    MODEL = "model"
+    UNIT = "module"
+
+
+MODEL, UNIT = Name.MODEL, Name.UNIT
+
+Code = tuple[Part | Name, ...]
+"""Python text with pieces of the old text and names to be filled in; a line break stands without indentation."""
+
+
+def code(*parts: Part | Name | Code) -> Code:
+    """Joins texts, old pieces, names and other code."""
+    joined: list[Part | Name] = []
+    for part in parts:
+        joined.extend(part if isinstance(part, tuple) else (part,))
+    return tuple(joined)
+
+
+@dataclass(frozen=True)
+class Units:
+    """Which submodules become units of their own, and what their ``fully_shard`` call takes besides.
+
+    ``condition`` is an expression over UNIT. ``modules`` is an iterable over MODEL, children before parents.
+    ``skip_root`` is set where the model itself might meet the condition: sharding it twice is an error.
+    """
+
+    condition: Code | None
+    modules: Code = ("reversed(list(", MODEL, ".modules()))")
+    skip_root: bool = True
+    extra: Code = ()
+    """More arguments of the units' calls, ``**kwargs`` for instance."""
+
+
+@dataclass
+class ShardingPlan:
+    """One wrap: ``call`` in ``view`` is the constructor call, ``model`` the expression that it wraps.
+
+    Arguments are the keywords of ``fully_shard``: ``arguments`` for every call, ``unit_arguments`` and
+    ``root_arguments`` for those of the units or the root alone. ``before`` and ``after`` are whole statements
+    around the calls. ``needs`` are the imports that the statements take.
+    """
+
+    view: FileView
+    call: ast.Call
+    model: ast.expr | None
+    units: Units | None = None
+    arguments: dict[str, Code] = field(default_factory=dict)
+    unit_arguments: dict[str, Code] = field(default_factory=dict)
+    root_arguments: dict[str, Code] = field(default_factory=dict)
+    before: list[Code] = field(default_factory=list)
+    after: list[Code] = field(default_factory=list)
+    needs: list[Need] = field(default_factory=list)
+    moved_up: list[ast.stmt] = field(default_factory=list)
+    """Later statements of the same block that go before the sharding (activation checkpointing)."""
+    function: str = FULLY_SHARD
+
+    def name(self, symbol: str) -> str:
+        """How the statements spell a symbol; notes the import."""
+        self.needs.append(Need(self.view, symbol, self.call))
+        return spelling(self.view, symbol, self.call)
+
+    def statements(self) -> list[Code]:
+        """The plan as statements over MODEL: preparation, units from the leaves up, the root last."""
+        shard = self.name(self.function)
+        found = list(self.before)
+        unit = {**self.arguments, **self.unit_arguments}
+        root = {**self.arguments, **self.root_arguments}
+        if self.units is not None:
+            found.extend(self._hoist(unit, root))
+            loop = _first_free(self.view, self.call, ("module", "submodule", "unit"))
+            body = self._call(shard, UNIT, unit, 8, self.units.extra)
+            head = code("for ", loop, " in ", self.units.modules, ":\n    ")
+            condition = self._condition(self.units)
+            if condition is not None:
+                head = code(head, "if ", condition, ":\n        ")
+            else:
+                body = self._call(shard, UNIT, unit, 4, self.units.extra)
+            found.append(fill(code(head, body), {UNIT: loop}))
+        found.append(self._call(shard, MODEL, root, 0, ()))
+        found.extend(self.after)
+        return found
+
+    def _condition(self, units: Units) -> Code | None:
+        if not units.skip_root:
+            return units.condition
+        skip = code(UNIT, " is not ", MODEL)
+        return skip if units.condition is None else code(skip, " and ", units.condition)
+
+    def _hoist(self, unit: dict[str, Code], root: dict[str, Code]) -> list[Code]:
+        """Local names for what the loop or several calls would otherwise compute again."""
+        found: list[Code] = []
+        for keyword in _KEYWORDS:
+            value = unit.get(keyword)
+            if value is None or is_simple(self.view, value):
+                continue
+            shared = root.get(keyword) == value
+            wanted = keyword if shared or keyword not in root else f"unit_{keyword}"
+            local = self.view.free_name(self.call, wanted)
+            found.append(code(local, " = ", value))
+            unit[keyword] = (local,)
+            if shared:
+                root[keyword] = (local,)
+        return found
+
+    def _call(self, shard: str, target: Name, arguments: dict[str, Code], depth: int, extra: Code) -> Code:
+        """One ``fully_shard`` call, on one line or with one argument a line; ``depth`` is its indentation."""
+        listed: list[Code] = [(target,)]
+        listed.extend(code(f"{keyword}=", arguments[keyword]) for keyword in _KEYWORDS if keyword in arguments)
+        if extra:
+            listed.append(extra)
+        line = code(shard, "(", *_between(", ", listed), ")")
+        if depth + len(self.view.indent(self.call)) + length(self.view, line) <= _WIDTH:
+            return line
+        inner = "\n" + " " * (depth + 4)
+        return code(shard, "(", *(code(inner, item, ",") for item in listed), "\n" + " " * depth, ")")
+
+
+def fill(statement: Code, names: dict[Name, str]) -> Code:
+    """The code with some of its open names settled."""
+    return tuple(names.get(part, part) if isinstance(part, Name) else part for part in statement)
+
+
+def written(statements: Sequence[Code], model: str, indent: str) -> list[Part]:
+    """Statements as parts of a patch that starts where a statement starts: no newline at the end."""
+    parts: list[Part] = []
+    for number, statement in enumerate(statements):
+        if number:
+            parts.append("\n" + indent)
+        for part in fill(statement, {MODEL: model}):
+            parts.append(part.replace("\n", "\n" + indent) if isinstance(part, str) else part)  # pyright: ignore[reportArgumentType]
+    return parts
+
+
+def length(view: FileView, line: Code) -> int:
+    """Characters of a line of code, names taken at their usual length."""
+    return sum(len(_text(view, part)) for part in line)
+
+
+def plain_text(view: FileView, line: Code) -> str:
+    """Code as text, old pieces unpatched."""
+    return "".join(_text(view, part) for part in line)
+
+
+def is_simple(view: FileView, value: Code) -> bool:
+    """Whether a value may be written twice: a constant, a name, an attribute path."""
+    try:
+        node = ast.parse(plain_text(view, value).strip(), mode="eval").body
+    except SyntaxError:
+        return False
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, (ast.Name, ast.Constant))
+
+
+def _text(view: FileView, part: Part | Name) -> str:
+    if isinstance(part, Old):
+        return view.source.text[part.start : part.end]
+    return part.value if isinstance(part, Name) else part
+
+
+def _between(separator: str, items: Iterable[Code]) -> list[Part | Name | Code]:
+    found: list[Part | Name | Code] = []
+    for item in items:
+        if found:
+            found.append(separator)
+        found.append(item)
+    return found
+
+
+def _first_free(view: FileView, node: ast.AST, names: Sequence[str]) -> str:
+    return next((name for name in names if view.free_name(node, name) == name), view.free_name(node, names[0]))
