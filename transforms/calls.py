@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import library
 from .facts import ANY_KEY, NOTHING, Call, FunctionFacts
-from .objects import Objects
+from .objects import Objects, is_anything
 from .symbols import WRAPPERS, canonical
 from .values import (
     Annotated,
@@ -77,9 +77,12 @@ class Calls(Objects):
             self.call_container(call, value, method)
             return
         if isinstance(value, Derived):
-            self.add_all(call.result, (self.identify(value),), call.function)
+            self.add_all(call.result, {self.identify(value)}, call.function)
             return
         if isinstance(value, Constant):
+            return
+        if is_anything(value):
+            self.add(call.result, value)
             return
         if isinstance(value, SuperValue):
             self.call_super(site, call, value, method)
@@ -88,7 +91,7 @@ class Calls(Objects):
         if isinstance(value, _MODEL_LIKE):
             self.call_model_method(call, value, method)
         elif isinstance(value, Optimizer) and method == "state_dict":
-            self.add_all(call.result, (self.identify(Derived("optimizer_state", value)),), call.function)
+            self.add_all(call.result, {self.identify(Derived("optimizer_state", value))}, call.function)
 
     def call_attribute(self, site: int, value: Value, method: str) -> None:
         """Calls whatever the attribute of this name holds, now and later."""
@@ -110,12 +113,10 @@ class Calls(Objects):
     def call_model_method(self, call: Call, value: Value, method: str) -> None:
         number = self.identify(value)
         if method in library.RETURN_SELF:
-            self.add_all(call.result, (number,), call.function)
+            self.add_all(call.result, {number}, call.function)
         elif method in library.DERIVED:
             derived = Derived(library.DERIVED[method], value)
-            self.add_all(call.result, (self.identify(derived),), call.function)
-        elif isinstance(value, Unknown):
-            self.add_all(call.result, (number,), call.function)
+            self.add_all(call.result, {self.identify(derived)}, call.function)
 
     def call_container(self, call: Call, value: Container, method: str) -> None:
         if method in library.CONTAINER_WRITES:
@@ -175,7 +176,9 @@ class Calls(Objects):
             for name in ("__call__", "forward"):
                 self.call_attribute_of_object(site, value, name)
         elif isinstance(value, Derived) and value.kind == "no_sync":
-            self.add_all(call.result, (self.identify(value),), call.function)
+            self.add_all(call.result, {self.identify(value)}, call.function)
+        elif is_anything(value):
+            self.add(call.result, value)
         elif isinstance(value, (Opaque, Unknown)):
             self.add(call.result, Opaque(site, "?"))
 

@@ -15,9 +15,9 @@ from .facts import FileFacts
 from .findings import FileError, Finding
 from .judge import Judgement, judge
 from .migration import Migration, Options
-from .patches import Patch, PatchConflict, flatten
+from .patches import Patch, PatchConflict
 from .program import Program
-from .rewrite import file_edits
+from .rewrite import rewrite
 from .source import Source
 from .symbols import STRONG_TOKENS
 
@@ -73,15 +73,4 @@ def _edits(migration: Migration, judgements: list[Judgement]) -> dict[str, list[
         if judgement.applied:
             for patch in judgement.outcome.patches:
                 patches.setdefault(patch.file, []).append(patch)
-    edits: dict[str, list[Edit]] = {}
-    for path, wanted in sorted(patches.items()):
-        view = migration.program.view(path)
-        needs = [
-            need
-            for judgement in judgements
-            if judgement.applied
-            for need in judgement.outcome.needs
-            if need.view is view
-        ]
-        edits[path] = file_edits(view, flatten(view.source, wanted), needs, migration.sites.get(path, []))
-    return edits
+    return rewrite(migration, patches, [n for j in judgements if j.applied for n in j.outcome.needs])

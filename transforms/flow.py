@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from .calls import Calls
 from .facts import NOTHING, FileFacts
 from .symbols import WRAPPERS, canonical
-from .values import Annotated, ClassValue, Constant, Container, External, FunctionValue, ModuleValue, Unknown
+from .values import Annotated, ClassValue, Constant, Container, External, FunctionValue, ModuleValue, Unknown, Wrapped
 
 _BUILTINS = frozenset(dir(builtins))
 
@@ -125,25 +125,45 @@ class Flow(Calls):
                     self.new_instance(cls, -1)
 
     def seed_unknown(self, relevant: Iterable[int]) -> None:
-        """Marks the parameters in these files that nothing in the repository passes."""
+        """Marks the parameters in these files that nothing in the repository passes.
+
+        A parameter that reaches a wrapper is an unknown of its own, since it is a model; all others share one.
+        """
+        wrapped = self.reaching([self.field(value, "module") for value in self.values if isinstance(value, Wrapped)])
         for index in relevant:
             offset = self.variable_offsets[index]
             for position, function in enumerate(self.files[index].functions):
-                value = FunctionValue(index, position)
-                if value in self.called:
+                if FunctionValue(index, position) in self.called:
                     continue
                 parameters = [*function.positional, *function.keyword_only]
                 if function.owner_class != NOTHING and function.binding != "static":
                     parameters = parameters[1:]
-                for _, variable in parameters:
-                    self.add(variable + offset, Unknown(variable + offset))
+                for _, parameter in parameters:
+                    variable = parameter + offset
+                    self.add(variable, Unknown(variable if variable in wrapped else NOTHING))
         self.solve()
+
+    def reaching(self, variables: Iterable[int]) -> set[int]:
+        """The variables whose values flow into these, by plain copies."""
+        origins: dict[int, list[int]] = {}
+        for origin, targets in self.copies.items():
+            for target in targets:
+                origins.setdefault(target, []).append(origin)
+        found = set(variables)
+        pending = list(found)
+        while pending:
+            for origin in origins.get(pending.pop(), ()):
+                if origin not in found:
+                    found.add(origin)
+                    pending.append(origin)
+        return found
 
     def solve(self) -> None:
         """Runs until nothing flows any more."""
-        work = self.work
-        while work:
-            variable, new = work.popleft()
+        queue, pending = self.queue, self.pending
+        while queue:
+            variable = queue.popleft()
+            new = pending.pop(variable)
             for to in self.copies.get(variable, ()):
                 self.add_all(to, new, variable)
             loads, stores = self.loads.get(variable), self.stores.get(variable)

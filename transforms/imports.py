@@ -1,139 +1,152 @@
-"""Imports: how generated code spells a symbol in a file, and the fewest import lines changed to make that true."""
+"""The fewest import lines changed: old names that nothing uses any more go, needed ones come."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from .edits import Edit, apply_edits
 from .rule import Need
 from .source import Source
-from .symbols import canonical
+from .spelling import all_imports, import_of, spelling, visible_imports
 from .view import FileView
 
+_LONGEST_LINE = 100
+_GONE = "an import that nothing uses any more"
+_ADDED = "imports of what the new code uses"
 
-def spelling(view: FileView, symbol: str, node: ast.AST) -> str:
-    """How code at ``node`` refers to a symbol in this file's own style.
-
-    A name that is imported already keeps its alias; a file that imports the module under a name (``fsdp.…``,
-    ``dist.…``, ``torch.…``) goes on using it; otherwise the bare name, which ``mend_imports`` imports.
-    """
-    module, _, name = symbol.rpartition(".")
-    for statement in _visible_imports(view, node):
-        for alias in statement.names:
-            bound = alias.asname or alias.name
-            if isinstance(statement, ast.ImportFrom):
-                full = canonical(f"{statement.module}.{alias.name}") if not statement.level else ""
-                if full == canonical(symbol):
-                    return bound
-                if full == module and not _is_package_root(module):
-                    return f"{bound}.{name}"
-            elif alias.asname and canonical(alias.name) == module:
-                return f"{alias.asname}.{name}"
-    if module in _SPELLED_IN_FULL and _binds_torch(view, node):
-        return symbol
-    if module == "torch.distributed":
-        return f"dist.{name}"
-    return name
+ImportStatement = ast.Import | ast.ImportFrom
 
 
-_SPELLED_IN_FULL = ("torch", "torch.nn.utils", "torch.amp", "torch.optim", "torch.nn.parallel")
+@dataclass
+class _Wanted:
+    """What has to be imported in one scope: names by module."""
+
+    modules: dict[str, set[str]] = field(default_factory=dict)
+
+    def add(self, module: str, name: str) -> None:
+        self.modules.setdefault(module, set()).add(name)
 
 
-def _is_package_root(module: str) -> bool:
-    return module == "torch"
-
-
-def _binds_torch(view: FileView, node: ast.AST) -> bool:
-    return any(
-        isinstance(s, ast.Import) and any(not a.asname and a.name.partition(".")[0] == "torch" for a in s.names)
-        for s in _visible_imports(view, node)
-    )
-
-
-def _visible_imports(view: FileView, node: ast.AST) -> list[ast.Import | ast.ImportFrom]:
-    """Import statements of the module and of the functions around a node."""
-    scopes = [view.tree, *(a for a in view.ancestors(node) if isinstance(a, (ast.FunctionDef, ast.AsyncFunctionDef)))]
-    found: list[ast.Import | ast.ImportFrom] = []
-    for statement in ast.walk(view.tree):
-        if isinstance(statement, (ast.Import, ast.ImportFrom)):
-            owner = view.function(statement) or view.tree
-            if owner in scopes:
-                found.append(statement)
-    return found
-
-
-def _import_line(symbol: str) -> tuple[str, str]:
-    """(module, name) of the import that makes the bare spelling of a symbol valid."""
-    module, _, name = symbol.rpartition(".")
-    if module == "torch.distributed":
-        return "torch.distributed", "as dist"
-    return module, name
-
-
-def mend_imports(source: Source, edits: list[Edit], needs: Iterable[Need], old_names: set[str]) -> list[Edit]:
-    """The edits, with imports that are no longer used taken out and those that are needed put in.
-
-    ``old_names`` are the names that this file's imports of old symbols bind. Whether they are still used is read
-    off the edited text itself.
-    """
-    edited = ast.parse(apply_edits(source, edits))
-    used = _used_names(edited)
-    bound = _bound_names(edited)
-    wanted: dict[str, set[str]] = {}
-    for need in needs:
-        written = spelling(need.view, need.symbol, need.node)
-        root = written.partition(".")[0]
-        if root in bound and root not in old_names and not _clashes(edited, root, need.symbol):
-            continue
-        if written.count(".") and root != "dist":
-            continue
-        module, name = _import_line(need.symbol)
-        if root in used:
-            wanted.setdefault(module, set()).add(name)
-    statements = [node for node in ast.walk(source.tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
-    result = list(edits)
-    place: ast.stmt | None = None
-    for statement in statements:
-        gone = [a for a in statement.names if (a.asname or a.name.partition(".")[0]) in old_names - used]
-        module = statement.module if isinstance(statement, ast.ImportFrom) and not statement.level else None
-        added = sorted(wanted.pop(module or "", set()) if module and statement in source.tree.body else set())
-        if not gone and not added:
-            continue
-        if statement in source.tree.body:
-            place = place or statement
-        result.append(_rewrite(source, statement, gone, added, alone=_alone(source, statement)))
-    result.extend(_additions(source, wanted, place))
-    return result
-
-
-def _used_names(tree: ast.Module) -> set[str]:
-    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store)}
+def used_names(tree: ast.Module) -> set[str]:
+    """Names that a module reads, also in quoted annotations and in ``__all__``."""
+    used: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
-            used.add(node.value)  # __all__ and quoted annotations
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store):
+            used.add(node.id)
+        elif isinstance(node, (ast.arg, ast.AnnAssign)) and node.annotation is not None:
+            used |= _quoted(node.annotation)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.returns is not None:
+            used |= _quoted(node.returns)
+        elif isinstance(node, (ast.Assign, ast.AugAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+                used |= {c.value for c in ast.walk(node) if isinstance(c, ast.Constant) and isinstance(c.value, str)}
     return used
 
 
-def _bound_names(tree: ast.Module) -> set[str]:
-    return {
-        (alias.asname or alias.name.partition(".")[0])
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        for alias in node.names
-    }
+def _quoted(annotation: ast.expr) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(annotation):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            try:
+                tree = ast.parse(node.value, mode="eval")
+            except (SyntaxError, ValueError):
+                continue
+            names |= {inner.id for inner in ast.walk(tree) if isinstance(inner, ast.Name)}
+    return names
 
 
-def _clashes(tree: ast.Module, name: str, symbol: str) -> bool:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                if (alias.asname or alias.name) == name and canonical(f"{node.module}.{alias.name}") == canonical(symbol):
-                    return False
-    return False
+def mend_imports(view: FileView, edits: list[Edit], needs: Iterable[Need], removable: set[str]) -> list[Edit]:
+    """The edits, with the import lines changed that follow from them.
+
+    ``removable`` are names bound by imports of old symbols; whether they are still used is read off the edited
+    text itself, and so is whether a needed name is used at all.
+    """
+    source = view.source
+    used = used_names(ast.parse(apply_edits(source, edits)))
+    gone = removable - used
+    wanted: dict[ImportStatement | None, _Wanted] = {}
+    for need in needs:
+        written = spelling(need.view, need.symbol, need.node)
+        root = written.partition(".")[0]
+        if root not in used or _is_bound(view, need.node, root, gone):
+            continue
+        entry = import_of(need.symbol, written)
+        if entry is not None:
+            wanted.setdefault(_local_place(view, need.node, gone), _Wanted()).add(*entry)
+    result = list(edits)
+    at_module = wanted.get(None, _Wanted())
+    anchor: ast.stmt | None = None
+    for statement in all_imports(view):
+        leaving = [alias for alias in statement.names if _bound(alias) in gone]
+        local = wanted.get(statement)
+        coming = _joining(statement, at_module if statement in source.tree.body else None)
+        if statement in source.tree.body and leaving and anchor is None:
+            anchor = statement
+        if leaving or coming or local:
+            result.extend(_change(source, statement, leaving, coming, local))
+    result.extend(_additions(source, at_module, anchor))
+    return result
 
 
-def _alone(source: Source, statement: ast.stmt) -> bool:
+def _bound(alias: ast.alias) -> str:
+    return alias.asname or alias.name.partition(".")[0]
+
+
+def _is_bound(view: FileView, node: ast.AST, name: str, gone: set[str]) -> bool:
+    bound = {_bound(alias) for statement in visible_imports(view, node) for alias in statement.names}
+    return name in bound - gone
+
+
+def _local_place(view: FileView, node: ast.AST, gone: set[str]) -> ImportStatement | None:
+    """The import inside the function around ``node`` that leaves, whose place the new one takes."""
+    for statement in visible_imports(view, node):
+        if view.function(statement) is not None and any(_bound(alias) in gone for alias in statement.names):
+            return statement
+    return None
+
+
+def _joining(statement: ImportStatement, wanted: _Wanted | None) -> list[str]:
+    """Names that are wanted from the module that this statement imports from; they are taken off the list."""
+    if wanted is None or not isinstance(statement, ast.ImportFrom) or statement.level or not statement.module:
+        return []
+    if any(alias.name == "*" for alias in statement.names):
+        return []
+    names = wanted.modules.get(statement.module, set())
+    joining = sorted(name for name in names if name and not name.startswith("as "))
+    if joining:
+        names.difference_update(joining)
+    return joining
+
+
+def _change(
+    source: Source, statement: ImportStatement, leaving: list[ast.alias], coming: list[str], local: _Wanted | None
+) -> list[Edit]:
+    """One import statement with names taken out and put in, and new lines of its own scope before it."""
+    start, end = source.span(statement)
+    staying = [alias for alias in statement.names if alias not in leaving]
+    indent = source.indent_at(start)
+    extra = _lines(local) if local else []
+    before = "".join(f"{line}\n{indent}".replace("\n    ", f"\n{indent}    ") for line in extra)
+    if staying or coming:
+        return [Edit(start, end, before + _render(source, statement, staying, leaving, coming), _ADDED)]
+    if extra:
+        return [Edit(start, end, before.rstrip(), _ADDED)]
+    first, last = statement.lineno, statement.end_lineno or statement.lineno
+    line_start = source.line_starts[first - 1]
+    line_end = source.line_starts[last] if last < len(source.line_starts) else len(source.text)
+    alone = not source.text[line_start:start].strip() and not source.text[end:line_end].strip()
+    if alone and not _only_statement(source, statement):
+        return [Edit(line_start, line_end, "", _GONE)]
+    comment = source.text[end:line_end].lstrip()
+    if comment.startswith("#") and not source.text[line_start:start].strip() and not _only_statement(source, statement):
+        return [Edit(line_start, line_end, "", _GONE)]
+    return [Edit(start, end, "pass", _GONE)]
+
+
+def _only_statement(source: Source, statement: ast.stmt) -> bool:
     """Whether a block would be left empty without this statement."""
     for node in ast.walk(source.tree):
         for name in ("body", "orelse", "finalbody"):
@@ -143,115 +156,115 @@ def _alone(source: Source, statement: ast.stmt) -> bool:
     return False
 
 
-def _rewrite(source: Source, statement: ast.Import | ast.ImportFrom, gone: list[ast.alias], added: list[str], alone: bool) -> Edit:
-    """One import statement with names taken out and put in; deleted with its line when none is left."""
-    start, end = source.span(statement)
-    kept = [alias for alias in statement.names if alias not in gone]
-    if not kept and not added:
-        if alone:
-            return Edit(start, end, "pass", "an import that is no longer used")
-        line_start = source.line_starts[statement.lineno - 1]
-        line_end_index = statement.end_lineno or statement.lineno
-        line_end = source.line_starts[line_end_index] if line_end_index < len(source.line_starts) else len(source.text)
-        whole = not source.text[line_start:start].strip() and not source.text[end:line_end].strip().strip("\\")
-        if whole:
-            return Edit(line_start, line_end, "", "an import that is no longer used")
-        return Edit(start, end, "pass", "an import that is no longer used")
-    names = [source.segment(alias) for alias in kept]
-    return Edit(start, end, _render(source, statement, names, added, gone), "imports follow the names in use")
-
-
-def _render(source: Source, statement: ast.Import | ast.ImportFrom, names: list[str], added: list[str], gone: list[ast.alias]) -> str:
-    old_text = source.segment(statement)
-    every = _ordered(names, added)
+def _render(
+    source: Source, statement: ImportStatement, staying: list[ast.alias], leaving: list[ast.alias], coming: list[str]
+) -> str:
+    """The statement with other names: in its own lines where it is spread over several, else in one."""
+    text = source.segment(statement)
+    names = [source.segment(alias) for alias in staying]
     if isinstance(statement, ast.Import):
         return "import " + ", ".join(names)
-    head = f"from {'.' * statement.level}{statement.module or ''} import "
     indent = source.indent_at(source.span(statement)[0])
-    if "(" in old_text and "\n" in old_text:
-        if not added and not any("#" in line for line in old_text.splitlines()):
-            lines = [f"{indent}    {name}," for name in every]
-            return head + "(\n" + "\n".join(lines) + f"\n{indent})"
-        return _edit_lines(source, statement, gone, added, indent)
-    line = head + ", ".join(every)
-    if len(indent) + len(line) <= 100:
+    if "\n" in text and ("#" in text or "(" in text) and len({alias.lineno for alias in statement.names}) > 1:
+        return _render_lines(source, statement, leaving, coming, indent)
+    head = f"from {'.' * statement.level}{statement.module or ''} import "
+    ordered = _ordered(names, coming)
+    line = head + ", ".join(ordered)
+    if len(indent) + len(line) <= _LONGEST_LINE or (not coming and "\n" not in text):
         return line
-    return head + "(\n" + "".join(f"{indent}    {name},\n" for name in every) + f"{indent})"
+    return head + "(\n" + "".join(f"{indent}    {name},\n" for name in ordered) + f"{indent})"
 
 
-def _edit_lines(source: Source, statement: ast.Import | ast.ImportFrom, gone: list[ast.alias], added: list[str], indent: str) -> str:
-    """A parenthesised import with comments: whole lines go and come, the others keep theirs."""
-    gone_lines = {alias.lineno for alias in gone}
-    kept_lines = {alias.lineno for alias in statement.names if alias not in gone}
-    lines: list[str] = []
-    first = statement.lineno
-    for number in range(first, (statement.end_lineno or first) + 1):
-        text = source.lines[number - 1].rstrip("\r\n")
-        if number in gone_lines and number not in kept_lines and number != first:
-            continue
-        if number in gone_lines:
-            for alias in gone:
-                if alias.lineno == number:
-                    segment = source.segment(alias)
-                    text = text.replace(f"{segment}, ", "").replace(f"{segment},", "").replace(f", {segment}", "")
-        lines.append(text)
-    closing = lines.pop()
-    inner = indent + "    "
-    lines.extend(f"{inner}{name}," for name in added)
-    lines.append(closing)
-    lines[0] = lines[0][source.span(statement)[0] - source.line_starts[first - 1] :]
-    return "\n".join(lines)
+def _render_lines(
+    source: Source, statement: ast.ImportFrom, leaving: list[ast.alias], coming: list[str], indent: str
+) -> str:
+    """A parenthesised import over several lines: whole lines go and come, the others keep their comments."""
+    start, end = source.span(statement)
+    pieces = list(source.text[start:end])
+    for alias in leaving:
+        first, last = source.span(alias)
+        first, last = first - start, last - start
+        after = "".join(pieces[last:])
+        comma = len(after) - len(after.lstrip())
+        if after.lstrip().startswith(","):
+            last += comma + 1
+        for position in range(first, last):
+            pieces[position] = ""
+    lines = "".join(pieces).split("\n")
+    emptied = {alias.lineno - statement.lineno for alias in leaving}
+    kept = [
+        line.rstrip(" \t")
+        for number, line in enumerate(lines)
+        if number not in emptied or number == 0 or line.partition("#")[0].strip()
+    ]
+    closing = kept.pop()
+    inner = kept[-1][: len(kept[-1]) - len(kept[-1].lstrip())] if len(kept) > 1 else indent + "    "
+    if coming and kept[-1].partition("#")[0].rstrip()[-1:] not in (",", "("):
+        kept[-1] += ","
+    existing = [line.strip().rstrip(",") for line in kept[1:]]
+    if existing == sorted(existing):
+        kept[1:] = [f"{inner}{name}," if name in coming else next(k for k in kept[1:] if k.strip().rstrip(",") == name)
+                    for name in sorted([*existing, *coming])]
+    else:
+        kept.extend(f"{inner}{name}," for name in coming)
+    return "\n".join([*kept, closing])
 
 
-def _ordered(names: list[str], added: list[str]) -> list[str]:
+def _ordered(names: list[str], coming: Sequence[str]) -> list[str]:
     """New names among the old: sorted where the old ones were, behind them otherwise."""
-    key = str.lower if names == sorted(names, key=str.lower) else None
-    if names == sorted(names):
-        return sorted({*names, *added})
-    if key is not None:
-        return sorted({*names, *added}, key=key)
-    return [*names, *(name for name in added if name not in names)]
+    added = [name for name in coming if name not in names]
+    for key in (None, str.lower):
+        if names == sorted(names, key=key):
+            return sorted([*names, *added], key=key)
+    return [*names, *added]
 
 
-def _additions(source: Source, wanted: dict[str, set[str]], place: ast.stmt | None) -> list[Edit]:
-    """New import lines, where the first changed import stood, else behind the last import of torch or of all."""
-    if not wanted:
-        return []
+def _lines(wanted: _Wanted) -> list[str]:
+    """Import statements for what is wanted, sorted by module."""
     lines: list[str] = []
-    for module in sorted(wanted):
-        names = sorted(wanted[module])
+    for module in sorted(wanted.modules):
+        names = sorted(wanted.modules[module])
+        if "" in names:
+            lines.append(f"import {module}")
+            names.remove("")
         if "as dist" in names:
-            lines.append("import torch.distributed as dist")
+            lines.append(f"import {module} as dist")
             names.remove("as dist")
         if names:
             line = f"from {module} import {', '.join(names)}"
-            if len(line) > 100:
+            if len(line) > _LONGEST_LINE:
                 line = f"from {module} import (\n" + "".join(f"    {name},\n" for name in names) + ")"
             lines.append(line)
+    return lines
+
+
+def _additions(source: Source, wanted: _Wanted, anchor: ast.stmt | None) -> list[Edit]:
+    """New import lines, where the first changed import stood, else behind the last import of torch or of all."""
+    lines = _lines(wanted)
+    if not lines:
+        return []
     text = "\n".join(lines) + "\n"
-    offset = source.line_starts[place.lineno - 1] if place is not None else _after_imports(source)
-    if offset == len(source.text) and source.text and not source.text.endswith("\n"):
+    offset = source.line_starts[anchor.lineno - 1] if anchor is not None else _after_imports(source)
+    if offset and source.text[offset - 1] not in "\r\n":
         text = "\n" + text
-    return [Edit(offset, offset, text, "imports of what the new code uses")]
+    return [Edit(offset, offset, text, _ADDED)]
 
 
 def _after_imports(source: Source) -> int:
-    last: ast.stmt | None = None
-    for statement in source.tree.body:
-        if isinstance(statement, (ast.Import, ast.ImportFrom)):
-            names = [a.name for a in statement.names] + [getattr(statement, "module", None) or ""]
-            if last is None or any(name.partition(".")[0] == "torch" for name in names) or not _is_torch(last):
-                last = statement
+    """Offset of the line after the last import of torch, of anything, or after the docstring."""
+    body = source.tree.body
+    imports = [statement for statement in body if isinstance(statement, (ast.Import, ast.ImportFrom))]
+    of_torch = [statement for statement in imports if _is_of_torch(statement)]
+    last: ast.stmt | None = (of_torch or imports or [None])[-1]
     if last is None:
-        body = source.tree.body
-        is_docstring = body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
-        if not is_docstring:
+        docstring = bool(body) and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
+        if not docstring:
             return source.line_starts[body[0].lineno - 1] if body else 0
         last = body[0]
     line = last.end_lineno or last.lineno
     return source.line_starts[line] if line < len(source.line_starts) else len(source.text)
 
 
-def _is_torch(statement: ast.stmt) -> bool:
-    names = [a.name for a in getattr(statement, "names", [])] + [getattr(statement, "module", None) or ""]
-    return any(name.partition(".")[0] == "torch" for name in names)
+def _is_of_torch(statement: ImportStatement) -> bool:
+    modules = [alias.name for alias in statement.names] if isinstance(statement, ast.Import) else [statement.module or ""]
+    return any(module.partition(".")[0] == "torch" for module in modules)

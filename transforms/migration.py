@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 from .findings import Level
 from .groups import Group, Groups, Wrap
-from .imports import spelling
 from .order import Order
 from .program import Program
 from .rule import Need, Outcome
 from .sites import Site, SiteFinder
+from .spelling import spelling
 from .values import Annotated, Derived, Instance, Opaque, Unknown, Wrapped
 from .view import FileView
 

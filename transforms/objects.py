@@ -27,6 +27,11 @@ from .values import (
 _DEEPEST_NAME = 8
 
 
+def is_anything(value: Value) -> bool:
+    """Whether a value stands for whatever the outside may pass; it has no attributes of its own."""
+    return isinstance(value, Unknown) and value.variable == NOTHING
+
+
 class Objects(Solver):
     """What reading or writing an attribute (or an element) of each kind of value means."""
 
@@ -81,13 +86,13 @@ class Objects(Solver):
             inner = self.field(value, "module")
             self.connect(inner if attribute == "module" else self.field(value, attribute), to)
             if attribute == "no_sync":
-                self.add_all(to, (self.identify(Derived("no_sync", value)),), base)
+                self.add_all(to, {self.identify(Derived("no_sync", value))}, base)
             elif attribute != "module":
                 self.load_later(inner, attribute, to)
+        elif is_anything(value):
+            self.add(to, value)
         elif isinstance(value, (Opaque, Optimizer, Annotated, Bound, Unknown)):
             self.connect(self.field(value, attribute), to)
-            if isinstance(value, Unknown):
-                self.add(to, value)
             self.load_derived(value, attribute, to)
 
     def load_derived(self, value: Value, attribute: str, to: int) -> None:
@@ -97,11 +102,11 @@ class Objects(Solver):
     def load_from_derived(self, value: Derived, attribute: str, to: int, base: int) -> None:
         kind = value.kind
         if attribute[0] == "[" or attribute in ("data", "values", "items", "keys"):
-            self.add_all(to, (self.identify(value),), base)
+            self.add_all(to, {self.identify(value)}, base)
         elif kind == "parameters" and attribute in ("grad", "main_grad"):
-            self.add_all(to, (self.identify(Derived("gradients", value.owner)),), base)
+            self.add_all(to, {self.identify(Derived("gradients", value.owner))}, base)
         elif kind == "modules" and attribute in ("weight", "bias"):
-            self.add_all(to, (self.identify(Derived("parameters", value.owner)),), base)
+            self.add_all(to, {self.identify(Derived("parameters", value.owner))}, base)
 
     def load_module(self, value: ModuleValue, attribute: str, to: int) -> None:
         exported = self.exported(value.file, attribute, set())
@@ -136,7 +141,7 @@ class Objects(Solver):
         elif isinstance(value, Wrapped) and attribute != "module":
             self.connect(origin, self.field(value, attribute))
             self.store_later(self.field(value, "module"), attribute, origin)
-        elif not isinstance(value, (External, Constant)):
+        elif not isinstance(value, (External, Constant)) and not is_anything(value):
             self.connect(origin, self.field(value, attribute))
             if attribute[0] == "[":
                 self.connect(origin, self.field(value, "[any]"))
@@ -162,7 +167,7 @@ class Objects(Solver):
     def bind(self, value: Value, to: int, receiver: Value, base: int) -> None:
         """A class member read off an object: functions become methods, properties are called."""
         if not isinstance(value, FunctionValue):
-            self.add_all(to, (self.identify(value),), base)
+            self.add_all(to, {self.identify(value)}, base)
             return
         function = self.files[value.file].functions[value.index]
         if function.binding == "static":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from .facts import FileFacts
@@ -79,21 +80,21 @@ class Program:
 
     def elements(self, values: Sequence[Value]) -> list[Value]:
         """The values and, for containers among them, all they hold at any depth."""
-        found: list[Value] = []
-        pending = list(values)
-        seen: set[Value] = set()
+        found: dict[Value, None] = {}
+        pending = deque(values)
         while pending:
-            value = pending.pop(0)
-            if value in seen:
-                continue
-            seen.add(value)
-            found.append(value)
-            if isinstance(value, Container):
-                for name in ("[any]", "[*]", "**", "[params]"):
-                    variable = self.flow.fields.get((self.flow.identify(value), name))
-                    if variable is not None:
-                        pending.extend(self.flow.values_of(variable))
-        return found
+            value = pending.popleft()
+            if value not in found:
+                found[value] = None
+                if isinstance(value, Container):
+                    pending.extend(self._inside(value))
+        return list(found)
+
+    def _inside(self, container: Container) -> list[Value]:
+        held: dict[Value, None] = {}
+        for name in ("[any]", "[*]", "**"):
+            held.update(dict.fromkeys(self.attribute(container, name)))
+        return list(held)
 
     def attribute(self, value: Value, name: str) -> list[Value]:
         """What an attribute of a value may hold."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from .facts import NOTHING, FileFacts
@@ -39,32 +39,44 @@ class Solver:
         self.fields: dict[tuple[int, str], int] = {}
         self.values: list[Value] = []
         self.ids: dict[Value, int] = {}
+        self.traced: set[int] = set()
         self.sources: dict[tuple[int, int], int] = {}
-        self.work: deque[tuple[int, set[int]]] = deque()
+        self.pending: dict[int, set[int]] = {}
+        """Values that arrived at a variable and have not flowed on yet."""
+        self.queue: deque[int] = deque()
 
     def identify(self, value: Value) -> int:
         number = self.ids.get(value)
         if number is None:
             number = self.ids[value] = len(self.values)
             self.values.append(value)
+            if isinstance(value, TRACED):
+                self.traced.add(number)
         return number
 
     def add(self, variable: int, value: Value) -> None:
-        self.add_all(variable, (self.identify(value),))
+        self.add_all(variable, {self.identify(value)})
 
-    def add_all(self, variable: int, values: Iterable[int], source: int = NOTHING) -> None:
+    def add_all(self, variable: int, values: set[int], source: int = NOTHING) -> None:
         held = self.points_to[variable]
         if held is None:
-            held = self.points_to[variable] = set()
-        new = set(values) - held
-        if not new:
-            return
-        held |= new
+            new = set(values)
+            self.points_to[variable] = set(values)
+        else:
+            new = values - held
+            if not new:
+                return
+            held |= new
         if source != NOTHING:
             for value in new:
-                if isinstance(self.values[value], TRACED):
+                if value in self.traced:
                     self.sources.setdefault((variable, value), source)
-        self.work.append((variable, new))
+        waiting = self.pending.get(variable)
+        if waiting is None:
+            self.pending[variable] = new
+            self.queue.append(variable)
+        else:
+            waiting |= new
 
     def connect(self, origin: int, to: int) -> None:
         """Lets all that ``origin`` holds, now and later, flow to ``to``."""

@@ -122,6 +122,7 @@ class Unknown:
     """Comes in from outside: a parameter that nothing in the repository passes."""
 
     variable: int
+    """The parameter if it may be a model, -1 for all others together."""
 
 
 Value = (
