@@ -23,8 +23,8 @@ def add_causes(comparison: Comparison) -> None:
 
 def _step(comparison: Comparison, name: str) -> float:
     """The first step at which a check failed; infinity if it did not fail."""
-    result = comparison.results[name]
-    if result.outcome != "fail":
+    result = comparison.results.get(name)
+    if result is None or result.outcome != "fail":
         return float("inf")
     return -1 if result.step is None else result.step
 
@@ -45,7 +45,7 @@ def causes_of_parameters(comparison: Comparison) -> Iterator[str]:
             "DistributedDataParallel and sync_module_states do: broadcast before sharding"
         )
         yield "initialisation or loading of weights was lost or comes at another point of the random sequence"
-    elif _step(comparison, "coverage") <= step and "coverage" in comparison.results:
+    elif _step(comparison, "coverage") <= step:
         yield "see coverage: the optimizer does not hold the parameters that are trained"
     elif _step(comparison, "gradients") > step:
         if _step(comparison, "clipping") <= step:
@@ -122,12 +122,12 @@ def causes_of_loss(comparison: Comparison) -> Iterator[str]:
     step = _step(comparison, "loss")
     if _initial_differs(comparison):
         yield "the weights differ before the first step (see parameters)"
-    elif _step(comparison, "gradients") == float("inf"):
-        yield "gradients and parameters are equal: only the reported loss differs (output_dtype of the policy, scaling)"
     elif min(_step(comparison, "gradients"), _step(comparison, "parameters"), _step(comparison, "coverage")) < step:
         yield "follows from an earlier difference (see the check with the first step)"
     elif _first_rank_equal(comparison, int(max(step, 0))):
         yield "rank 0's loss is equal, other ranks' are not: they see other data (sampler, seed) or other buffers"
+    elif _step(comparison, "gradients") == float("inf"):
+        yield "gradients and parameters are equal: only the reported loss differs (output_dtype of the policy, scaling)"
     else:
         factor = _loss_factor(comparison, int(max(step, 0)))
         micros = comparison.old.micros(int(max(step, 0)))
