@@ -6,19 +6,22 @@ keeps groups whole, and turns what remains into edits.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from .edits import Edit
+from .edits import Edit, apply_edits
 from .extract import Extractor
 from .facts import FileFacts
-from .findings import FileError, Finding
+from .findings import FileError, Finding, Level
 from .judge import Judgement, judge
 from .migration import Migration, Options
 from .patches import Patch, PatchConflict
 from .program import Program
 from .rewrite import rewrite
+from .sites import Site
 from .source import Source
+from .spelling import imported_symbols
 from .symbols import STRONG_TOKENS
 
 __all__ = ["STRONG_TOKENS", "Analysis", "Options", "analyse", "extract"]
@@ -45,9 +48,38 @@ def analyse(facts: Sequence[FileFacts], load: Callable[[str], Source], options: 
     migration = Migration.of(program, options)
     judgements = judge(migration)
     edits = resolve_conflicts(migration, judgements)
+    settle_imports(migration, judgements, edits)
     findings = [finding for judgement in judgements for finding in judgement.findings(migration)]
     findings.sort(key=lambda f: (f.file, f.line, f.column, f.rule))
     return Analysis(findings=findings, edits={path: e for path, e in edits.items() if e})
+
+
+def settle_imports(migration: Migration, judgements: list[Judgement], edits: dict[str, list[Edit]]) -> None:
+    """Says of every import of an old symbol whether it went, and of one that stays what still uses it."""
+    remaining: dict[str, set[str]] = {}
+    for judgement in judgements:
+        site = judgement.site
+        if site.role != "import" or judgement.level is not Level.SAFE:
+            continue
+        path = site.view.path
+        if path not in remaining:
+            tree = ast.parse(apply_edits(site.view.source, edits.get(path, [])))
+            remaining[path] = {symbol for symbol, _ in imported_symbols(tree)}
+        if site.symbol not in remaining[path]:
+            continue
+        user = next((j for j in judgements if uses(j, site) and not j.applied), None)
+        if user is not None:
+            judgement.hold(f"still used at line {user.site.view.line(user.site.node)}")
+            judgement.held_by = user.held_by
+        else:
+            judgement.level = Level.OK
+            judgement.outcome.message = "stays: what uses it is right as it is"
+
+
+def uses(judgement: Judgement, imported: Site) -> bool:
+    """Whether a site uses the symbol that an import of the same file brings."""
+    site = judgement.site
+    return site.view is imported.view and site.role != "import" and f"{site.symbol}.".startswith(f"{imported.symbol}.")
 
 
 def resolve_conflicts(migration: Migration, judgements: list[Judgement]) -> dict[str, list[Edit]]:

@@ -10,6 +10,7 @@ from .imports import mend_imports, used_names
 from .migration import Migration
 from .patches import Patch, flatten
 from .rule import Need
+from .spelling import all_imports
 from .view import FileView
 
 
@@ -81,7 +82,8 @@ def _exported(migration: Migration, edits: Mapping[str, list[Edit]]) -> dict[str
             path = program.files[index].path
             view = program.view(path)
             still_used[index] = used_names(ast.parse(apply_edits(view.source, edits.get(path, []))))
-        return name in still_used[index]
+        aliases = [a for s in all_imports(program.view(program.files[index].path)) for a in s.names if a.name == name]
+        return any((alias.asname or name) in still_used[index] for alias in aliases)
 
     exported: dict[str, set[str]] = {}
     old = {path: old_import_names(migration, path) for path in migration.sites}

@@ -75,3 +75,14 @@ def _taken(view: FileView) -> set[str]:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
         or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     }
+
+
+def imported_symbols(tree: ast.Module) -> list[tuple[str, str]]:
+    """(canonical symbol, bound name) of everything that a module imports by absolute name."""
+    found: list[tuple[str, str]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.extend((canonical(a.name), a.asname or a.name.partition(".")[0]) for a in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.extend((canonical(f"{node.module}.{a.name}"), a.asname or a.name) for a in node.names)
+    return found
