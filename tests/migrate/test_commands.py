@@ -69,7 +69,7 @@ def test_exit_codes(command: Command, tmp_path: Path, files: dict[str, str], cod
 )
 def test_usage_errors(command: Command, tmp_path: Path, arguments: list[str]) -> None:
     write(tmp_path, a=SAFE)
-    code, out, err = command(*arguments)
+    code, _, err = command(*arguments)
     assert code == 64
     assert err.startswith("to-fsdp2: ")
     assert "Traceback" not in err
@@ -123,8 +123,13 @@ def test_help_documents_the_exit_codes(command: Command, name: str) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["a.py", "--format", "json"], ["--format", "json", "a.py"], ["--format=json", "--", "a.py"], ["b.py", "--format", "json", "a.py"]],
-)  # fmt: skip
+    [
+        ["a.py", "--format", "json"],
+        ["--format", "json", "a.py"],
+        ["--format=json", "--", "a.py"],
+        ["b.py", "--format", "json", "a.py"],
+    ],
+)
 def test_options_in_any_order(command: Command, tmp_path: Path, arguments: list[str]) -> None:
     write(tmp_path, a=SAFE, b="import a\n")
     code, out, _ = command("scan", *arguments)
@@ -214,7 +219,7 @@ def test_a_broken_repository_is_refused(command: Command, tmp_path: Path) -> Non
 def test_a_read_only_file_stops_all_writing(command: Command, tmp_path: Path) -> None:
     write(tmp_path, a=SAFE, b="import a\n" + SAFE)
     (tmp_path / "b.py").chmod(0o444)
-    code, out, err = command("apply")
+    code, out, _ = command("apply")
     assert code == 2
     assert b"b.py  is read-only; nothing was written" in out
     assert (tmp_path / "a.py").read_text() == SAFE
