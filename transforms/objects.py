@@ -28,7 +28,10 @@ _DEEPEST_NAME = 8
 
 
 def is_anything(value: Value) -> bool:
-    """Whether a value stands for whatever the outside may pass; it has no attributes of its own."""
+    """Whether a value stands for whatever the outside may pass.
+
+    Its attributes are shared by name: what is stored on one unknown object may be read off another.
+    """
     return isinstance(value, Unknown) and value.variable == NOTHING
 
 
@@ -91,6 +94,8 @@ class Objects(Solver):
                 self.load_later(inner, attribute, to)
         elif is_anything(value):
             self.add(to, value)
+            if attribute[0] != "[":
+                self.connect(self.field(value, attribute), to)
         elif isinstance(value, (Opaque, Optimizer, Annotated, Bound, Unknown)):
             self.connect(self.field(value, attribute), to)
             self.load_derived(value, attribute, to)
@@ -141,7 +146,7 @@ class Objects(Solver):
         elif isinstance(value, Wrapped) and attribute != "module":
             self.connect(origin, self.field(value, attribute))
             self.store_later(self.field(value, "module"), attribute, origin)
-        elif not isinstance(value, (External, Constant)) and not is_anything(value):
+        elif not isinstance(value, (External, Constant)) and not (is_anything(value) and attribute[0] == "["):
             self.connect(origin, self.field(value, attribute))
             if attribute[0] == "[":
                 self.connect(origin, self.field(value, "[any]"))

@@ -55,8 +55,9 @@ class Site:
     """One place. ``node`` is what a finding points at; ``role`` says in what way the symbol is used there.
 
     Roles: ``import``, ``call``, ``keyword``, ``isinstance``, ``annotation``, ``base``, ``reference`` (any other
-    mention of a symbol), ``use`` (of an attribute of a value that is or may be wrapped), ``hazard`` (found by a
-    rule of its own).
+    mention of a symbol), ``use`` (of an attribute of a value that is or may be wrapped), ``dynamic`` (such a use
+    through ``getattr`` and its kin; the symbol is ``builtins.getattr.module``, say), ``hazard`` (found by a rule
+    of its own).
     """
 
     view: FileView
@@ -106,6 +107,8 @@ class SiteFinder:
                 yield from self._imports(node)
             elif isinstance(node, (ast.Name, ast.Attribute)):
                 yield from self._reference(node)
+            elif isinstance(node, ast.Call) and len(node.args) >= 2:
+                yield from self._dynamic(node)
 
     def _imports(self, node: ast.Import | ast.ImportFrom) -> Iterator[Site]:
         for alias in node.names:
@@ -244,6 +247,20 @@ class SiteFinder:
             owner = FSDP1 if name in _FSDP1_ONLY else DDP
             yield Site(self.view, node, f"{owner}.{name}", "use", group, values, call)
 
+    def _dynamic(self, node: ast.Call) -> Iterator[Site]:
+        """``getattr(model, "module")`` and its kin, by the name in quotes."""
+        function, key = self.view.external(node.func), node.args[1]
+        if function not in _DYNAMIC or not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+            return
+        if key.value not in MEMBERS and key.value not in UNIQUE_MEMBERS:
+            return
+        values = tuple(v for v in self.view.values(node.args[0]) if not isinstance(v, Constant))
+        group = self.groups.of(values)
+        wrapped = any(isinstance(v, (Wrapped, Annotated)) for v in values)
+        unknown = key.value in UNIQUE_MEMBERS and not any(isinstance(v, External) for v in values)
+        if wrapped or unknown or (group is not None and key.value == "module"):
+            yield Site(self.view, node, f"{function}.{key.value}", "dynamic", group, values, node)
+
     def _is_own_method(self, values: tuple[Value, ...], name: str) -> bool:
         """Whether the repository defines this method itself on all that the receiver may be."""
         return all(isinstance(v, Instance) and self.view.program.flow.has_member(v.cls, name) for v in values)
@@ -262,6 +279,8 @@ class SiteFinder:
                 return False
         return not (isinstance(node.value, ast.Call) and self.view.external(node.value.func) == "builtins.super")
 
+
+_DYNAMIC = frozenset({"builtins.getattr", "builtins.hasattr", "builtins.setattr", "builtins.delattr"})
 
 _ENUMS = frozenset(
     f"torch.distributed.fsdp.{name}"
