@@ -22,7 +22,7 @@ def rules(rule_id: RuleId = None) -> int:
     chosen = [rule for rule in all_rules() if rule.id.startswith(rule_id or "")]
     if not chosen:
         raise UserError(f"no rule is called {rule_id!r}; `to-fsdp2 rules` lists them")
-    if len(chosen) == 1:
+    if rule_id and len(chosen) == 1:
         _explain(chosen[0], console)
     else:
         for rule in chosen:
