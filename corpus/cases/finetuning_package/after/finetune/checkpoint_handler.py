@@ -76,10 +76,7 @@ def load_model_and_optimizer_sharded(model, optim, rank, cfg):
     set_model_state_dict(model, checkpoint["model"])
 
     optim_state = {"optim": get_optimizer_state_dict(model, optim)}
-    dist_cp.load(
-        optim_state,
-        storage_reader=reader,
-    )
+    dist_cp.load(optim_state, storage_reader=reader)
     set_optimizer_state_dict(model, optim, optim_state["optim"])
 
     if rank == 0:
