@@ -93,6 +93,7 @@ def _render_old(source: Source, part: Old, owner: Patch, patches: Sequence[Patch
         and part.start <= other.start
         and other.end <= part.end
         and (other.start, other.end) != (owner.start, owner.end)
+        and not _belongs_to_next_line(source, part, other)
     ]
     pieces: list[str] = []
     reached = part.start
@@ -104,7 +105,15 @@ def _render_old(source: Source, part: Old, owner: Patch, patches: Sequence[Patch
     text = "".join(pieces)
     if part.indent is None:
         return text
-    return reindent(text, source.indent_at(part.start), part.indent)
+    before = source.indent_at(part.start)
+    if part.start in source.line_starts:
+        return reindent("\n" + text, before, part.indent)[1:]  # whole lines: the first moves like the others
+    return reindent(text, before, part.indent)
+
+
+def _belongs_to_next_line(source: Source, part: Old, other: Patch) -> bool:
+    """Whether an insertion at the end of whole lines is one before the line that follows them."""
+    return other.start == other.end == part.end and source.text[part.end - 1 : part.end] == "\n"
 
 
 def reindent(text: str, before: str, after: str) -> str:

@@ -131,12 +131,17 @@ class FileView:
         return Patch(self.path, start, start, (parts,) if isinstance(parts, str) else tuple(parts), why)
 
     def insert_after(self, statement: ast.stmt, parts: str | Sequence[Part], why: str) -> Patch:
-        """Inserts whole lines after the last line of a statement."""
+        """Inserts whole lines after the last line of a statement; the parts hold indentation and newlines.
+
+        The place is before that line's own newline, so that it is never also the place before the next statement.
+        """
         end = self.line_end(statement)
-        texts = (parts,) if isinstance(parts, str) else tuple(parts)
-        if not self.source.text[:end].endswith(("\n", "\r")):
-            texts = ("\n", *texts)
-        return Patch(self.path, end, end, texts, why)
+        while end and self.source.text[end - 1] in "\r\n":
+            end -= 1
+        texts = [parts] if isinstance(parts, str) else list(parts)
+        if texts and isinstance(texts[-1], str):
+            texts[-1] = texts[-1].removesuffix("\n")
+        return Patch(self.path, end, end, ("\n", *texts), why)
 
     def delete(self, statement: ast.stmt, why: str) -> Patch:
         """Removes a statement with its lines; the caller sees to it that its block does not become empty."""

@@ -1,0 +1,99 @@
+"""Where forward and backward passes run: in statements, and in the functions of the repository that they call."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from .groups import Group
+from .migration import Migration
+from .values import Derived, Wrapped
+from .view import FileView
+
+FORWARD, BACKWARD = "forward", "backward"
+_BACKWARD_NAMES = frozenset({"backward", "manual_backward", "training_backward", "_backward"})
+_DEEPEST = 8
+
+
+def passes_in(migration: Migration, view: FileView, nodes: Iterable[ast.AST], group: Group | None) -> frozenset[str]:
+    """``forward`` of a model of the group and ``backward`` of anything, as far as statements run them."""
+    found: set[str] = set()
+    _collect(migration, view, nodes, group, found, set(), 0)
+    return frozenset(found)
+
+
+def _collect(
+    migration: Migration,
+    view: FileView,
+    nodes: Iterable[ast.AST],
+    group: Group | None,
+    found: set[str],
+    seen: set[object],
+    depth: int,
+) -> None:
+    for call in calls_in(nodes):
+        name = called_name(call)
+        if name in _BACKWARD_NAMES:
+            found.add(BACKWARD)
+        if is_model(view, call.func, group) or (
+            name == "forward" and isinstance(call.func, ast.Attribute) and is_model(view, call.func.value, group)
+        ):
+            found.add(FORWARD)
+            continue
+        if depth >= _DEEPEST:
+            continue
+        for callee in migration.program.callees(view, call):
+            if callee not in seen:
+                seen.add(callee)
+                inner, node = migration.program.function_node(callee)
+                body = [node.body] if isinstance(node, ast.Lambda) else getattr(node, "body", [])
+                _collect(migration, inner, body, group, found, seen, depth + 1)
+
+
+def is_model(view: FileView, node: ast.expr, group: Group | None) -> bool:
+    """Whether an expression is surely a wrapped model (of the group, if one is given) at least on some path."""
+    for value in view.values(node):
+        if isinstance(value, Wrapped) and (group is None or any(wrap.value == value for wrap in group.wraps)):
+            return True
+    return False
+
+
+def calls_in(nodes: Iterable[ast.AST]) -> Iterator[ast.Call]:
+    """The calls that statements make themselves, in no particular order; bodies of nested functions left out."""
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            continue
+        if isinstance(node, ast.Call):
+            yield node
+        pending.extend(ast.iter_child_nodes(node))
+
+
+def called_name(call: ast.Call) -> str:
+    """Last component of what is called."""
+    function = call.func
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def leaves_early(body: Iterable[ast.stmt]) -> bool:
+    """Whether control may leave a block before its end by a statement of its own."""
+    return any(_leaves(statement, in_loop=False) for statement in body)
+
+
+def _leaves(node: ast.AST, in_loop: bool) -> bool:
+    if isinstance(node, (ast.Return, ast.Raise, ast.Yield, ast.YieldFrom, ast.Await)):
+        return True
+    if isinstance(node, (ast.Break, ast.Continue)):
+        return not in_loop
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+        return False
+    inside = in_loop or isinstance(node, (ast.For, ast.AsyncFor, ast.While))
+    return any(_leaves(child, inside) for child in ast.iter_child_nodes(node))
+
+
+def holds_no_sync(view: FileView, node: ast.AST) -> bool:
+    """Whether an expression may be a ``no_sync`` context (or the method that gives one)."""
+    return any(isinstance(value, Derived) and value.kind == "no_sync" for value in view.values(node))
