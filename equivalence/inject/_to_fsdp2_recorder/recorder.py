@@ -26,7 +26,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from . import checkpoints, clipping, losses, scalers
 from .collectives import traffic
 from .executed_lines import ExecutedLines
-from .imported_modules import imported_modules
+from .imported_modules import ImportedModules
 from .journal import Journal, uncaught_error
 from .memory import SavedForBackward, peaks
 from .optimizers import OptimizerRecord
@@ -82,6 +82,7 @@ class Recorder:
         self.call_started = 0.0
         self._groups = groups
         self._applied = applied
+        self._modules = ImportedModules()
         self._lines = lines
         self._losses: list[dict[str, Any]] = []
         self._created: list[weakref.ref[Optimizer]] = []
@@ -168,7 +169,8 @@ class Recorder:
             if optimizer is None:
                 continue
             common = sum(id(p) in parameters for group in optimizer.param_groups for p in group["params"])
-            if common and (best is None or common > best[0]):
+            # Of two that hold the same parameters, the later one is more likely to be used.
+            if common and (best is None or common >= best[0]):
                 best = common, optimizer
         return best[1] if best else None
 
@@ -279,7 +281,7 @@ class Recorder:
                 self.journal.write("loss", value=None, shape=list(tensor.shape), **fields)
 
     def _write_modules(self) -> None:
-        self.journal.write("modules", **imported_modules())
+        self.journal.write("modules", **self._modules.as_fields())
         if self._lines is not None:
             self.journal.write("lines", files=self._lines.as_fields())
 

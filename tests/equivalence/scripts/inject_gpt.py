@@ -130,9 +130,9 @@ def main() -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(7)
     model: nn.Module = GPT(options.frozen)
-    early = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    early = torch.optim.AdamW(model.parameters(), lr=3e-3) if options.early_optimizer else None
     model = wrapped(model, options)
-    optimizer = early if options.early_optimizer else torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = early or torch.optim.AdamW(model.parameters(), lr=3e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=options.precision == "fp16")
     low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(options.precision)
     cast = torch.autocast("cpu", low) if low and options.autocast else contextlib.nullcontext()
