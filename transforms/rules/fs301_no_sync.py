@@ -7,7 +7,7 @@ import ast
 from ..dedent import can_unwrap, unwrapped
 from ..findings import Level
 from ..gradient_sync import WHY, as_helper, in_try, switch, without_item
-from ..guards import negated, only_where_sharded
+from ..conditions import negated, only_where_sharded
 from ..migration import Migration
 from ..passes import BACKWARD, FORWARD, called_name, calls_in, holds_no_sync, leaves_early, passes_in
 from ..patches import Part
