@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from .groups import Group
 from .migration import Migration
+from .symbols import canonical
 from .values import Derived, Wrapped
 from .view import FileView
 
@@ -76,6 +77,15 @@ def called_name(call: ast.Call) -> str:
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
+
+
+def outside_name(view: FileView, node: ast.expr) -> str | None:
+    """The canonical name of the outside symbol that an expression names, also where it stands to be called."""
+    name = view.external(node)
+    if name is None and isinstance(node, ast.Attribute):
+        owner = outside_name(view, node.value)
+        name = canonical(f"{owner}.{node.attr}") if owner else None
+    return name
 
 
 def leaves_early(body: Iterable[ast.stmt]) -> bool:

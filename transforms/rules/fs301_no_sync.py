@@ -9,7 +9,7 @@ from ..findings import Level
 from ..gradient_sync import WHY, as_helper, in_try, switch, without_item
 from ..conditions import negated, only_where_sharded
 from ..migration import Migration
-from ..passes import BACKWARD, FORWARD, called_name, calls_in, holds_no_sync, leaves_early, passes_in
+from ..passes import BACKWARD, FORWARD, called_name, calls_in, holds_no_sync, leaves_early, outside_name, passes_in
 from ..patches import Part
 from ..rule import Example, Outcome, Rule
 from ..scopes import dotted_path
@@ -55,7 +55,7 @@ def _other_arm(choice: ast.IfExp, expression: ast.expr) -> ast.expr:
 def _is_null(view: FileView, node: ast.expr) -> bool:
     """``nullcontext()``, ``nullcontext`` or a function that gives one."""
     named = node.func if isinstance(node, ast.Call) else node
-    return view.external(named) in _NULL and not (isinstance(node, ast.Call) and node.args)
+    return outside_name(view, named) in _NULL and not (isinstance(node, ast.Call) and node.args)
 
 
 def _condition(view: FileView, choice: ast.IfExp, expression: ast.expr) -> tuple[Part, ...]:

@@ -1,0 +1,105 @@
+"""``require_backward_grad_sync``: the flag behind ``no_sync``, set or read by hand."""
+
+from __future__ import annotations
+
+import ast
+
+from ..findings import Level
+from ..gradient_sync import WHY, switch
+from ..conditions import only_where_sharded
+from ..migration import Migration
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+from ..view import FileView
+
+_ADVICE = "Keep the condition in a variable of your own: FSDP2 has no public way to ask for the switch."
+
+
+def check(site: Site, migration: Migration) -> Outcome:
+    """A store becomes a call; a read is right only where it saves the value for a later store."""
+    view, node = site.view, site.node
+    if not migration.groups.all:
+        return Outcome(Level.MANUAL, "nothing in this code wraps the model", _ADVICE)
+    if not isinstance(node, ast.Attribute):
+        return Outcome(Level.MANUAL, "the flag is not used on a model", _ADVICE, holds=True)
+    if isinstance(node.ctx, ast.Load):
+        return _read(site)
+    parent = view.parents[node]
+    if isinstance(parent, ast.Assign) and parent.targets == [node]:
+        outcome = Outcome(Level.SAFE, "setting the flag becomes a call of set_requires_gradient_sync")
+        value = parent.value
+        call = switch(view.keep(node.value), (view.keep(value),))
+        parts = only_where_sharded(site, migration, outcome, call, view.indent(parent))
+        outcome.patches.append(view.replace(parent, parts, WHY))
+        return outcome
+    return Outcome(
+        Level.MANUAL,
+        "the flag is set together with other things",
+        "Call model.set_requires_gradient_sync(…) in a statement of its own.",
+        holds=True,
+    )
+
+
+def _read(site: Site) -> Outcome:
+    view, node = site.view, site.node
+    if _is_saved(view, node):
+        outcome = Outcome(
+            Level.REVIEW,
+            "the saved flag becomes True, what it is wherever gradients are not being accumulated already",
+        )
+        outcome.patches.append(view.replace(node, "True", WHY))
+        return outcome
+    return Outcome(
+        Level.MANUAL,
+        "the flag is read, and an FSDP2 module does not have it",
+        _ADVICE,
+        holds=True,
+    )
+
+
+def _is_saved(view: FileView, node: ast.AST) -> bool:
+    """Whether a value is only put away for a later store: appended to a list, or assigned to a name for it."""
+    parent = view.parents[node]
+    if isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name):
+        name = parent.targets[0].id
+        scope = view.function(node) or view.tree
+        loads = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
+        return bool(loads) and all(_is_stored_back(view, load) for load in loads)
+    if not isinstance(parent, ast.Call) or node not in parent.args:
+        return False
+    return isinstance(parent.func, ast.Attribute) and parent.func.attr == "append"
+
+
+def _is_stored_back(view: FileView, load: ast.AST) -> bool:
+    parent = view.parents[load]
+    return isinstance(parent, ast.Assign) and all(
+        isinstance(target, ast.Attribute) and target.attr == "require_backward_grad_sync" for target in parent.targets
+    )
+
+
+_WRAP = "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(build())\n"
+_SHARD = "import torch\nfrom torch.distributed.fsdp import fully_shard\n\nmodel = build()\nfully_shard(model)\n"
+
+RULE = Rule(
+    id="FS302",
+    title="require_backward_grad_sync becomes set_requires_gradient_sync",
+    why=(
+        "On an FSDP2 module the assignment succeeds and does nothing: every micro-batch communicates, which costs the "
+        "accumulation factor in traffic and raises no error."
+    ),
+    symbols=(
+        "torch.nn.parallel.DistributedDataParallel.require_backward_grad_sync",
+        "torch.distributed.fsdp.FullyShardedDataParallel.require_backward_grad_sync",
+    ),
+    roles=("use",),
+    check=check,
+    proof=("nanogpt_ddp",),
+    examples=(
+        Example(
+            _WRAP + "for i, x in enumerate(batch):\n    model.require_backward_grad_sync = i == len(batch) - 1\n"
+            "    model(x).backward()\n",
+            _SHARD + "for i, x in enumerate(batch):\n    model.set_requires_gradient_sync(i == len(batch) - 1)\n"
+            "    model(x).backward()\n",
+        ),
+    ),
+)
