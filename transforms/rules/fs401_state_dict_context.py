@@ -1,0 +1,124 @@
+"""``with FSDP.state_dict_type(…):`` goes; the helpers of DCP take the kind of state dict as an option."""
+
+from __future__ import annotations
+
+import ast
+
+from ..dedent import can_unwrap, unwrapped
+from ..findings import Level
+from ..migration import Migration
+from ..patches import Patch
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+from ..state_contexts import is_context_call, read_context
+from ..symbols import FSDP1
+
+_WHY = "FSDP2 has no state_dict_type: what kind of state dict is meant is said where it is taken or loaded."
+
+
+def check(site: Site, migration: Migration) -> Outcome:
+    """Removes a context; its body moves out."""
+    view, call = site.view, site.call
+    if site.role == "keyword":
+        return Outcome(Level.SAFE, "part of its call", silent=True)
+    if call is None or not is_context_call(view, call):
+        return Outcome(
+            Level.MANUAL,
+            "state_dict_type is handed on instead of being called here",
+            "Take the state with get_model_state_dict(model, options=StateDictOptions(…)) where it is needed.",
+            holds=True,
+        )
+    context = read_context(migration, view, call)
+    if context.kind in ("local", "unknown"):
+        return Outcome(Level.MANUAL, _PROBLEM[context.kind], _ADVICE[context.kind], holds=True)
+    outcome = Outcome(Level.SAFE, "the context goes: the helpers of DCP get the kind of state dict as options")
+    parent = view.parents[call]
+    statement = view.statement(call)
+    if isinstance(parent, ast.withitem) and isinstance(statement, (ast.With, ast.AsyncWith)):
+        if parent.optional_vars is None and len(statement.items) > 1:
+            position = statement.items.index(parent)
+            neighbour = statement.items[position - 1 if position else 1].context_expr
+            start, end = view.source.span(call)
+            if position:
+                start = view.source.span(statement.items[position - 1].optional_vars or neighbour)[1]
+            else:
+                end = view.source.span(neighbour)[0]
+            outcome.patches.append(Patch(view.path, start, end, (), _WHY))
+            return outcome
+        if parent.optional_vars is None and can_unwrap(view, statement):
+            outcome.patches.append(unwrapped(view, statement, _WHY))
+            return outcome
+    name = migration.use(outcome, view, "contextlib.nullcontext", call)
+    outcome.patches.append(view.replace(call, f"{name}()", _WHY))
+    return outcome
+
+
+_PROBLEM = {
+    "local": "LOCAL_STATE_DICT is FSDP1's own flat format, which FSDP2 cannot write or read",
+    "unknown": "the kind of state dict is only known at run time",
+}
+_ADVICE = {
+    "local": "Save sharded state instead: dcp.save(get_model_state_dict(model), …) and dcp.load. Load old files with "
+    "the old program once and save them with dcp.save.",
+    "unknown": "Choose the options where the kind is chosen: StateDictOptions(full_state_dict=True, cpu_offload=True) "
+    "or StateDictOptions(), and call get_model_state_dict(model, options=options).",
+}
+
+RULE = Rule(
+    id="FS401",
+    title="state_dict_type contexts",
+    why=_WHY,
+    symbols=(f"{FSDP1}.state_dict_type", f"{FSDP1}.state_dict_type(*"),
+    roles=("call", "keyword", "use"),
+    check=check,
+    sources=("https://docs.pytorch.org/docs/stable/distributed.checkpoint.html",),
+    examples=(
+        Example(
+            before="""\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType, FullStateDictConfig
+
+
+def save(model: FSDP, rank):
+    config = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, config):
+        state = model.state_dict()
+    if rank == 0:
+        torch.save(state, "model.pt")
+""",
+            after="""\
+import torch
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import FSDPModule
+
+
+def save(model: FSDPModule, rank):
+    config = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    state = get_model_state_dict(model, options=config)
+    if rank == 0:
+        torch.save(state, "model.pt")
+""",
+        ),
+        Example(
+            before="""\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+
+def save(model: FSDP, path):
+    with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT):
+        return model.state_dict()
+""",
+            after="""\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+
+def save(model: FSDP, path):
+    with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT):
+        return model.state_dict()
+""",
+            level=Level.MANUAL,
+            note="flat shards exist in FSDP1 only",
+        ),
+    ),
+    proof=("finetuning_package", "full_optimizer_resume", "trainer_class"),
+)

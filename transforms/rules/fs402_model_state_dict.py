@@ -1,0 +1,101 @@
+"""``model.state_dict()`` of a wrapped or sharded model."""
+
+from __future__ import annotations
+
+import ast
+
+from ..findings import Level
+from ..migration import Migration
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+from ..state_reads import before_wrap, plan_of, read_of, write_read
+from ..symbols import DDP, FSDP1
+
+
+def check(site: Site, migration: Migration) -> Outcome:
+    """A read of model state becomes get_model_state_dict, gathered on all ranks."""
+    if before_wrap(migration, site):
+        return Outcome(Level.OK, "taken before the model is sharded")
+    read = read_of(migration, site.call) if site.call is not None else None
+    if read is None:
+        return Outcome(
+            Level.MANUAL,
+            "state_dict is handed on as a function; called later, it would give this rank's shards only",
+            "Hand on a function that calls get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)).",
+            holds=True,
+        )
+    if _only_names(site, read.prefixed):
+        return Outcome(Level.OK, "only the names are used, and they stay")
+    plan = plan_of(migration, read)
+    if plan.problem:
+        return Outcome(Level.MANUAL, plan.problem, plan.advice, holds=True)
+    message = "the full state dict is gathered from the shards" if plan.options.full else "the sharded state dict"
+    if plan.guard is not None:
+        message += ", on all ranks in front of the rank guard"
+    if read.prefixed:
+        message += "; the keys keep DDP's module. prefix"
+    outcome = Outcome(Level.SAFE, message)
+    write_read(migration, read, plan, outcome)
+    if plan.notes:
+        outcome.level = Level.REVIEW
+        outcome.message = "; ".join([message, *plan.notes])
+    return outcome
+
+
+def _only_names(site: Site, prefixed: bool) -> bool:
+    """``model.state_dict().keys()``: a sharded state dict has the same names."""
+    if prefixed or site.call is None:
+        return False
+    parent = site.view.parents[site.call]
+    if isinstance(parent, ast.Attribute) and parent.attr == "keys":
+        return True
+    if isinstance(parent, ast.Call) and site.view.external(parent.func) == "builtins.len":
+        return True
+    return isinstance(parent, ast.Compare) and any(isinstance(o, (ast.In, ast.NotIn)) for o in parent.ops)
+
+
+RULE = Rule(
+    id="FS402",
+    title="Model state dicts",
+    why=(
+        "Under FSDP2 model.state_dict() holds this rank's shards and involves no communication: torch.save on rank 0 "
+        "writes a fraction of the model and raises nothing. get_model_state_dict gathers the whole, and all ranks have "
+        "to call it; with cpu_offload=True rank 0 alone receives it."
+    ),
+    symbols=(f"{FSDP1}.state_dict", f"{DDP}.state_dict", "torch.nn.Module.state_dict"),
+    roles=("use",),
+    check=check,
+    sources=(
+        "https://docs.pytorch.org/docs/stable/distributed.checkpoint.html#torch.distributed.checkpoint.state_dict.get_model_state_dict",
+    ),
+    examples=(
+        Example(
+            before="""\
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def save(model: DDP, rank, step):
+    if step % 100 == 0 and rank == 0:
+        torch.save(model.state_dict(), "model.pt")
+""",
+            after="""\
+import torch
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import FSDPModule
+
+
+def save(model: FSDPModule, rank, step):
+    if step % 100 == 0:
+        model_state_dict = {
+            f"module.{name}": tensor for name, tensor in get_model_state_dict(
+                model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+            ).items()
+        }
+    if step % 100 == 0 and rank == 0:
+        torch.save(model_state_dict, "model.pt")
+""",
+        ),
+    ),
+    proof=("nanogpt_ddp", "finetuning_package", "trainer_class"),
+)
