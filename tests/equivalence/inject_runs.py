@@ -38,8 +38,14 @@ def torchrun(
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), str(SCRIPTS / script)]
     variables = {"TO_FSDP2_MODE": mode, "TO_FSDP2_RECORD_LEVEL": "full", **variables}
     done = launch([*command, *arguments], record, **variables)
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.returncode == 0, _tail(done.stderr)
     return read(record, ranks)
+
+
+def _tail(errors: str) -> str:
+    """What the ranks wrote, without the launcher's own report."""
+    lines = errors.splitlines()
+    return "\n".join([line for line in lines if line.startswith("[rank")][-40:] or lines[-40:])
 
 
 def read(record: Path, ranks: int) -> list[list[Event]]:

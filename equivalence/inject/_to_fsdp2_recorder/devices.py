@@ -73,7 +73,7 @@ def _install_constructors(devices: DeviceMap) -> None:
         wrap(torch.Tensor, name, redirect)
     wrap(DeviceContext, "__init__", lambda original: lambda self, device: original(self, devices(device)))
 
-    class GeneratorType(type):
+    class GeneratorType(type(torch._C.Generator)):
         def __instancecheck__(cls, instance: Any) -> bool:
             return isinstance(instance, torch._C.Generator)
 

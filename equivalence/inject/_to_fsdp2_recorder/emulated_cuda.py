@@ -89,6 +89,9 @@ class Stream:
     def query(self) -> bool:
         return True
 
+    def is_capturing(self) -> bool:
+        return False
+
     def __enter__(self) -> Stream:
         return self
 
@@ -117,10 +120,11 @@ class _Current:
 def _emulate(count: int) -> None:
     cuda: Any = torch.cuda
     current = _Current(count)
-    for name in _DO_NOTHING:
-        setattr(cuda, name, _always(None))
-    for name in _ZERO:
-        setattr(cuda, name, _always(0))
+    for namespace in (cuda, getattr(torch, "accelerator", None)):
+        for names, value in ((_DO_NOTHING, None), (_ZERO, 0)):
+            for name in names:
+                if hasattr(namespace, name):
+                    setattr(namespace, name, _always(value))
     for name in _TENSOR_TYPES:
         setattr(cuda, name, getattr(torch, name))
     _emulate_devices(cuda, current)
@@ -159,6 +163,7 @@ def _emulate_streams(cuda: Any) -> None:
     cuda.current_stream = _always(stream)
     cuda.default_stream = _always(stream)
     cuda.stream = lambda stream: contextlib.nullcontext()
+    cuda.is_current_stream_capturing = _always(False)
     for name in ("range_push", "range_pop", "mark"):
         setattr(cuda.nvtx, name, _always(None))
     cuda.nvtx.range = lambda *args, **kwargs: contextlib.nullcontext()
@@ -186,7 +191,9 @@ def _emulate_accelerator(current: _Current) -> None:
     accelerator.is_available = _always(True)
     accelerator.current_accelerator = _always(torch.device("cuda"))
     accelerator.device_count = _always(current.count)
-    accelerator.synchronize = _always(None)
+    accelerator.current_stream = _always(Stream())
+    accelerator.get_memory_info = _always((_MEMORY, _MEMORY))
+    accelerator.memory_stats = torch.cuda.memory_stats
     for name in ("current_device_index", "current_device_idx"):
         setattr(accelerator, name, lambda: current.index)
     for name in ("set_device_index", "set_device_idx"):

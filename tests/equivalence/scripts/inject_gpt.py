@@ -53,7 +53,7 @@ class GPT(nn.Module):
 
 
 def wrapped(model: nn.Module, options: argparse.Namespace) -> nn.Module:
-    low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(options.precision)
+    low = None if options.autocast else {"bf16": torch.bfloat16, "fp16": torch.float16}.get(options.precision)
     mesh: Any = None
     if options.hybrid:
         shape = (dist.get_world_size() // 2, 2)
