@@ -83,11 +83,38 @@ def mend_imports(view: FileView, edits: list[Edit], needs: Iterable[Need], remov
         leaving = [alias for alias in statement.names if _bound(alias) in gone]
         local = wanted.get(statement)
         coming = _joining(statement, at_module if statement in source.tree.body else None)
-        if statement in source.tree.body and leaving and anchor is None:
+        if statement in source.tree.body and leaving and anchor is None and _is_of_torch(statement):
             anchor = statement
         if leaving or coming or local:
             result.extend(_change(source, statement, leaving, coming, local))
     result.extend(_additions(source, at_module, anchor))
+    return _without_gaps(source, result)
+
+
+def _without_gaps(source: Source, edits: list[Edit]) -> list[Edit]:
+    """The edits, with the blank lines before import lines that go as a whole block, or after them at the top."""
+    gone = sorted((e for e in edits if e.why == _GONE and not e.text and e.end > e.start), key=lambda e: e.start)
+    blocks: list[list[Edit]] = []
+    for edit in gone:
+        if blocks and blocks[-1][-1].end == edit.start:
+            blocks[-1].append(edit)
+        else:
+            blocks.append([edit])
+    result = list(edits)
+    for block in blocks:
+        start, end = block[0].start, block[-1].end
+        if any(e not in block and start <= e.start <= end for e in edits):
+            continue
+        before, after = source.text[:start], source.text[end:]
+        leading = len(before) - len(before.rstrip())
+        trailing = len(after) - len(after.lstrip("\r\n"))
+        if not trailing:
+            continue
+        if not before.strip():
+            end += trailing
+        elif before.endswith(("\n\n", "\r\n\r\n")):
+            start -= leading - len(source.newline(start - leading))
+        result = [e for e in result if e not in block] + [Edit(start, end, "", _GONE)]
     return result
 
 

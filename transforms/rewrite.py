@@ -31,6 +31,8 @@ def rewrite(
     for path in sorted(migration.sites):
         view = migration.program.view(path)
         removable = old_import_names(migration, path) - exported.get(path, set())
+        if path in edits:
+            removable |= _own_uses(migration, view)
         local_needs = [need for need in needs if need.view is view]
         if path in edits or (removable and _passes_on(migration, path)):
             complete[path] = _checked(view, mend_imports(view, edits.get(path, []), local_needs, removable))
@@ -53,6 +55,19 @@ def old_import_names(migration: Migration, path: str) -> set[str]:
         for site in migration.sites.get(path, ())
         if site.role == "import" and isinstance(site.node, ast.alias) and site.node.name != "*"
     }
+
+
+def _own_uses(migration: Migration, view: FileView) -> set[str]:
+    """Names of other imports that the file itself used before (``functools`` for a policy) and no other takes from it."""
+    program = migration.program
+    taken = {
+        item.name
+        for index, file in enumerate(program.files)
+        for item in file.imports
+        if item.name is not None and program.flow.modules.find(index, item.module) == view.index
+    }
+    bound = {alias.asname or alias.name.partition(".")[0] for s in all_imports(view) for alias in s.names}
+    return (bound & used_names(view.tree)) - taken
 
 
 def _passes_on(migration: Migration, path: str) -> bool:

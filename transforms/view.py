@@ -12,6 +12,7 @@ from .facts import NOTHING
 from .patches import Old, Part, Patch, old
 from .scopes import dotted_path
 from .source import Source
+from .symbols import canonical
 from .values import External, Value
 
 if TYPE_CHECKING:
@@ -56,7 +57,12 @@ class FileView:
 
     def external(self, node: ast.AST) -> str | None:
         """The canonical name of the outside symbol that an expression refers to, if it is surely one."""
-        names = {value.name for value in self.values(node) if isinstance(value, External)}
+        values = self.values(node)
+        names = {value.name for value in values if isinstance(value, External)}
+        if not values and isinstance(node, ast.Attribute):
+            # The function of a method call has no variable of its own.
+            owner = self.external(node.value)
+            return canonical(f"{owner}.{node.attr}") if owner is not None else None
         return names.pop() if len(names) == 1 else None
 
     def call_site(self, node: ast.Call) -> int:

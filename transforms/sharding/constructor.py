@@ -1,0 +1,228 @@
+"""The FSDP1 constructor, argument by argument: what each adds to the sharding plan, and how sure that is."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..findings import Level
+from ..groups import Group
+from ..migration import Migration
+from ..patches import Patch
+from ..program import Program
+from ..rule import Need, Outcome
+from ..sites import Site
+from ..values import Constant, Container, Opaque, Unknown, Value
+from ..view import FileView
+from .placement import CannotPlace, place
+from .plan import Code, ShardingPlan
+
+PARAMETERS = (
+    "module", "process_group", "sharding_strategy", "cpu_offload", "auto_wrap_policy", "backward_prefetch",
+    "mixed_precision", "ignored_modules", "param_init_fn", "device_id", "sync_module_states", "forward_prefetch",
+    "limit_all_gathers", "use_orig_params", "ignored_states", "device_mesh",
+)  # fmt: skip
+"""Parameters of FullyShardedDataParallel in the order in which they may be given by position (torch 2.13)."""
+
+
+@dataclass
+class Argument:
+    """One argument of a constructor: ``node`` is its value, in the file ``view``."""
+
+    name: str
+    view: FileView
+    node: ast.expr
+
+    @property
+    def values(self) -> list[Value]:
+        """What the argument may be."""
+        return self.view.values(self.node)
+
+    @property
+    def is_none(self) -> bool:
+        return isinstance(self.node, ast.Constant) and self.node.value is None
+
+    def constant(self) -> object:
+        """The one constant that the argument surely is; ``...`` where it is not one."""
+        if isinstance(self.node, ast.Constant):
+            return self.node.value
+        values = self.values
+        return values[0].value if len(values) == 1 and isinstance(values[0], Constant) else ...
+
+    def may_be_none(self) -> bool:
+        """Whether nothing rules None out."""
+        values = self.values
+        return not values or any(isinstance(v, Unknown) or (isinstance(v, Constant) and v.value is None) for v in values)
+
+    def keep(self) -> Code:
+        """The argument's text, re-indented for a statement of its own, in parentheses where it spans lines bare."""
+        old = self.view.keep(self.node, self.view.indent(self.node))
+        text = self.view.text(self.node)
+        bare = "\n" in text and not isinstance(self.node, (ast.Call, ast.Set, ast.List, ast.Dict, ast.ListComp))
+        return ("(", old, ")") if bare else (old,)
+
+
+@dataclass
+class Constructor:
+    """One constructor call with its plan, and an outcome for every argument."""
+
+    migration: Migration
+    view: FileView
+    call: ast.Call
+    group: Group | None
+    arguments: dict[str, Argument] = field(default_factory=dict)
+    spread: list[ast.keyword] = field(default_factory=list)
+    """``**kwargs`` that cannot be read."""
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    patches: list[Patch] = field(default_factory=list)
+    """Changes elsewhere that the plan takes (the definition of a mesh, a helper function)."""
+
+    def __post_init__(self) -> None:
+        self.plan = ShardingPlan(self.view, self.call, None)
+
+    @property
+    def program(self) -> Program:
+        return self.migration.program
+
+    def positional(self, name: str) -> bool:
+        """Whether an argument is given by position, so that it has no site of its own."""
+        return name in self.arguments and not any(k.arg == name for k in self.call.keywords)
+
+
+Translator = Callable[[Constructor, Argument], Outcome]
+_TRANSLATORS: dict[str, Translator] = {}
+
+
+def translates(*names: str) -> Callable[[Translator], Translator]:
+    """Registers how arguments of these names are carried over."""
+
+    def register(translator: Translator) -> Translator:
+        _TRANSLATORS.update(dict.fromkeys(names, translator))
+        return translator
+
+    return register
+
+
+def constructor_of(migration: Migration, view: FileView, call: ast.Call, group: Group | None) -> Constructor:
+    """A constructor call, translated (once)."""
+    return migration.once("constructor", call, lambda: _translate(Constructor(migration, view, call, group)))
+
+
+def _translate(constructor: Constructor) -> Constructor:
+    from . import initialization, performance, policies, precision, strategy  # noqa: F401 - they register here
+
+    _read_arguments(constructor)
+    model = constructor.arguments.pop("module", None)
+    constructor.plan.model = model.node if model is not None else None
+    for name in sorted(constructor.arguments, key=_order):
+        argument = constructor.arguments[name]
+        translator = _TRANSLATORS.get(name)
+        constructor.outcomes[name] = translator(constructor, argument) if translator else _unknown(argument)
+    initialization.prepare(constructor)
+    return constructor
+
+
+def _order(name: str) -> tuple[int, str]:
+    """Policies first, since precision asks which units there are; then by the signature."""
+    return (0 if name == "auto_wrap_policy" else 1 + _PLACE.get(name, len(_PLACE)), name)
+
+
+_PLACE = {name: place for place, name in enumerate(PARAMETERS)}
+
+
+def _read_arguments(constructor: Constructor) -> None:
+    view, call = constructor.view, constructor.call
+    for name, node in zip(PARAMETERS, call.args, strict=False):
+        if isinstance(node, ast.Starred):
+            break
+        constructor.arguments[name] = Argument(name, view, node)
+    for keyword in call.keywords:
+        if keyword.arg is not None:
+            constructor.arguments[keyword.arg] = Argument(keyword.arg, view, keyword.value)
+        elif not _is_empty(constructor.program, view, keyword.value):
+            constructor.spread.append(keyword)
+
+
+def _is_empty(program: Program, view: FileView, node: ast.expr) -> bool:
+    """Whether a ``**kwargs`` surely brings nothing: the callers of the function around it pass nothing more."""
+    values = view.values(node)
+    containers = [value for value in values if isinstance(value, Container)]
+    if not values or len(containers) != len(values):
+        return False
+    for container in containers:
+        number = program.flow.identify(container)
+        fields = [name for owner, name in program.flow.fields if owner == number]
+        if any(name not in ("[any]", "[*]", "**") for name in fields):
+            return False
+        if any(isinstance(v, Unknown) for v in program.elements([container])):
+            return False
+    return True
+
+
+def _unknown(argument: Argument) -> Outcome:
+    return Outcome(
+        Level.MANUAL,
+        f"{argument.name} is not an argument of FSDP1 in torch 1.12 to 2.13",
+        "Take it out, or write down what it stands for; the wrap can be migrated then.",
+        holds=True,
+    )
+
+
+# --- what the rules return ----------------------------------------------------------------------------------
+
+
+def check_keyword(site: Site, migration: Migration) -> Outcome:
+    """The outcome of one keyword of a constructor."""
+    assert site.call is not None and site.keyword is not None
+    constructor = constructor_of(migration, site.view, site.call, site.group)
+    name = site.keyword.arg or ""
+    if name == "module":
+        return Outcome(Level.SAFE, "the model itself", silent=True)
+    return constructor.outcomes.get(name, Outcome(Level.SAFE, "part of the constructor", silent=True))
+
+
+def check_call(site: Site, migration: Migration) -> Outcome:
+    """The outcome of the constructor call: the statements of its plan in its place."""
+    assert site.call is not None
+    constructor = constructor_of(migration, site.view, site.call, site.group)
+    plan = constructor.plan
+    positional = [outcome for name, outcome in constructor.outcomes.items() if constructor.positional(name)]
+    worst = max(positional, key=lambda outcome: outcome.level.rank, default=None)
+    if worst is not None and worst.level is Level.MANUAL:
+        return worst
+    if constructor.spread:
+        return Outcome(Level.SAFE, "its arguments come from a dictionary")
+    try:
+        patches = [*place(plan), *constructor.patches]
+    except CannotPlace as error:
+        return Outcome(
+            Level.MANUAL,
+            f"the wrap cannot be taken apart where it stands: {error}",
+            "Give the wrap a statement of its own, model = FSDP(model, …), and run again.",
+            holds=True,
+        )
+    outcome = Outcome(Level.SAFE, _message(plan), patches=patches, needs=list(plan.needs))
+    if worst is not None and worst.level is Level.REVIEW:
+        outcome.level = Level.REVIEW
+        outcome.message += f"; {worst.message}"
+    return outcome
+
+
+def _message(plan: ShardingPlan) -> str:
+    if plan.units is None:
+        return "fully_shard on the model; without units of their own all parameters are gathered at once, as before"
+    return "fully_shard on each unit from the leaves up, and on the model last"
+
+
+def symbol_call(program: Program, value: Value, name: str) -> tuple[FileView, ast.Call] | None:
+    """The call that made a value, if it is a call of the outside symbol ``name``."""
+    if isinstance(value, Opaque) and value.name == name:
+        return program.call_node(value.site)
+    return None
+
+
+def need(outcome: Outcome, needs: list[Need]) -> Outcome:
+    """The outcome with imports noted."""
+    outcome.needs.extend(needs)
+    return outcome

@@ -1,0 +1,187 @@
+"""Arguments about the state of the model before training: devices, meta tensors, equal weights, what is left out."""
+
+from __future__ import annotations
+
+import ast
+
+from ..findings import Level
+from ..rule import Outcome
+from ..values import Constant, Derived, Instance, Opaque
+from .constructor import Argument, Constructor, translates
+from .plan import MODEL, UNIT, Code, Units, code
+from .prepare import broadcast, is_on_device, move_to, under
+
+
+@translates("device_id")
+def device_id(constructor: Constructor, argument: Argument) -> Outcome:
+    """fully_shard moves what it shards to the current device of the mesh."""
+    if argument.is_none or _sets_device(constructor) or not _is_index(argument):
+        return Outcome(Level.SAFE, "device_id goes: fully_shard moves the model to the device of its mesh")
+    constructor.plan.before.append(
+        code(constructor.plan.name("torch.cuda.set_device"), "(", argument.keep(), ")")
+    )
+    return Outcome(
+        Level.REVIEW,
+        "fully_shard takes the current device, and nothing in this repository sets it: torch.cuda.set_device comes before",
+    )
+
+
+def _sets_device(constructor: Constructor) -> bool:
+    return any(
+        call.method in ("set_device", "set_device_index") for file in constructor.program.files for call in file.calls
+    )
+
+
+def _is_index(argument: Argument) -> bool:
+    """Whether a device_id names another device than the current one may be."""
+    text = argument.view.text(argument.node)
+    current = "current_device" in text or "cpu" in text
+    from_current = any(
+        isinstance(v, Opaque) and (v.name.endswith("current_device") or v.name == "torch.device") for v in argument.values
+    )
+    return not current and not from_current
+
+
+@translates("sync_module_states")
+def sync_module_states(constructor: Constructor, argument: Argument) -> Outcome:
+    """The broadcast is written out in ``prepare``."""
+    constant = argument.constant()
+    if isinstance(argument.node, ast.Constant) and not constant:
+        return Outcome(Level.SAFE, "nothing is broadcast, as before")
+    return Outcome(
+        Level.REVIEW if constructor.arguments.get("param_init_fn") else Level.SAFE,
+        "parameters and buffers of rank 0 are broadcast before sharding: fully_shard leaves every rank its own",
+    )
+
+
+@translates("param_init_fn")
+def param_init_fn(constructor: Constructor, argument: Argument) -> Outcome:
+    """The function is called on modules with meta tensors before sharding, in ``prepare``."""
+    if argument.is_none:
+        return Outcome(Level.SAFE, "no function for meta tensors")
+    return Outcome(
+        Level.REVIEW,
+        "meta modules are materialised before sharding, each rank the whole model, as the broadcast needs it",
+        "For a model that does not fit on one device: shard on meta, model.to_empty(device=…), then "
+        "set_model_state_dict with broadcast_from_rank0=True, and recompute non-persistent buffers.",
+    )
+
+
+@translates("ignored_modules")
+def ignored_modules(constructor: Constructor, argument: Argument) -> Outcome:
+    """Their parameters go to ignored_params of every call, and none of them is a unit."""
+    if argument.is_none:
+        return Outcome(Level.SAFE, "nothing is ignored")
+    return _ignore(
+        constructor,
+        argument,
+        code(
+            "{\n    parameter for ignored in ", argument.keep(), " for parameter in ignored.parameters()\n}",
+        ),
+    )  # fmt: skip
+
+
+@translates("ignored_states", "ignored_parameters")
+def ignored_states(constructor: Constructor, argument: Argument) -> Outcome:
+    """Parameters, or modules with all of theirs."""
+    if argument.is_none:
+        return Outcome(Level.SAFE, "nothing is ignored")
+    values = constructor.program.elements(argument.values)
+    if argument.name == "ignored_parameters" or any(isinstance(v, Derived) and v.kind == "parameters" for v in values):
+        return _ignore(constructor, argument, code("set(", argument.keep(), ")"))
+    if any(isinstance(v, Instance) for v in values):
+        return ignored_modules(constructor, argument)
+    torch = constructor.plan.name("torch.nn.Module")
+    return _ignore(
+        constructor,
+        argument,
+        code(
+            "{\n    parameter\n    for state in ", argument.keep(),
+            f"\n    for parameter in (state.parameters() if isinstance(state, {torch}) else [state])\n}}",
+        ),
+    )  # fmt: skip
+
+
+def _ignore(constructor: Constructor, argument: Argument, parameters: Code) -> Outcome:
+    if not constructor.migration.torch_has(2, 7):
+        return Outcome(
+            Level.MANUAL,
+            f"{argument.name} needs ignored_params, which fully_shard has from torch 2.7",
+            "Run with --target-torch 2.7 or later, or shard these parameters as well.",
+            holds=True,
+        )
+    local = constructor.view.free_name(constructor.call, "ignored_params")
+    constructor.plan.before.append(code(local, " = ", parameters))
+    constructor.plan.arguments["ignored_params"] = (local,)
+    units = constructor.plan.units
+    if units is not None:
+        skip = code("not ", local, ".issuperset(", UNIT, ".parameters())")
+        condition = skip if units.condition is None else code(units.condition, " and ", skip)
+        constructor.plan.units = Units(condition, units.modules, units.skip_root, units.extra)
+    return Outcome(
+        Level.REVIEW,
+        f"{argument.name} becomes ignored_params; plain parameters beside sharded ones make clip_grad_norm_ over all of "
+        "them raise, and foreach optimizers need a parameter group for each kind",
+    )
+
+
+def prepare(constructor: Constructor) -> None:
+    """What has to happen to the model before it is sharded, in FSDP1's order: materialise, move, broadcast."""
+    plan, arguments = constructor.plan, constructor.arguments
+    if plan.model is None:
+        return
+    found: list[Code] = []
+    init = arguments.get("param_init_fn")
+    if init is not None and not init.is_none:
+        found.extend(_materialise(constructor, init))
+    sync = arguments.get("sync_module_states")
+    if sync is not None and not (isinstance(sync.node, ast.Constant) and not sync.node.value):
+        device = arguments.get("device_id")
+        if device is not None and not device.is_none and not is_on_device(constructor.view, constructor.call, plan.model):
+            found.append(move_to(device.keep()))
+        always = isinstance(sync.node, ast.Constant)
+        found.append(broadcast(plan, None if always else sync.keep()))
+    plan.before[:0] = found
+
+
+def _materialise(constructor: Constructor, argument: Argument) -> list[Code]:
+    """FSDP1 calls the function on every module that has a tensor of its own on meta."""
+    view, node = argument.view, argument.node
+    condition: Code | None = None
+    statements: list[Code] = []
+    if isinstance(node, ast.IfExp) and isinstance(node.orelse, ast.Constant) and node.orelse.value is None:
+        condition = (view.keep(node.test, view.indent(node)),)
+        node = node.body
+    elif any(isinstance(v, Constant) and v.value is None for v in argument.values):
+        condition = code(argument.keep(), " is not None")
+    body: Code
+    if isinstance(node, ast.Lambda) and _one_parameter(node) is not None:
+        body = _inlined(constructor, argument, node)
+    else:
+        body = code(view.keep(node, view.indent(node)), "(module)")
+    tensors = "[*module.parameters(recurse=False), *module.buffers(recurse=False)]"
+    loop = code(
+        "for module in ", MODEL, ".modules():\n    ", f"if any(tensor.is_meta for tensor in {tensors}):\n        ", body
+    )  # fmt: skip
+    statements.append(loop if condition is None else under(condition, loop))
+    return statements
+
+
+def _one_parameter(node: ast.Lambda) -> str | None:
+    arguments = node.args
+    plain = len(arguments.args) == 1 and not (arguments.kwonlyargs or arguments.vararg or arguments.kwarg)
+    return arguments.args[0].arg if plain else None
+
+
+def _inlined(constructor: Constructor, argument: Argument, node: ast.Lambda) -> Code:
+    """The body of a lambda over ``module`` as it stands; any other is called."""
+    view = argument.view
+    if _one_parameter(node) == "module" and not isinstance(node.body, ast.IfExp):
+        text = " ".join(line.strip() for line in view.text(node.body).splitlines())
+        return (text.replace("( ", "(").replace(" )", ")"),)
+    if isinstance(node.body, ast.IfExp) and isinstance(node.body.orelse, ast.Constant) and _one_parameter(node) == "module":
+        inner = node.body
+        text = " ".join(line.strip() for line in view.text(inner.body).splitlines())
+        text = text.replace("( ", "(").replace(" )", ")")
+        return code("if ", view.keep(inner.test), ":\n            ", text)
+    return code("(", view.keep(node, view.indent(node)), ")(module)")

@@ -1,0 +1,548 @@
+"""Wrapping policies: what FSDP1 asks about every module becomes the condition of a plain loop.
+
+A policy is one of three forms. *classes*: a tuple for ``isinstance``. *predicate*: a function of the module.
+*size*: a function that returns the modules. All policies that reach one wrap get the same form, wherever they
+are defined, so that the loop at the wrap fits each of them.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from ..findings import Level
+from ..migration import Migration
+from ..patches import Patch
+from ..program import Program
+from ..rule import Need, Outcome
+from ..sites import Site
+from ..values import Bound, ClassValue, Constant, External, FunctionValue, Instance, Opaque, Partial, Value, Wrapped
+from ..view import FileView
+from .constructor import Argument, Constructor, translates
+from .plan import MODEL, UNIT, Code, Name, Units, code
+
+WRAP = "torch.distributed.fsdp.wrap."
+_CLASS_POLICIES = {
+    f"{WRAP}transformer_auto_wrap_policy": "transformer_layer_cls",
+    f"{WRAP}_module_wrap_policy": "module_classes",
+    f"{WRAP}ModuleWrapPolicy": "module_classes",
+}
+_PREDICATES = {
+    f"{WRAP}lambda_auto_wrap_policy": "lambda_fn",
+    f"{WRAP}CustomPolicy": "lambda_fn",
+    f"{WRAP}_or_policy": "policies",
+}
+_SIZE = (f"{WRAP}size_based_auto_wrap_policy", f"{WRAP}default_auto_wrap_policy")
+_ALWAYS = f"{WRAP}always_wrap_policy"
+_DISPLAYS = (ast.Set, ast.List, ast.Tuple)
+
+
+@dataclass(frozen=True)
+class Definition:
+    """Where a policy is made: by ``functools.partial(policy, …)``, by ``Policy(…)``, or the bare function."""
+
+    view: FileView
+    node: ast.expr
+    symbol: str
+    """Canonical name of the policy; ``function`` for one of the repository's own."""
+    argument: ast.expr | None
+    """What the policy is about: the classes, the function, the smallest size."""
+    function: FunctionValue | None = None
+
+    @property
+    def form(self) -> str:
+        """``classes``, ``predicate``, ``size`` or ``unknown``."""
+        if self.symbol in _CLASS_POLICIES:
+            return "classes"
+        if self.symbol in _PREDICATES or self.symbol in (_ALWAYS, "function"):
+            return "predicate"
+        return "size" if self.symbol in _SIZE else "unknown"
+
+
+def definition_of_call(view: FileView, call: ast.Call) -> Definition | None:
+    """The policy that a call makes, if it makes one."""
+    symbol = view.external(call.func)
+    if symbol in ("functools.partial", "functools.partialmethod") and call.args:
+        inner = view.external(call.args[0])
+        if inner is not None and (inner.startswith(WRAP)):
+            return _definition(view, call, inner, call.args[4:])
+        function = next((v for v in view.values(call.args[0]) if isinstance(v, FunctionValue)), None)
+        return Definition(view, call, "function", None, function) if function is not None else None
+    if symbol in (f"{WRAP}ModuleWrapPolicy", f"{WRAP}CustomPolicy"):
+        return _definition(view, call, symbol, call.args)
+    return None
+
+
+def _definition(view: FileView, call: ast.Call, symbol: str, positional: list[ast.expr]) -> Definition:
+    wanted = {**_CLASS_POLICIES, **_PREDICATES}.get(symbol)
+    names = (wanted,) if wanted else ("min_num_params",)
+    found = next((k.value for k in call.keywords if k.arg in names), None)
+    if found is None and positional:
+        found = positional[0]
+    return Definition(view, call, symbol, found)
+
+
+def definitions(program: Program, values: list[Value], view: FileView, node: ast.expr) -> tuple[list[Definition], bool]:
+    """The policies among values, and whether there may be others that nothing is known of."""
+    found: list[Definition] = []
+    complete = bool(values)
+    for value in values:
+        if isinstance(value, Constant) and value.value is None:
+            continue
+        definition: Definition | None = None
+        if isinstance(value, (Partial, Opaque)):
+            place, call = program.call_node(value.site)
+            definition = definition_of_call(place, call)
+        elif isinstance(value, External) and value.name.startswith(WRAP):
+            definition = Definition(view, node, value.name, None)
+        elif isinstance(value, (FunctionValue, Bound)):
+            function = value if isinstance(value, FunctionValue) else value.function
+            definition = Definition(view, node, "function", None, function)
+        if definition is None or definition.form == "unknown":
+            complete = False
+        else:
+            found.append(definition)
+    return found, complete
+
+
+def form_at(migration: Migration, view: FileView, node: ast.expr) -> str:
+    """The form of the policies that reach the wraps which this definition's policy reaches; its own if none."""
+    forms = migration.once("policy forms", None, lambda: _forms(migration))
+    return forms.get((view.path, view.source.span(node)), "")
+
+
+def _forms(migration: Migration) -> dict[tuple[str, tuple[int, int]], str]:
+    """Form of each definition that reaches a wrap: all that meet at one wrap agree."""
+    sets: list[set[tuple[str, tuple[int, int]]]] = []
+    own: dict[tuple[str, tuple[int, int]], str] = {}
+    for group in migration.groups.all:
+        for wrap in group.wraps:
+            argument = _policy_argument(wrap.node)
+            if argument is None:
+                continue
+            found, _ = definitions(migration.program, wrap.view.values(argument), wrap.view, argument)
+            keys = {_key(d) for d in found}
+            own.update({_key(d): d.form for d in found})
+            for definition in found:
+                for inner in inner_policies(migration.program, definition):
+                    own[_key(inner)] = "predicate"
+            touching = [s for s in sets if s & keys]
+            sets = [s for s in sets if s not in touching]
+            sets.append(keys.union(*touching))
+    for keys in sets:
+        forms = {own[key] for key in keys}
+        joint = forms.pop() if len(forms) == 1 else ("predicate" if "size" not in forms else "mixed")
+        own.update(dict.fromkeys(keys, joint))
+    return own
+
+
+def _key(definition: Definition) -> tuple[str, tuple[int, int]]:
+    return definition.view.path, definition.view.source.span(definition.node)
+
+
+def _policy_argument(call: ast.Call) -> ast.expr | None:
+    named = next((k.value for k in call.keywords if k.arg == "auto_wrap_policy"), None)
+    return named or (call.args[4] if len(call.args) > 4 else None)
+
+
+def inner_policies(program: Program, definition: Definition) -> list[Definition]:
+    """The policies that an ``_or_policy`` joins."""
+    if definition.symbol != f"{WRAP}_or_policy" or definition.argument is None:
+        return []
+    view = definition.view
+    values = program.elements(view.values(definition.argument))
+    found, _ = definitions(program, [v for v in values if isinstance(v, (Partial, Opaque, External))], view, definition.argument)
+    return found
+
+
+# --- definitions as text ------------------------------------------------------------------------------------
+
+
+def classes_text(view: FileView, node: ast.expr | None) -> Code:
+    """A tuple of classes, from the set, list or tuple that a policy was given."""
+    if node is None:
+        return ("()",)
+    if isinstance(node, ast.Call) and view.external(node.func) in ("builtins.set", "builtins.tuple", "builtins.list", "builtins.frozenset"):
+        if len(node.args) == 1 and isinstance(node.args[0], (*_DISPLAYS,)):
+            node = node.args[0]
+    if isinstance(node, _DISPLAYS) and not any(isinstance(e, ast.Starred) for e in node.elts):
+        parts: list[Code] = []
+        for number, element in enumerate(node.elts):
+            parts.append(code(", " if number else "", view.keep(element)))
+        return code("(", *parts, ",)" if len(node.elts) == 1 else ")")
+    return code("tuple(", view.keep(node), ")")
+
+
+def class_test(view: FileView, node: ast.expr | None) -> Code:
+    """What stands as second argument of ``isinstance`` in a condition: one class alone needs no tuple."""
+    inner = node
+    if isinstance(inner, ast.Call) and len(inner.args) == 1:
+        inner = inner.args[0]
+    if isinstance(inner, _DISPLAYS) and len(inner.elts) == 1 and not isinstance(inner.elts[0], ast.Starred):
+        return (view.keep(inner.elts[0]),)
+    return classes_text(view, node)
+
+
+def definition_text(migration: Migration, definition: Definition, form: str) -> tuple[Code, Outcome] | None:
+    """The policy in its new form, with what is to be said; None where there is none."""
+    view, argument, symbol = definition.view, definition.argument, definition.symbol
+    if definition.form == "classes":
+        if form == "classes":
+            return classes_text(view, argument), Outcome(Level.SAFE, "the policy becomes the tuple of its classes")
+        test = class_test(view, argument)
+        return code("lambda module: isinstance(module, ", test, ")"), Outcome(
+            Level.REVIEW, "the policy becomes a function of the module, like the others that it stands beside"
+        )
+    if definition.form == "size" and form == "size":
+        return None
+    if argument is None or form == "mixed":
+        return None
+    if symbol == f"{WRAP}_or_policy":
+        return _or_text(view, argument), Outcome(
+            Level.REVIEW,
+            "modules that any of the policies picks are units of their own; if one of them is there only because "
+            "FSDP1 wants all parameters of a unit to be trained or frozen alike, FSDP2 does not need it",
+        )
+    if symbol == f"{WRAP}CustomPolicy" and _returns_dictionaries(migration.program, view, argument):
+        return None
+    return (view.keep(argument),), Outcome(
+        Level.REVIEW,
+        "the function itself is the condition; FSDP2 lets trained and frozen parameters share a unit, so a policy "
+        "that only kept them apart can go",
+    )
+
+
+def _or_text(view: FileView, policies: ast.expr) -> Code:
+    if isinstance(policies, _DISPLAYS) and policies.elts and all(isinstance(e, (ast.Name, ast.Attribute)) for e in policies.elts):
+        calls: list[Code] = []
+        for number, element in enumerate(policies.elts):
+            calls.append(code(" or " if number else "", view.keep(element), "(module)"))
+        return code("lambda module: ", *calls)
+    return code("lambda module: any(policy(module) for policy in ", view.keep(policies), ")")
+
+
+def _returns_dictionaries(program: Program, view: FileView, node: ast.expr) -> bool:
+    """Whether the function of a CustomPolicy may return keyword arguments instead of a truth value."""
+    for value in view.values(node):
+        if not isinstance(value, FunctionValue):
+            return True
+        _, function = program.function_node(value)
+        if isinstance(function, ast.Lambda):
+            return isinstance(function.body, (ast.Dict, ast.Call, ast.IfExp)) and not _is_boolean(function.body)
+        for inner in ast.walk(function):
+            if isinstance(inner, ast.Return) and inner.value is not None and not _is_boolean(inner.value):
+                return True
+    return False
+
+
+def _is_boolean(node: ast.expr) -> bool:
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, bool)
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "any", "all", "hasattr", "bool")
+    if isinstance(node, ast.BoolOp):
+        return all(_is_boolean(value) for value in node.values)
+    return isinstance(node, ast.Compare) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not))
+
+
+# --- the argument -------------------------------------------------------------------------------------------
+
+
+@translates("auto_wrap_policy")
+def auto_wrap_policy(constructor: Constructor, argument: Argument) -> Outcome:
+    """Sets the units of the plan."""
+    if argument.is_none:
+        return Outcome(Level.SAFE, "no policy: the model is one unit")
+    found, complete = definitions(constructor.program, argument.values, argument.view, argument.node)
+    if not found:
+        return _opaque(argument)
+    forms = {form_at(constructor.migration, d.view, d.node) or d.form for d in found}
+    form = forms.pop() if len(forms) == 1 else "mixed"
+    if form == "mixed":
+        return Outcome(
+            Level.MANUAL,
+            "policies by size and by class meet in this argument, and one loop cannot follow both",
+            "Decide for one of them, or call fully_shard on the modules of each in an if of your own.",
+            holds=True,
+        )
+    optional = any(isinstance(v, Constant) and v.value is None for v in argument.values)
+    inline = found[0] if len(found) == 1 and found[0].node is argument.node else None
+    level, note = (Level.SAFE, "") if complete else (Level.REVIEW, "; a policy may also come from outside the repository")
+    skip_root = _root_may_match(constructor, found)
+    if form == "classes":
+        constructor.plan.units = Units(_class_condition(argument, inline, optional), skip_root=skip_root)
+        return Outcome(level, f"the loop picks modules by class{note}")
+    if form == "size":
+        return _by_size(constructor, argument, found, optional)
+    condition = _predicate_condition(constructor, argument, found, inline, optional)
+    if isinstance(condition, Outcome):
+        return condition
+    constructor.plan.units = Units(condition, skip_root=skip_root)
+    return Outcome(Level.REVIEW, f"the loop picks the modules for which the policy's function is true{note}")
+
+
+def _class_condition(argument: Argument, inline: Definition | None, optional: bool) -> Code:
+    if inline is not None:
+        return code("isinstance(", UNIT, ", ", class_test(inline.view, inline.argument), ")")
+    policy = argument.keep()
+    if optional or not isinstance(argument.node, (ast.Name, ast.Attribute, ast.Call)):
+        policy = code(_bracket(argument, policy), " or ()") if optional else policy
+    return code("isinstance(", UNIT, ", ", policy, ")")
+
+
+def _bracket(argument: Argument, text: Code) -> Code:
+    simple = isinstance(argument.node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)) or text[0] == "("
+    return text if simple else code("(", text, ")")
+
+
+def _predicate_condition(
+    constructor: Constructor, argument: Argument, found: list[Definition], inline: Definition | None, optional: bool
+) -> Code | Outcome:
+    """The condition that asks the policy's function; an Outcome where this cannot be done."""
+    own = [d for d in found if d.symbol == "function"]
+    if any(d.symbol == _ALWAYS for d in found):
+        return _always(found)
+    if own:
+        return _own_function(constructor, argument, found, own)
+    if any(definition_text(constructor.migration, d, "predicate") is None for d in found):
+        return Outcome(
+            Level.MANUAL,
+            "the function of this CustomPolicy returns arguments for single modules, which FSDP2 spells differently",
+            "Write the loop yourself: fully_shard(module, …) with other arguments for these modules.",
+            holds=True,
+        )
+    if inline is not None and inline.argument is not None:
+        if inline.symbol == f"{WRAP}_or_policy":
+            return code("any(policy(", UNIT, ") for policy in ", inline.view.keep(inline.argument), ")")
+        if isinstance(inline.argument, ast.Lambda) and len(inline.argument.args.args) == 1:
+            return code("(", inline.view.keep(inline.argument), ")(", UNIT, ")")
+        return code(inline.view.keep(inline.argument), "(", UNIT, ")")
+    policy = _bracket(argument, argument.keep())
+    call = code(policy, "(", UNIT, ")")
+    return code(policy, " is not None and ", call) if optional else call
+
+
+def _always(found: list[Definition]) -> Code | Outcome:
+    if len(found) == 1:
+        return code("list(", UNIT, ".parameters()) and not isinstance(", UNIT, ", (torch.nn.ModuleList, torch.nn.ModuleDict))")
+    return Outcome(
+        Level.MANUAL, "always_wrap_policy meets other policies in this argument", "Decide for one of them.", holds=True
+    )
+
+
+def _own_function(
+    constructor: Constructor, argument: Argument, found: list[Definition], own: list[Definition]
+) -> Code | Outcome:
+    """A function of the repository with FSDP1's signature (module, recurse, nonwrapped_numel)."""
+    if len(own) != len(found):
+        return Outcome(
+            Level.MANUAL,
+            "a policy function of this repository meets one of torch's in this argument",
+            "Make both plain functions of the module, and call fully_shard where they say so.",
+            holds=True,
+        )
+    for definition in own:
+        problem = _needs_recursion(constructor, definition)
+        if problem:
+            return Outcome(
+                Level.MANUAL,
+                f"the policy function {problem}, which a plain loop over the modules cannot answer",
+                "Write the recursion as a function that returns the modules, and call fully_shard on each.",
+                holds=True,
+            )
+    policy = _bracket(argument, argument.keep())
+    return code(policy, "(", UNIT, ", False, 0)")
+
+
+def _needs_recursion(constructor: Constructor, definition: Definition) -> str:
+    """Why a policy function cannot be asked about one module alone; empty if it can."""
+    assert definition.function is not None
+    program = constructor.program
+    _, node = program.function_node(definition.function)
+    assert isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+    names = [a.arg for a in [*node.args.posonlyargs, *node.args.args]]
+    if names and names[0] in ("self", "cls"):
+        names = names[1:]
+    if len(names) < 3:
+        return ""
+    used = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    if names[2] in used:
+        return "counts parameters that are not wrapped yet"
+    if names[1] not in used:
+        return ""
+    body = node.body if isinstance(node.body, list) else []
+    for statement in body:
+        if isinstance(statement, ast.If) and isinstance(statement.test, ast.Name) and statement.test.id == names[1]:
+            first = statement.body[0]
+            if isinstance(first, ast.Return) and isinstance(first.value, ast.Constant) and first.value.value is True:
+                return ""
+    return "decides itself where to go on"
+
+
+def _opaque(argument: Argument) -> Outcome:
+    return Outcome(
+        Level.MANUAL,
+        f"nothing is known of the policy {argument.view.text(argument.node)}: it comes from outside this repository",
+        "Name the classes of the modules to be sharded one by one, and loop: for module in "
+        "reversed(list(model.modules())): if isinstance(module, Block): fully_shard(module, …).",
+        holds=True,
+    )
+
+
+def _root_may_match(constructor: Constructor, found: list[Definition]) -> bool:
+    """Whether the model itself could be picked: by class only if it is, or may be, of one of the classes."""
+    flow = constructor.program.flow
+    model = constructor.plan.model
+    if model is None or any(d.form != "classes" for d in found):
+        return True
+    classes: set[object] = set()
+    for definition in found:
+        if definition.argument is None:
+            return True
+        held = [v for v in constructor.program.elements(definition.view.values(definition.argument)) if isinstance(v, (ClassValue, External))]
+        if not held and isinstance(definition.argument, _DISPLAYS):
+            for element in definition.argument.elts:
+                held.extend(v for v in definition.view.values(element) if isinstance(v, (ClassValue, External)))
+        if not held:
+            return True
+        classes.update(v.name.rpartition(".")[2] if isinstance(v, External) else v for v in held)
+    values = constructor.view.values(model)
+    for value in values:
+        if isinstance(value, Instance):
+            if any(ancestor in classes for ancestor in flow.ancestors(value.cls)):
+                return True
+            if {name.rpartition(".")[2] for name in flow.external_bases(value.cls)} & classes:
+                return True
+        elif isinstance(value, Opaque):
+            if set(value.name.split(".")) & {c for c in classes if isinstance(c, str)}:
+                return True
+        elif not isinstance(value, (Constant, Wrapped)):
+            return True
+    return not values
+
+
+# --- by size ------------------------------------------------------------------------------------------------
+
+SIZE_HELPER = '''\
+def size_based_units(module, min_num_params=int(1e8)):
+    """Returns the submodules with at least min_num_params parameters of their own, children first, and their total."""
+    total = sum(parameter.numel() for parameter in module.parameters())
+    if total < min_num_params or isinstance(module, torch.nn.MultiheadAttention):
+        return [], 0
+    units, covered = [], 0
+    for child in module.children():
+        child_units, child_covered = size_based_units(child, min_num_params)
+        units += child_units
+        covered += child_covered
+    if total - covered >= min_num_params and not isinstance(module, (torch.nn.ModuleList, torch.nn.ModuleDict)):
+        return [*units, module], total
+    return units, covered
+'''
+
+
+def _by_size(constructor: Constructor, argument: Argument, found: list[Definition], optional: bool) -> Outcome:
+    if any(_names_own_classes(definition) for definition in found):
+        return Outcome(
+            Level.MANUAL,
+            "this size-based policy names its own leaf or container classes",
+            "Write the recursion as a function that returns the modules, and call fully_shard on each.",
+            holds=True,
+        )
+    view = argument.view
+    inline = len(found) == 1 and found[0].node is argument.node
+    if inline:
+        size = found[0].argument
+        amount = code(", ", view.keep(size)) if size is not None else ()
+        modules = code("size_based_units(", MODEL, amount, ")[0]")
+        constructor.patches.append(size_helper(view, argument.node))
+        constructor.plan.name("torch")
+    else:
+        policy = _bracket(argument, argument.keep())
+        modules = code(policy, "(", MODEL, ")[0]")
+        if optional:
+            modules = code("(", modules, " if ", policy, " is not None else [])")
+    constructor.plan.units = Units(None, modules)
+    return Outcome(
+        Level.REVIEW,
+        "size_based_units picks the same modules as the policy did: children first, containers and the inside of "
+        "MultiheadAttention left out",
+    )
+
+
+def _names_own_classes(definition: Definition) -> bool:
+    call = definition.node
+    return isinstance(call, ast.Call) and any(k.arg in ("force_leaf_modules", "exclude_wrap_modules") for k in call.keywords)
+
+
+def size_helper(view: FileView, node: ast.AST) -> Patch:
+    """The function ``size_based_units``, put before the first definition of the file or the code that uses it."""
+    top = next(a for a in [node, *view.ancestors(node)] if view.parents[a] is view.tree)
+    assert isinstance(top, ast.stmt)
+    definitions_above = [s for s in view.tree.body if isinstance(s, (ast.FunctionDef, ast.ClassDef)) and s.lineno <= top.lineno]
+    place = definitions_above[0] if definitions_above else top
+    return view.insert_before(place, SIZE_HELPER + "\n\n", "what the size-based policy did")
+
+
+# --- definitions where they stand ---------------------------------------------------------------------------
+
+
+def check_definition(site: Site, migration: Migration) -> Outcome:
+    """The finding of a policy's definition; inside the constructor call it is part of the wrap."""
+    view = site.view
+    definition = _definition_at(site)
+    if definition is None:
+        return Outcome(
+            Level.MANUAL,
+            f"this use of {site.member} is neither a policy for a wrap nor a partial of one",
+            "FSDP2 has no policies; pick the modules in a loop and call fully_shard on each.",
+            holds=site.group is not None,
+        )
+    if _is_inside_wrap(migration, view, definition.node):
+        return Outcome(Level.SAFE, "the policy goes into the loop at the wrap", silent=True)
+    form = form_at(migration, view, definition.node) or definition.form
+    if form == "size":
+        return _size_definition(definition)
+    text = definition_text(migration, definition, form)
+    if text is None:
+        return Outcome(
+            Level.MANUAL,
+            "this policy has no form of its own under FSDP2",
+            "Write a loop that picks the same modules and calls fully_shard on each.",
+            holds=site.group is not None,
+        )
+    parts, outcome = text
+    outcome.patches.append(view.replace(definition.node, [part for part in parts if not isinstance(part, Name)], "FSDP2 has no policies"))
+    return outcome
+
+
+def _definition_at(site: Site) -> Definition | None:
+    """The definition that a site belongs to: its own call, or the partial around the reference."""
+    view = site.view
+    if site.call is not None:
+        return definition_of_call(view, site.call)
+    parent = view.parents[site.node]
+    if isinstance(parent, ast.Call) and parent.args and parent.args[0] is site.node:
+        return definition_of_call(view, parent)
+    if isinstance(parent, ast.keyword) or isinstance(parent, (ast.Assign, ast.Return, ast.IfExp, ast.List, ast.Tuple)):
+        assert isinstance(site.node, ast.expr)
+        return Definition(view, site.node, site.symbol, None)
+    return None
+
+
+def _is_inside_wrap(migration: Migration, view: FileView, node: ast.expr) -> bool:
+    """Whether a definition is itself the policy argument of a wrap."""
+    parent = view.parents[node]
+    call = view.parents[parent] if isinstance(parent, ast.keyword) else parent
+    if not isinstance(call, ast.Call):
+        return False
+    return any(w.node is call and _policy_argument(call) is node for g in migration.groups.all for w in g.wraps)
+
+
+def _size_definition(definition: Definition) -> Outcome:
+    view, node = definition.view, definition.node
+    outcome = Outcome(Level.REVIEW, "size_based_units returns the modules that the policy would have picked")
+    outcome.patches.append(size_helper(view, node))
+    outcome.needs.append(Need(view, "torch", node))
+    reference = node.args[0] if isinstance(node, ast.Call) else node
+    outcome.patches.append(view.replace(reference, "size_based_units", "FSDP2 has no policies"))
+    return outcome

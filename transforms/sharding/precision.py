@@ -1,0 +1,250 @@
+"""mixed_precision and cpu_offload: the policies that every fully_shard call takes."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from ..findings import Level
+from ..rule import Outcome
+from ..values import ClassValue, Constant, External, FunctionValue, Instance, Opaque, Unknown
+from ..view import FileView
+from .constructor import Argument, Constructor, translates
+from .plan import MODEL, Code, code
+
+MIXED_PRECISION = "torch.distributed.fsdp.MixedPrecision"
+CPU_OFFLOAD = "torch.distributed.fsdp.CPUOffload"
+FIELDS = (
+    "param_dtype", "reduce_dtype", "buffer_dtype", "keep_low_precision_grads", "cast_forward_inputs",
+    "cast_root_forward_inputs", "_module_classes_to_ignore",
+)  # fmt: skip
+_NEW = {MIXED_PRECISION: "torch.distributed.fsdp.MixedPrecisionPolicy", CPU_OFFLOAD: "torch.distributed.fsdp.OffloadPolicy"}
+
+
+@dataclass(frozen=True)
+class Precision:
+    """One ``MixedPrecision(…)`` call and its fields."""
+
+    view: FileView
+    call: ast.Call
+    fields: dict[str, ast.expr]
+
+    def flag(self, name: str, default: bool | None) -> bool | None:
+        """A truth value that is written out; None where it is computed."""
+        node = self.fields.get(name)
+        if node is None:
+            return default
+        return node.value if isinstance(node, ast.Constant) and isinstance(node.value, bool) else None
+
+
+def precision_of(view: FileView, call: ast.Call) -> Precision:
+    """The fields of a MixedPrecision call, by name."""
+    fields = dict(zip(FIELDS, call.args, strict=False))
+    fields.update({k.arg: k.value for k in call.keywords if k.arg is not None})
+    return Precision(view, call, fields)
+
+
+@translates("mixed_precision")
+def mixed_precision(constructor: Constructor, argument: Argument) -> Outcome:
+    """Sets mp_policy for every call, and casts the buffers that FSDP1 would have cast."""
+    if argument.is_none:
+        return Outcome(Level.SAFE, "no mixed precision, no policy")
+    calls = [constructor.program.call_node(v.site) for v in argument.values if isinstance(v, Opaque) and v.name == MIXED_PRECISION]
+    sources = [precision_of(view, call) for view, call in calls]
+    foreign = [v for v in argument.values if not (isinstance(v, Opaque) and v.name == MIXED_PRECISION) and not _is_none(v)]
+    plan = constructor.plan
+    plan.arguments["mp_policy"] = _or_default(constructor, argument, MIXED_PRECISION)
+    notes: list[str] = []
+    if not sources or foreign:
+        notes.append("the policy may come from outside the repository, where it has to become a MixedPrecisionPolicy")
+    notes.extend(_inputs(constructor, argument, sources))
+    notes.extend(_buffers(constructor, argument, sources))
+    notes.extend(_normalisation(constructor, sources))
+    message = "every fully_shard call takes the precision as mp_policy"
+    return Outcome(Level.REVIEW if notes else Level.SAFE, "; ".join([message, *notes]))
+
+
+def _is_none(value: object) -> bool:
+    return isinstance(value, Constant) and value.value is None
+
+
+def _or_default(constructor: Constructor, argument: Argument, old: str) -> Code:
+    """The argument, with the default policy where it may be None: fully_shard does not take None."""
+    if not any(_is_none(v) for v in argument.values) and argument.values:
+        return argument.keep()
+    default = constructor.plan.name(_NEW[old]) + "()"
+    node = argument.node
+    view = argument.view
+    if isinstance(node, ast.IfExp):
+        branches = (node.body, node.orelse)
+        nones = [b for b in branches if isinstance(b, ast.Constant) and b.value is None]
+        rest = [b for b in branches if b not in nones]
+        if nones and all(view.values(b) and not any(_is_none(v) for v in view.values(b)) for b in rest):
+            body = default if node.body in nones else view.keep(node.body)
+            other = default if node.orelse in nones else view.keep(node.orelse)
+            return code(body, " if ", view.keep(node.test), " else ", other)
+    kept = argument.keep()
+    if not isinstance(node, (ast.Name, ast.Attribute, ast.Call)) and kept[0] != "(":
+        kept = code("(", kept, ")")
+    return code(kept, " or ", default)
+
+
+# --- what FSDP1 casts and FSDP2 does not, or the other way round ---------------------------------------------
+
+
+def _inputs(constructor: Constructor, argument: Argument, sources: list[Precision]) -> list[str]:
+    """FSDP1 casts the inputs of the model alone by default, FSDP2 those of every unit."""
+    plan = constructor.plan
+    casts = [source.flag("cast_forward_inputs", False) for source in sources]
+    roots = [source.flag("cast_root_forward_inputs", True) for source in sources]
+    if any(root is not True and cast is not True for root, cast in zip(roots, casts, strict=True)):
+        return ["FSDP1 was told not to cast the inputs of the model; FSDP2 casts them unless cast_forward_inputs=False"]
+    if plan.units is None or all(cast is True for cast in casts) or not _side_inputs(constructor):
+        return []
+    inline = len(sources) == 1 and sources[0].view is constructor.view and casts[0] is False
+    if inline and constructor.view.function(sources[0].call) is constructor.view.function(constructor.call):
+        policy = plan.name(_NEW[MIXED_PRECISION])
+        fields = sources[0].fields
+        kept = [code(f"{name}=", constructor.view.keep(fields[name])) for name in FIELDS[:2] if name in fields]
+        listed: list[Code] = []
+        for item in [*kept, ("cast_forward_inputs=False",)]:
+            listed.append(code(", " if listed else "", item))
+        plan.unit_arguments["mp_policy"] = code(policy, "(", *listed, ")")
+        return []
+    return [
+        "FSDP1 left the inputs of units as they are, FSDP2 casts those of every unit to param_dtype: where a unit "
+        "gets float32 tensors beside its activations (rotary tables, masks) give the units a policy of their own "
+        "with cast_forward_inputs=False"
+    ]
+
+
+def _side_inputs(constructor: Constructor) -> bool:
+    """Whether a unit may be given more than its one activation."""
+    flow, program = constructor.program.flow, constructor.program
+    units = constructor.plan.units
+    if units is None:
+        return False
+    for name in _unit_classes(constructor):
+        if not isinstance(name, ClassValue):
+            return True
+        found = False
+        for ancestor in flow.ancestors(name):
+            facts = program.files[ancestor.file]
+            for function in facts.functions:
+                if function.owner_class == ancestor.index and function.name == "forward":
+                    found = True
+                    if len(function.positional) > 2 or function.keyword_only or function.variadic >= 0:
+                        return True
+            if found:
+                break
+        if not found:
+            return True
+    return not _unit_classes(constructor)
+
+
+def _unit_classes(constructor: Constructor) -> list[object]:
+    """Classes that the policy names; empty where it picks modules in another way."""
+    from .policies import definitions
+
+    argument = constructor.arguments.get("auto_wrap_policy")
+    if argument is None:
+        return []
+    found, complete = definitions(constructor.program, argument.values, argument.view, argument.node)
+    classes: list[object] = []
+    for definition in found:
+        if definition.form != "classes" or definition.argument is None:
+            return []
+        view = definition.view
+        node = definition.argument
+        values = constructor.program.elements(view.values(node))
+        if isinstance(node, (ast.Set, ast.List, ast.Tuple)):
+            values = [v for element in node.elts for v in view.values(element)]
+        classes.extend(v for v in values if isinstance(v, (ClassValue, External, FunctionValue)))
+    return classes if complete else []
+
+
+def _buffers(constructor: Constructor, argument: Argument, sources: list[Precision]) -> list[str]:
+    """FSDP1 casts float buffers to buffer_dtype; FSDP2 leaves them."""
+    dtypes = [source.fields["buffer_dtype"] for source in sources if "buffer_dtype" in source.fields]
+    dtypes = [node for node in dtypes if not (isinstance(node, ast.Constant) and node.value is None)]
+    if not dtypes or not has_buffers(constructor):
+        return []
+    one = len(sources) == 1 and sources[0].view is constructor.view and not any(_is_none(v) for v in argument.values)
+    if one and constructor.view.function(sources[0].call) is constructor.view.function(constructor.call):
+        constructor.plan.before.append(
+            code(
+                "for buffer in ", MODEL, ".buffers():\n    if buffer.is_floating_point():\n        ",
+                "buffer.data = buffer.data.to(", constructor.view.keep(dtypes[0]), ")",
+            )
+        )  # fmt: skip
+        return ["float buffers are cast once before sharding as FSDP1 did in the forward; checkpoints hold them in that type, too"]
+    return [
+        "buffer_dtype has no counterpart: float buffers (rotary tables, running statistics) keep their own type, "
+        "which changes results slightly; cast them before sharding to get the old ones"
+    ]
+
+
+def has_buffers(constructor: Constructor) -> bool:
+    """Whether the model may have buffers of floating point: registered in the repository, or not to be seen."""
+    program = constructor.program
+    if any(call.method == "register_buffer" for file in program.files for call in file.calls):
+        return True
+    if any(isinstance(v, External) and "BatchNorm" in v.name for v in program.flow.values):
+        return True
+    model = constructor.plan.model
+    values = constructor.view.values(model) if model is not None else []
+    return not values or any(not isinstance(v, (Instance, Constant)) for v in values)
+
+
+def _normalisation(constructor: Constructor, sources: list[Precision]) -> list[str]:
+    """BatchNorm, which FSDP1 wraps apart and keeps in float32 when there is a policy."""
+    kept_in_full = [s for s in sources if "param_dtype" in s.fields and not _empty(s.fields.get("_module_classes_to_ignore"))]
+    program = constructor.program
+    used = any(isinstance(v, External) and v.name.startswith("torch.nn") and "BatchNorm" in v.name for v in program.flow.values)
+    if not kept_in_full or not used or constructor.plan.units is None:
+        return []
+    plan = constructor.plan
+    source = kept_in_full[0]
+    if len(sources) != 1 or source.view is not constructor.view:
+        return [
+            "FSDP1 kept BatchNorm layers in float32 by a unit of their own: give each "
+            "fully_shard(layer, mp_policy=MixedPrecisionPolicy(param_dtype=torch.float32)) before the other units"
+        ]
+    policy = plan.name(_NEW[MIXED_PRECISION])
+    shard = plan.name("torch.distributed.fsdp.fully_shard")
+    dtype = constructor.view.keep(source.fields["param_dtype"])
+    torch = plan.name("torch.float32")
+    plan.before.append(
+        code(
+            "for module in ", MODEL, ".modules():\n    if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):\n        ",
+            f"{shard}(module, mp_policy={policy}(param_dtype={torch}, output_dtype=", dtype, "))",
+        )
+    )  # fmt: skip
+    return ["BatchNorm layers are units of their own in float32, as FSDP1 made them"]
+
+
+def _empty(node: ast.expr | None) -> bool:
+    return isinstance(node, (ast.Tuple, ast.List)) and not node.elts
+
+
+# --- cpu_offload --------------------------------------------------------------------------------------------
+
+
+@translates("cpu_offload")
+def cpu_offload(constructor: Constructor, argument: Argument) -> Outcome:
+    """Sets offload_policy for every call."""
+    if argument.is_none or _is_off(argument.node, argument.view):
+        return Outcome(Level.SAFE, "no offloading, no policy")
+    constructor.plan.arguments["offload_policy"] = _or_default(constructor, argument, CPU_OFFLOAD)
+    level = Level.SAFE
+    note = "parameters, gradients and optimizer state live on the CPU"
+    if any(isinstance(v, Unknown) for v in argument.values) or not argument.values:
+        level, note = Level.REVIEW, "where it comes from it has to become a CPUOffloadPolicy"
+    return Outcome(level, f"every fully_shard call takes the offloading as offload_policy; {note}")
+
+
+def _is_off(node: ast.expr, view: FileView) -> bool:
+    if not isinstance(node, ast.Call) or view.external(node.func) != CPU_OFFLOAD:
+        return False
+    given = [*node.args, *(k.value for k in node.keywords)]
+    return not given or (isinstance(given[0], ast.Constant) and given[0].value is False)

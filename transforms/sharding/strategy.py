@@ -1,0 +1,250 @@
+"""Sharding strategies, process groups and meshes: over which ranks, and whether parameters stay gathered."""
+
+from __future__ import annotations
+
+import ast
+
+from ..findings import Level
+from ..rule import Outcome
+from ..values import Constant, External, Opaque, Unknown, Value
+from ..view import FileView
+from .constructor import Argument, Constructor, translates
+from .plan import Code, code
+
+STRATEGY = "torch.distributed.fsdp.ShardingStrategy"
+MEMBERS = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
+_HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
+_RESHARDS = {"FULL_SHARD": True, "SHARD_GRAD_OP": False, "HYBRID_SHARD": True, "_HYBRID_SHARD_ZERO2": False, "NO_SHARD": False}
+_DIMENSIONS = '("replicate", "shard")'
+_MESHES = (
+    "torch.distributed.device_mesh.init_device_mesh",
+    "torch.distributed._tensor.device_mesh.init_device_mesh",
+    "torch.distributed._tensor.init_device_mesh",
+    "torch.distributed.tensor.init_device_mesh",
+    "torch.distributed.init_device_mesh",
+)
+
+
+def member(value: Value) -> str | None:
+    """The strategy that a value is: an enum member, or its name after the migration."""
+    if isinstance(value, External) and value.name.startswith(STRATEGY + "."):
+        name = value.name[len(STRATEGY) + 1 :].partition(".")[0]
+        return name if name in MEMBERS else None
+    if isinstance(value, Constant) and value.value in MEMBERS:
+        return str(value.value)
+    return None
+
+
+@translates("sharding_strategy")
+def sharding_strategy(constructor: Constructor, argument: Argument) -> Outcome:
+    """Decides reshard_after_forward, and the mesh where parameters are replicated."""
+    if argument.is_none:
+        return Outcome(Level.SAFE, "no strategy given: FULL_SHARD, which is what fully_shard does")
+    named = _literal(argument)
+    if named is not None:
+        return _constant(constructor, named)
+    return _chosen(constructor, argument)
+
+
+def _literal(argument: Argument) -> str | None:
+    """The strategy where the argument itself names it, ``ShardingStrategy.FULL_SHARD``."""
+    symbol = argument.view.external(argument.node)
+    local = isinstance(argument.node, ast.Attribute) and symbol is not None
+    return member(External(symbol)) if local and symbol else None
+
+
+def _constant(constructor: Constructor, strategy: str) -> Outcome:
+    plan = constructor.plan
+    if strategy == "FULL_SHARD":
+        return Outcome(Level.SAFE, "FULL_SHARD is what fully_shard does")
+    if strategy == "SHARD_GRAD_OP":
+        plan.arguments["reshard_after_forward"] = ("False",)
+        return Outcome(Level.SAFE, "SHARD_GRAD_OP becomes reshard_after_forward=False")
+    if strategy == "NO_SHARD":
+        return _no_shard(constructor)
+    if strategy == "_HYBRID_SHARD_ZERO2":
+        plan.arguments["reshard_after_forward"] = ("False",)
+    if "device_mesh" in constructor.arguments and not constructor.arguments["device_mesh"].is_none:
+        return Outcome(Level.SAFE, f"{strategy} over a mesh of two dimensions is fully_shard over that mesh")
+    if "process_group" in constructor.arguments and not constructor.arguments["process_group"].is_none:
+        return Outcome(Level.REVIEW, f"{strategy} over two process groups becomes a mesh of two dimensions")
+    plan.arguments["mesh"] = _node_mesh(constructor)
+    return Outcome(
+        Level.REVIEW,
+        f"{strategy} shards within a node and replicates across nodes: the mesh says so now; where nodes have "
+        "different numbers of devices, its shape has to be given by hand",
+    )
+
+
+def _no_shard(constructor: Constructor) -> Outcome:
+    plan = constructor.plan
+    if constructor.migration.torch_has(2, 9):
+        plan.function = "torch.distributed._composable.replicate_with_fsdp.replicate"
+        return Outcome(Level.REVIEW, "NO_SHARD becomes replicate, which keeps all parameters on every rank")
+    plan.arguments["mesh"] = _replicated_mesh(constructor)
+    return Outcome(
+        Level.REVIEW,
+        "NO_SHARD becomes a mesh that replicates over all ranks and shards over one: every rank keeps all "
+        "parameters; from torch 2.9 there is replicate for this",
+    )
+
+
+def _chosen(constructor: Constructor, argument: Argument) -> Outcome:
+    """A strategy that is chosen at run time: by its name, which replaces the enum member everywhere."""
+    plan, view = constructor.plan, constructor.view
+    values = argument.values
+    known = {name for name in map(member, values) if name is not None}
+    open_ended = not values or any(isinstance(v, (Unknown, Opaque)) for v in values)
+    wanted = argument.keep()
+    if any(isinstance(v, Constant) and v.value is None for v in values):
+        wanted = code("(", wanted, ' or "FULL_SHARD")')
+        known.add("FULL_SHARD")
+    gives_mesh = any(
+        name in constructor.arguments and not constructor.arguments[name].is_none
+        for name in ("device_mesh", "process_group")
+    )
+    names = [name for name in MEMBERS if name in known or (name in ("FULL_SHARD", "SHARD_GRAD_OP"))]
+    if gives_mesh and "HYBRID_SHARD" not in names:
+        names += [name for name in _HYBRID if name not in names]
+    if _needs_local(argument):
+        local = view.free_name(constructor.call, "sharding_strategy")
+        plan.before.append(code(local, " = ", wanted))
+        wanted = (local,)
+    table = ", ".join(f'"{name}": {_RESHARDS[name]}' for name in names)
+    plan.unit_arguments["reshard_after_forward"] = code("{", table, "}[", wanted, "]")
+    if not gives_mesh:
+        _choose_mesh(constructor, wanted, known)
+    listed = ", ".join(names)
+    return Outcome(
+        Level.REVIEW if open_ended or len(names) > 2 or gives_mesh else Level.SAFE,
+        f"the strategy is chosen by its name now, {listed}; any other name raises a KeyError instead of training differently",
+    )
+
+
+def _needs_local(argument: Argument) -> bool:
+    return not isinstance(argument.node, (ast.Name, ast.Attribute))
+
+
+def _choose_mesh(constructor: Constructor, strategy: Code, known: set[str]) -> None:
+    """A mesh by strategy, where one of the known ones replicates."""
+    plan = constructor.plan
+    branches: list[tuple[Code, Code]] = []
+    hybrid = [name for name in _HYBRID if name in known]
+    if hybrid:
+        test = code(strategy, f' == "{hybrid[0]}"') if len(hybrid) == 1 else code(strategy, f" in {tuple(hybrid)}".replace("'", '"'))
+        branches.append((test, _node_mesh(constructor)))
+    if "NO_SHARD" in known:
+        branches.append((code(strategy, ' == "NO_SHARD"'), _replicated_mesh(constructor)))
+    if not branches:
+        return
+    local = constructor.view.free_name(constructor.call, "mesh")
+    text: Code = ()
+    for number, (test, mesh) in enumerate(branches):
+        text = code(text, "elif " if number else "if ", test, f":\n    {local} = ", mesh, "\n")
+    plan.before.append(code(text, f"else:\n    {local} = None"))
+    plan.arguments["mesh"] = (local,)
+
+
+def device_type(constructor: Constructor) -> Code:
+    """The type of device that the model trains on, as ``init_device_mesh`` wants it."""
+    argument = constructor.arguments.get("device_id")
+    if argument is None or argument.is_none:
+        return ('"cuda"',)
+    text = argument.view.text(argument.node)
+    for value in argument.values:
+        if isinstance(value, Opaque) and value.name == "torch.device":
+            simple = isinstance(argument.node, (ast.Name, ast.Attribute))
+            return code(argument.keep(), ".type") if simple else ('"cpu"' if "cpu" in text else '"cuda"',)
+    if "xpu" in text:
+        return ('"xpu"',)
+    return ('"cuda"',)
+
+
+def _node_mesh(constructor: Constructor) -> Code:
+    """Shards over the devices of a node, replicates over nodes: what FSDP1 makes of HYBRID_SHARD by itself."""
+    init = constructor.plan.name("torch.distributed.device_mesh.init_device_mesh")
+    size = constructor.plan.name("torch.distributed.get_world_size")
+    torch = constructor.plan.name("torch.cuda.device_count")
+    shape = f"({size}() // {torch}(), {torch}())"
+    return code(f"{init}(\n    ", device_type(constructor), f", {shape}, mesh_dim_names={_DIMENSIONS}\n)")
+
+
+def _replicated_mesh(constructor: Constructor) -> Code:
+    init = constructor.plan.name("torch.distributed.device_mesh.init_device_mesh")
+    size = constructor.plan.name("torch.distributed.get_world_size")
+    return code(f"{init}(", device_type(constructor), f", ({size}(), 1), mesh_dim_names={_DIMENSIONS})")
+
+
+# --- process_group and device_mesh --------------------------------------------------------------------------
+
+
+@translates("process_group")
+def process_group(constructor: Constructor, argument: Argument) -> Outcome:
+    """A group becomes a mesh of one dimension; (shard, replicate) a mesh (replicate, shard)."""
+    if argument.is_none:
+        return Outcome(Level.SAFE, "no process group: the default mesh over all ranks")
+    plan = constructor.plan
+    from_group = plan.name("torch.distributed.device_mesh.DeviceMesh") + ".from_group"
+    if isinstance(argument.node, ast.Tuple) and len(argument.node.elts) == 2:
+        shard, replicate = (constructor.view.keep(element) for element in argument.node.elts)
+        size = plan.name("torch.distributed.get_world_size")
+        arange = plan.name("torch.arange")
+        plan.arguments["mesh"] = code(
+            f"{from_group}(\n    [", replicate, ", ", shard, "],\n    ", device_type(constructor),
+            f",\n    mesh={arange}({size}()).view(-1, {size}(", shard, f")),\n    mesh_dim_names={_DIMENSIONS},\n)",
+        )  # fmt: skip
+        return Outcome(
+            Level.REVIEW,
+            "FSDP1 takes (shard, replicate), a mesh is (replicate, shard); the mesh assumes that ranks of one shard "
+            "group follow each other",
+        )
+    if any(isinstance(v, (Unknown,)) for v in argument.values) or not argument.values:
+        level = Level.REVIEW
+    else:
+        level = Level.REVIEW
+    mesh = code(f"{from_group}(", argument.keep(), ", ", device_type(constructor), ")")
+    if argument.may_be_none():
+        text = argument.keep()
+        mesh = code(mesh, " if ", text, " is not None else None")
+    plan.arguments["mesh"] = mesh
+    return Outcome(level, "the process group becomes a mesh of one dimension; a pair of groups would need two")
+
+
+@translates("device_mesh")
+def device_mesh(constructor: Constructor, argument: Argument) -> Outcome:
+    """The mesh is the same one; FSDP2 wants names for its dimensions where there are two."""
+    if argument.is_none:
+        return Outcome(Level.SAFE, "no mesh: the default one over all ranks")
+    constructor.plan.arguments["mesh"] = argument.keep()
+    level, notes = Level.SAFE, ["mesh takes the device mesh as it is"]
+    values = [v for v in argument.values if not isinstance(v, Constant)]
+    for value in values:
+        if isinstance(value, Opaque) and value.name in _MESHES:
+            view, call = constructor.program.call_node(value.site)
+            if not _has_names(call) and _dimensions(call) != 1:
+                level = Level.REVIEW
+                notes.append(f"its dimensions are named at {view.path}:{call.lineno}, which FSDP2 requires")
+                constructor.patches.append(_name_dimensions(view, call))
+        else:
+            level = Level.REVIEW
+    if level is Level.REVIEW and len(notes) == 1:
+        notes.append("if it has two dimensions they must be named, replicate first")
+    return Outcome(level, "; ".join(notes))
+
+
+def _has_names(call: ast.Call) -> bool:
+    return len(call.args) > 2 or any(k.arg == "mesh_dim_names" for k in call.keywords)
+
+
+def _dimensions(call: ast.Call) -> int:
+    """Dimensions of the mesh that a call makes, 0 where its shape is not written out."""
+    shape = call.args[1] if len(call.args) > 1 else next((k.value for k in call.keywords if k.arg == "mesh_shape"), None)
+    return len(shape.elts) if isinstance(shape, (ast.Tuple, ast.List)) else 0
+
+
+def _name_dimensions(view: FileView, call: ast.Call):  # noqa: ANN202
+    from ..patches import Patch
+
+    last = call.keywords[-1].value if call.keywords else call.args[-1]
+    end = view.source.span(last)[1]
+    return Patch(view.path, end, end, (f", mesh_dim_names={_DIMENSIONS}",), "FSDP2 requires named dimensions")
