@@ -159,15 +159,13 @@ class SiteFinder:
             yield Site(self.view, node, symbol, self._role(node), self._group_near(node))
 
     def _through_variable(self, node: ast.expr, symbol: str) -> bool:
-        """Whether a plain name merely holds a symbol's value (``strategy``), as opposed to naming the symbol.
+        """Whether a name or attribute merely holds a symbol's value (``config.strategy``), as opposed to naming the symbol.
 
         The place that put the value there is the site; the name is one only as an alias of the symbol.
         """
-        if not isinstance(node, ast.Name):
-            return False
         last = symbol.rpartition(".")[2]
         if symbol.rpartition(".")[0] in _ENUMS:
-            return node.id != last
+            return (node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", last)) != last
         return False
 
     def _call(self, call: ast.Call, symbol: str) -> Iterator[Site]:

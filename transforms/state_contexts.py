@@ -121,11 +121,9 @@ def context_call(migration: Migration, view: FileView, expression: ast.expr) -> 
 
 def is_context_call(view: FileView, call: ast.Call, name: str = "state_dict_type") -> bool:
     """Whether a call is ``FSDP.state_dict_type(…)`` or the same method of a model."""
-    function = call.func
-    if not isinstance(function, ast.Attribute) or function.attr != name:
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != name:
         return False
-    named = view.external(function)
-    return named in (None, f"{FSDP1}.{name}")
+    return view.external(call.func.value) in (None, FSDP1)
 
 
 def _set_before(migration: Migration, view: FileView, node: ast.AST) -> StateContext | None:
@@ -150,7 +148,7 @@ def _set_anywhere(migration: Migration, group: Group | None) -> Iterator[StateCo
 
 def read_context(migration: Migration, view: FileView, call: ast.Call) -> StateContext:
     """What a call of ``state_dict_type`` or ``set_state_dict_type`` says."""
-    static = view.external(call.func) is not None
+    static = isinstance(call.func, ast.Attribute) and view.external(call.func.value) is not None
     names = ("module", "state_dict_type", "state_dict_config", "optim_state_dict_config")
     arguments = bound_arguments(call, names if static else names[1:])
     kind_node = arguments.get("state_dict_type")
