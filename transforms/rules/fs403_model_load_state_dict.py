@@ -1,0 +1,133 @@
+"""``model.load_state_dict()`` of a wrapped or sharded model."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from ..dedent import unwraps
+from ..findings import Level
+from ..generated import replaced_call
+from ..migration import Migration
+from ..patches import Part
+from ..rank_guards import GuardFinder
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+from ..state_contexts import bound_arguments, context_at
+from ..state_reads import OPTIONS, SET_MODEL, before_wrap, is_prefixed
+from ..symbols import DDP, FSDP1
+from ..values import Annotated, Derived, Wrapped
+
+
+def check(site: Site, migration: Migration) -> Outcome:
+    """A load into the sharded model becomes set_model_state_dict; one before the wrap stays."""
+    view, call, node = site.view, site.call, site.node
+    if before_wrap(migration, site):
+        return Outcome(Level.OK, "loaded before the model is sharded")
+    arguments = bound_arguments(call, ("state_dict", "strict", "assign")) if call is not None else {}
+    state = arguments.get("state_dict")
+    if call is None or state is None or not isinstance(node, ast.Attribute):
+        return _manual("load_state_dict is not called with one state dict here")
+    if _from_a_sharded_model(site, state):
+        return Outcome(Level.REVIEW, "both models are sharded alike: their state dicts hold shards that fit each other")
+    finder = migration.once("guards", None, lambda: GuardFinder(migration.program))
+    guard = next(iter(finder.around(view, call)), None) or finder.callers_guarded(view, call)
+    if guard is not None:
+        return _manual(f"only some ranks load here (guard at line {guard.statement.lineno}), and loading is collective")
+    context = context_at(migration, view, call, site.group)
+    if context.kind == "local":
+        return _manual("a local state dict is FSDP1's own flat format")
+    if context.kind == "unknown":
+        return _manual("the kind of state dict is only known at run time")
+    return _rewrite(site, migration, arguments, context.kind == "sharded")
+
+
+def _rewrite(site: Site, migration: Migration, arguments: dict[str, ast.expr], sharded: bool) -> Outcome:
+    view, call, node = site.view, site.call, site.node
+    assert call is not None and isinstance(node, ast.Attribute)
+    message = "sharded state is loaded" if sharded else "a full state dict is loaded, and each rank keeps its shards"
+    outcome = Outcome(Level.SAFE, message)
+    name = migration.use(outcome, view, SET_MODEL, call)
+    state: Sequence[Part] = (view.keep(arguments["state_dict"]),)
+    if is_prefixed(site):
+        state = ('{name.removeprefix("module."): tensor for name, tensor in ', *state, ".items()}")
+        outcome.message += "; the keys of DDP's file lose their prefix on the way"
+    flags = [] if sharded else ["full_state_dict=True"]
+    strict = arguments.get("strict")
+    if strict is not None and not (isinstance(strict, ast.Constant) and strict.value is True):
+        flags.append(f"strict={view.text(strict)}")
+        if isinstance(strict, ast.Constant):
+            outcome.level = Level.REVIEW
+            outcome.message += "; strict=False loads what has a matching name and is silent about the rest"
+    if "assign" in arguments:
+        outcome.level = Level.REVIEW
+        outcome.message += "; assign= goes: values are copied into the shards"
+    parts: list[Sequence[Part]] = [(view.keep(node.value),), state]
+    if flags:
+        parts.append((f"options={migration.use(outcome, view, OPTIONS, call)}({', '.join(flags)})",))
+    text = replaced_call(view, call, name, parts, unwraps(view, call))
+    outcome.patches.append(view.replace(call, text, "full tensors do not fit into shards"))
+    return outcome
+
+
+def _from_a_sharded_model(site: Site, state: ast.expr) -> bool:
+    """``teacher.load_state_dict(student.state_dict())`` where both are wrapped."""
+    if not isinstance(state, ast.Call):
+        return False
+    owners = [v.owner for v in site.view.values(state) if isinstance(v, Derived) and v.kind == "state_dict"]
+    wrapped = (Wrapped, Annotated)
+    return (
+        bool(owners)
+        and all(isinstance(owner, wrapped) for owner in owners)
+        and all(isinstance(value, wrapped) for value in site.values)
+        and {getattr(o, "kind", "") for o in owners} == {"FSDP1"}
+    )
+
+
+def _manual(what: str) -> Outcome:
+    return Outcome(
+        Level.MANUAL,
+        what,
+        "On all ranks: set_model_state_dict(model, state_dict, options=StateDictOptions(full_state_dict=True)); add "
+        "broadcast_from_rank0=True where rank 0 alone has read the file and the others pass {}. Or load before sharding.",
+        holds=True,
+    )
+
+
+RULE = Rule(
+    id="FS403",
+    title="Loading model state",
+    why=(
+        "model.load_state_dict() of full tensors into a sharded model raises (their shapes differ). "
+        "set_model_state_dict with full_state_dict=True gives each rank its shards; it replaces the tensors of the dict "
+        "that it is given by shards, so that dict is of no further use."
+    ),
+    symbols=(f"{FSDP1}.load_state_dict", f"{DDP}.load_state_dict", "torch.nn.Module.load_state_dict"),
+    roles=("use",),
+    check=check,
+    sources=(
+        "https://docs.pytorch.org/docs/stable/distributed.checkpoint.html#torch.distributed.checkpoint.state_dict.set_model_state_dict",
+    ),
+    examples=(
+        Example(
+            before="""\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def load(model: FSDP, path):
+    model.load_state_dict(torch.load(path))
+""",
+            after="""\
+import torch
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.fsdp import FSDPModule
+
+
+def load(model: FSDPModule, path):
+    set_model_state_dict(model, torch.load(path), options=StateDictOptions(full_state_dict=True))
+""",
+        ),
+    ),
+    proof=("finetuning_package", "full_optimizer_resume"),
+)

@@ -1,0 +1,74 @@
+"""``FSDP.optim_state_dict_to_load`` and its older kin: converting optimizer state for loading."""
+
+from __future__ import annotations
+
+import ast
+
+from ..findings import Level
+from ..migration import Migration
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+from ..state_loads import TO_LOAD, conversion_of, plan_load
+from ..state_reads import optimizer_calls
+from ..symbols import FSDP1
+
+_WHY = "set_optimizer_state_dict takes the state as it was saved"
+
+
+def check(site: Site, migration: Migration) -> Outcome:
+    """The conversion goes: its argument takes its place, unless the load already took that."""
+    if site.role == "keyword":
+        return Outcome(Level.SAFE, "part of its call", silent=True)
+    view, call = site.view, site.call
+    conversion = conversion_of(view, call) if call is not None else None
+    if call is None or conversion is None:
+        return Outcome(
+            Level.MANUAL,
+            f"the arguments of {site.member} could not be told apart",
+            "Drop the call and give the saved state to set_optimizer_state_dict(model, optimizer, state, options=…).",
+            holds=True,
+        )
+    for other, load, group in optimizer_calls(migration, "load_state_dict"):
+        if other is not view:
+            continue
+        plan = plan_load(migration, view, load, group)
+        if plan is not None and plan.conversion is not None and plan.conversion.call is call:
+            if plan.drops is not None or load.args[:1] == [call]:
+                return Outcome(Level.SAFE, f"{site.member} and the load become one set_optimizer_state_dict")
+    outcome = Outcome(Level.SAFE, f"{site.member} goes: set_optimizer_state_dict takes the state as it was saved")
+    statement = view.statement(call)
+    if isinstance(statement, ast.Expr) and statement.value is call:
+        outcome.level = Level.REVIEW
+        outcome.message += "; its result was not used here"
+    outcome.patches.append(view.replace(call, (view.keep(conversion.state),), _WHY))
+    return outcome
+
+
+RULE = Rule(
+    id="FS407",
+    title="Converting optimizer state for loading",
+    why=(
+        "FSDP1 had to cut saved optimizer state into its flat parameters before optimizer.load_state_dict. "
+        "set_optimizer_state_dict does both, and broadcast_from_rank0=True takes the place of scatter_full_optim_state_dict."
+    ),
+    symbols=tuple(f"{FSDP1}.{name}{end}" for name in TO_LOAD for end in ("", "(*")),
+    roles=("call", "keyword", "use"),
+    check=check,
+    sources=("https://docs.pytorch.org/docs/stable/distributed.checkpoint.html",),
+    examples=(
+        Example(
+            before="""\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def main(state):
+    model = FSDP(torch.nn.Linear(2, 2), use_orig_params=True)
+    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
+""",
+            after="",
+        ),
+    ),
+    proof=("finetuning_package", "full_optimizer_resume"),
+)

@@ -1,0 +1,68 @@
+"""``FSDP.set_state_dict_type(…)`` and ``get_state_dict_type``: the kind of state dict as a setting of the model."""
+
+from __future__ import annotations
+
+import ast
+
+from ..findings import Level
+from ..generated import removed
+from ..migration import Migration
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+from ..state_contexts import read_context
+from ..symbols import FSDP1
+
+
+def check(site: Site, migration: Migration) -> Outcome:
+    """The setting goes; the state dicts that are taken under it say what they are."""
+    view, call = site.view, site.call
+    if site.role == "keyword":
+        return Outcome(Level.SAFE, "part of its call", silent=True)
+    statement = view.statement(site.node)
+    if call is None or site.member == "get_state_dict_type" or not isinstance(statement, ast.Expr):
+        return Outcome(
+            Level.MANUAL,
+            f"the result of {site.member} is used: FSDP2 keeps no such setting",
+            "Keep the StateDictOptions in a variable of your own and pass them to the helpers.",
+            holds=True,
+        )
+    context = read_context(migration, view, call)
+    if context.kind in ("local", "unknown"):
+        return Outcome(
+            Level.MANUAL,
+            "the kind of state dict that is set here is LOCAL_STATE_DICT or only known at run time",
+            "Pass StateDictOptions to get_model_state_dict where the state is taken.",
+            holds=True,
+        )
+    outcome = Outcome(Level.SAFE, "the setting goes: the state dicts taken under it say themselves what they are")
+    outcome.patches.append(removed(view, statement, "FSDP2 has no such setting"))
+    return outcome
+
+
+RULE = Rule(
+    id="FS410",
+    title="set_state_dict_type",
+    why="FSDP2 keeps no kind of state dict on the model: the options are given where the state is taken or loaded.",
+    symbols=tuple(f"{FSDP1}.{name}{end}" for name in ("set_state_dict_type", "get_state_dict_type") for end in ("", "(*")),
+    roles=("call", "keyword", "use"),
+    check=check,
+    sources=("https://docs.pytorch.org/docs/stable/distributed.checkpoint.html",),
+    examples=(
+        Example(
+            before="""\
+import torch
+from torch.distributed.fsdp import FullStateDictConfig, FullyShardedDataParallel, StateDictType
+
+
+def save(model: FullyShardedDataParallel, path):
+    FullyShardedDataParallel.set_state_dict_type(
+        model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(rank0_only=True)
+    )
+    weights = model.state_dict()
+    torch.save(weights, path)
+""",
+            after="",
+        ),
+    ),
+    proof=("trainer_files",),
+)

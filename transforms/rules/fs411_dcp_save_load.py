@@ -1,0 +1,135 @@
+"""``save_state_dict`` and ``load_state_dict`` of early Distributed Checkpoint."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from ..findings import Level
+from ..generated import replaced_call
+from ..migration import Migration
+from ..patches import Part
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+
+_DCP = "torch.distributed.checkpoint"
+_NEW = {f"{_DCP}.save_state_dict": "save", f"{_DCP}.load_state_dict": "load"}
+_PARAMETERS = {
+    "save": ("state_dict", "storage_writer", "process_group", "coordinator_rank", "no_dist", "planner"),
+    "load": ("state_dict", "storage_reader", "process_group", "coordinator_rank", "no_dist", "planner"),
+}
+_GONE = ("coordinator_rank", "no_dist")
+
+
+def check(site: Site, migration: Migration) -> Outcome:
+    """The call gets its new name; arguments that were positional get theirs."""
+    if site.role == "keyword":
+        return Outcome(Level.SAFE, "part of its call", silent=True)
+    view, call = site.view, site.call
+    new = _NEW.get(site.symbol)
+    if call is None or new is None:
+        return Outcome(
+            Level.REVIEW if new else Level.MANUAL,
+            f"{site.member} is handed on as a function",
+            f"Hand on torch.distributed.checkpoint.{new or 'save'}; its storage argument is a keyword.",
+        )
+    if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
+        return Outcome(Level.MANUAL, "the arguments are unpacked", f"Call dcp.{new}(state_dict, …) with keywords.")
+    outcome = Outcome(Level.SAFE, f"{site.member} is now called {new}: same files, same arguments")
+    name = migration.use(outcome, view, f"{_DCP}.{new}", call)
+    gone = [keyword for keyword in call.keywords if keyword.arg in _GONE]
+    if len(call.args) <= 1 and not gone:
+        outcome.patches.append(view.replace(call.func, name, "deprecated names of Distributed Checkpoint"))
+        return outcome
+    arguments = _arguments(site, new, outcome)
+    outcome.patches.append(
+        view.replace(call, replaced_call(view, call, name, arguments), "deprecated names of Distributed Checkpoint")
+    )
+    return outcome
+
+
+def _arguments(site: Site, new: str, outcome: Outcome) -> list[Sequence[Part]]:
+    """All arguments but the first by keyword, without those that save and load no longer have."""
+    view, call = site.view, site.call
+    assert call is not None
+    arguments: list[Sequence[Part]] = []
+    named = [(None if i == 0 else _PARAMETERS[new][i], value) for i, value in enumerate(call.args)]
+    named += [(keyword.arg, keyword.value) for keyword in call.keywords]
+    for parameter, value in named:
+        if parameter not in _GONE:
+            arguments.append((f"{parameter}=", view.keep(value)) if parameter else (view.keep(value),))
+        elif not (isinstance(value, ast.Constant) and not value.value):
+            outcome.level = Level.REVIEW
+            outcome.message += (
+                "; no_dist goes: without a process group the call is local by itself"
+                if parameter == "no_dist"
+                else "; coordinator_rank goes: rank 0 of the group coordinates"
+            )
+    return arguments
+
+
+RULE = Rule(
+    id="FS411",
+    title="dcp.save and dcp.load",
+    why=(
+        "save_state_dict and load_state_dict of torch.distributed.checkpoint are deprecated; save and load write and read "
+        "the same files, and do not need a process group where there is none."
+    ),
+    symbols=tuple(name + end for name in _NEW for end in ("", "(*")),
+    roles=("call", "keyword", "reference"),
+    check=check,
+    sources=("https://docs.pytorch.org/docs/stable/distributed.checkpoint.html#torch.distributed.checkpoint.state_dict_saver.save",),
+    examples=(
+        Example(
+            before="""\
+import torch.distributed.checkpoint as dcp
+
+
+def save(state, writer):
+    dcp.save_state_dict(state, writer)
+
+
+def load(state, reader, planner):
+    dcp.load_state_dict(
+        state_dict=state,
+        storage_reader=reader,
+        planner=planner,
+    )
+""",
+            after="""\
+import torch.distributed.checkpoint as dcp
+
+
+def save(state, writer):
+    dcp.save(state, storage_writer=writer)
+
+
+def load(state, reader, planner):
+    dcp.load(
+        state_dict=state,
+        storage_reader=reader,
+        planner=planner,
+    )
+""",
+        ),
+        Example(
+            before="""\
+from torch.distributed.checkpoint import load_state_dict
+
+
+def load(state, reader):
+    load_state_dict(state, reader, no_dist=True)
+""",
+            after="""\
+from torch.distributed.checkpoint import load
+
+
+def load(state, reader):
+    load(state, storage_reader=reader)
+""",
+            level=Level.REVIEW,
+            note="a function of that name is in the way",
+        ),
+    ),
+    proof=("finetuning_package",),
+)

@@ -1,0 +1,127 @@
+"""``load_sharded_optimizer_state_dict``: FSDP1's way to read sharded optimizer state."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from ..findings import Level
+from ..generated import call_text
+from ..in_scope import model_at, optimizer_at
+from ..migration import Migration
+from ..patches import Part
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+from ..state_contexts import bound_arguments
+from ..state_loads import Conversion, conversion_of
+from ..state_reads import GET_OPTIMIZER
+
+_SYMBOL = "torch.distributed.checkpoint.optimizer.load_sharded_optimizer_state_dict"
+_WHY = "dcp.load fills the state of the optimizer in place"
+
+
+def check(site: Site, migration: Migration) -> Outcome:
+    """The read becomes dcp.load into get_optimizer_state_dict."""
+    if site.role == "keyword":
+        return Outcome(Level.SAFE, "part of its call", silent=True)
+    view, call = site.view, site.call
+    statement = view.statement(site.node)
+    arguments = bound_arguments(call, ("model_state_dict", "optimizer_key", "storage_reader", "planner")) if call else {}
+    target = statement.targets[0] if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
+    if call is None or not isinstance(target, ast.Name) or view.statement(call) is not statement:
+        return _manual("its result is not assigned to a name of its own")
+    if getattr(statement, "value", None) is not call or "storage_reader" not in arguments or "optimizer_key" not in arguments:
+        return _manual("its result is not assigned to a name of its own")
+    conversion = _conversion_after(site, target.id)
+    model: Part | None = None
+    optimizer: Part | None = None
+    if conversion is not None:
+        model = view.keep(conversion.model) if conversion.model is not None else None
+        optimizer = view.keep(conversion.optimizer) if conversion.optimizer is not None else None
+    if site.group is not None:
+        model = model or model_at(migration.groups, view, call, site.group)
+        optimizer = optimizer or optimizer_at(view, call, site.group)
+    if model is None or optimizer is None:
+        return _manual("no names here refer to the model and its optimizer")
+    outcome = Outcome(Level.SAFE, "dcp.load fills the state of the optimizer in place; files of FSDP1 are read as they are")
+    indent = view.indent(statement)
+    get = migration.use(outcome, view, GET_OPTIMIZER, call)
+    load = migration.use(outcome, view, "torch.distributed.checkpoint.load", call)
+    loaded: list[Sequence[Part]] = [(target.id,), ("storage_reader=", view.keep(arguments["storage_reader"]))]
+    if "planner" in arguments:
+        loaded.append(("planner=", view.keep(arguments["planner"])))
+    parts: tuple[Part, ...] = (
+        f"{target.id} = {{",
+        view.keep(arguments["optimizer_key"]),
+        ": ",
+        *call_text(get, [(model,), (optimizer,)], indent, len(indent) + len(target.id) + 12),
+        "}\n",
+        indent,
+        *call_text(load, loaded, indent, len(indent)),
+    )
+    outcome.patches.append(view.replace(statement, parts, _WHY))
+    return outcome
+
+
+def _conversion_after(site: Site, name: str) -> Conversion | None:
+    """The conversion that the state is given to, which knows the model and the optimizer."""
+    scope = site.view.function(site.node) or site.view.tree
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Call):
+            conversion = conversion_of(site.view, node)
+            if conversion is not None and name in site.view.names_in(conversion.state):
+                return conversion
+    return None
+
+
+def _manual(what: str) -> Outcome:
+    return Outcome(
+        Level.MANUAL,
+        what,
+        'state = {"optim": get_optimizer_state_dict(model, optimizer)}; dcp.load(state, storage_reader=reader); '
+        'set_optimizer_state_dict(model, optimizer, state["optim"]).',
+        holds=True,
+    )
+
+
+RULE = Rule(
+    id="FS412",
+    title="Reading sharded optimizer state",
+    why=(
+        "load_sharded_optimizer_state_dict builds FSDP1's sharded tensors. With FSDP2 the optimizer's own state is the "
+        "template: get_optimizer_state_dict makes it, dcp.load fills it, set_optimizer_state_dict puts it back."
+    ),
+    symbols=(_SYMBOL, f"{_SYMBOL}(*"),
+    roles=("call", "keyword", "reference"),
+    check=check,
+    sources=("https://docs.pytorch.org/tutorials/recipes/distributed_checkpoint_recipe.html",),
+    examples=(
+        Example(
+            before="""\
+import torch.distributed.checkpoint as dist_cp
+from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def load(model, optim, weights, reader):
+    state = load_sharded_optimizer_state_dict(
+        model_state_dict=weights,
+        optimizer_key="optim",
+        storage_reader=reader,
+    )
+    return FSDP.optim_state_dict_to_load(model, optim, state["optim"])
+""",
+            after="""\
+import torch.distributed.checkpoint as dist_cp
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+
+def load(model, optim, weights, reader):
+    state = {"optim": get_optimizer_state_dict(model, optim)}
+    dist_cp.load(state, storage_reader=reader)
+    return state["optim"]
+""",
+        ),
+    ),
+    proof=("finetuning_package",),
+)
