@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -151,8 +152,14 @@ def written(statements: Sequence[Code], model: str, indent: str) -> list[Part]:
         if number:
             parts.append("\n" + indent)
         for part in fill(statement, {MODEL: model}):
-            parts.append(part.replace("\n", "\n" + indent) if isinstance(part, str) else part)  # pyright: ignore[reportArgumentType]
-    return parts
+            text = part.replace("\n", "\n" + indent) if isinstance(part, str) else part
+            if isinstance(text, str) and parts and isinstance(parts[-1], str):
+                text = parts.pop() + text
+            parts.append(text)  # pyright: ignore[reportArgumentType]
+    return [_BLANK_LINE.sub("\n", part) if isinstance(part, str) else part for part in parts]
+
+
+_BLANK_LINE = re.compile(r"\n[ \t]+(?=\n)")
 
 
 def length(view: FileView, line: Code) -> int:

@@ -1,0 +1,124 @@
+"""The DDP constructor: fully_shard in place, with the broadcasts that DDP does by itself written out."""
+
+from __future__ import annotations
+
+import ast
+
+from ..findings import Level
+from ..migration import Migration
+from ..rule import Example, Outcome, Rule
+from ..sharding.data_parallel import data_parallel_of, unit_advice
+from ..sharding.placement import CannotPlace, place
+from ..sites import Site
+from ..symbols import DDP
+from ..values import ClassValue
+
+
+def check(site: Site, migration: Migration) -> Outcome:
+    view, call = site.view, site.call
+    assert call is not None
+    if any(isinstance(value, ClassValue) for value in view.values(call.func)):
+        return Outcome(
+            Level.MANUAL,
+            "a subclass of DistributedDataParallel is built here",
+            "What the subclass adds has to find a new place: methods on the model itself (registered with "
+            "register_fsdp_forward_method where they compute), the wrap becomes fully_shard(model).",
+            holds=True,
+        )
+    if any(isinstance(argument, ast.Starred) for argument in call.args):
+        return Outcome(Level.MANUAL, "its arguments are not all known by name", holds=True)
+    ddp = data_parallel_of(migration, view, call, site.group)
+    if ddp.refusal is not None:
+        return ddp.refusal
+    try:
+        patches = place(ddp.plan)
+    except CannotPlace as error:
+        return Outcome(
+            Level.MANUAL,
+            f"the wrap cannot be taken apart where it stands: {error}",
+            "Give the wrap a statement of its own, model = DDP(model, …), and run again.",
+            holds=True,
+        )
+    message = "; ".join(["fully_shard on the model takes the place of DDP", *ddp.notes])
+    return Outcome(ddp.level, message, unit_advice(ddp), patches=patches, needs=list(ddp.plan.needs))
+
+
+_BEFORE = """\
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+torch.cuda.set_device(local_rank)
+model = Net().to(device)
+model = DDP(model, device_ids=[local_rank])
+optimizer = torch.optim.AdamW(model.parameters())
+"""
+_AFTER = """\
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from torch.distributed.fsdp import fully_shard
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+torch.cuda.set_device(local_rank)
+model = Net().to(device)
+for tensor in [*model.parameters(), *model.buffers()]:
+    dist.broadcast(tensor.detach(), src=0)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters())
+"""
+_HOOK = """\
+fully_shard(model)
+
+def broadcast_buffers(module, inputs):
+    for buffer in module.buffers():
+        dist.broadcast(buffer, src=0)
+
+model.register_forward_pre_hook(broadcast_buffers)
+"""
+
+RULE = Rule(
+    id="FS120",
+    title="DistributedDataParallel becomes fully_shard",
+    why=(
+        "DDP hands rank 0's parameters and buffers to all ranks when it wraps, and rank 0's buffers before every "
+        "forward; fully_shard does neither. With seeds per rank and no broadcast the model is made of rows from "
+        "different initialisations (loss off by 1.6e-1, no error), and BatchNorm statistics drift apart."
+    ),
+    symbols=(DDP,),
+    roles=("call",),
+    check=check,
+    sources=(
+        "torch/nn/parallel/distributed.py: DistributedDataParallel.__init__, _sync_buffers",
+        "torch/distributed/fsdp/_fully_shard/_fully_shard.py: fully_shard",
+    ),
+    proof=("nanogpt_ddp", "gan_ddp", "imagenet_ddp", "model_without_ddp"),
+    examples=(
+        Example(_BEFORE, _AFTER),
+        Example(
+            _BEFORE.replace("nn.Linear(8, 8)", "nn.BatchNorm1d(8)"),
+            _AFTER.replace("nn.Linear(8, 8)", "nn.BatchNorm1d(8)").replace("fully_shard(model)\n", _HOOK),
+            note="running statistics: a hook keeps them equal on all ranks, as DDP did",
+        ),
+    ),
+)

@@ -1,0 +1,380 @@
+"""The DDP constructor, argument by argument: what each adds to the sharding plan, and how sure that is."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..conditions import conditions_of
+from ..findings import Level
+from ..groups import Group
+from ..migration import Migration
+from ..passes import called_name
+from ..rule import Outcome
+from ..values import Constant, Container, Unknown, Value
+from ..view import FileView
+from .constructor import Argument
+from .model_code import CHANGES, UNKNOWN, block_classes, buffers_of, scalar_parameters
+from .plan import MODEL, Code, ShardingPlan, code
+
+PARAMETERS = ("module", "device_ids", "output_device", "dim", "broadcast_buffers")
+"""Parameters of DistributedDataParallel whose position has been the same since torch 1.0."""
+
+REPLICATE = "torch.distributed._composable.replicate_with_fsdp.replicate"
+
+
+@dataclass
+class DataParallel:
+    """One DDP call with its plan and an outcome for every keyword."""
+
+    migration: Migration
+    view: FileView
+    call: ast.Call
+    group: Group | None
+    arguments: dict[str, Argument] = field(default_factory=dict)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    level: Level = Level.SAFE
+    refusal: Outcome | None = None
+    """Why the wrap cannot be migrated at all."""
+    broadcasts: bool = True
+    destination: tuple[Code, ...] = (("src=0",),)
+    """Arguments of the broadcast behind the tensor."""
+
+    def __post_init__(self) -> None:
+        self.plan = ShardingPlan(self.view, self.call, None)
+
+    @property
+    def models(self) -> list[Value]:
+        """What the model may be."""
+        assert self.plan.model is not None
+        values = self.migration.groups.models(self.view.values(self.plan.model))
+        raw = self.group.raw if self.group else set()
+        return [value for value in values if value in raw] or values
+
+
+Translator = Callable[[DataParallel, Argument], Outcome]
+
+
+def data_parallel_of(migration: Migration, view: FileView, call: ast.Call, group: Group | None) -> DataParallel:
+    """A DDP call, translated (once)."""
+    return migration.once("data_parallel", call, lambda: _translate(DataParallel(migration, view, call, group)))
+
+
+def _translate(ddp: DataParallel) -> DataParallel:
+    for name, node in zip(PARAMETERS, ddp.call.args, strict=False):
+        if not isinstance(node, ast.Starred):
+            ddp.arguments[name] = Argument(name, ddp.view, node)
+    for keyword in ddp.call.keywords:
+        if keyword.arg is not None:
+            ddp.arguments[keyword.arg] = Argument(keyword.arg, ddp.view, keyword.value)
+    model = ddp.arguments.pop("module", None)
+    if model is None:
+        ddp.refusal = _refused("the call does not say which model it wraps")
+        return ddp
+    ddp.plan.model = model.node
+    scalars = scalar_parameters(ddp.migration, ddp.models)
+    if scalars:
+        ddp.refusal = _refused(
+            f"fully_shard refuses parameters without dimensions, as at {', '.join(scalars)}",
+            "Give such a parameter one element and one dimension (old checkpoints then need a reshape), and run again.",
+        )
+        return ddp
+    for name, argument in ddp.arguments.items():
+        ddp.outcomes[name] = _TRANSLATORS.get(name, _unknown)(ddp, argument)
+    _replicate(ddp)
+    _prepare(ddp)
+    return ddp
+
+
+def _refused(message: str, advice: str = "") -> Outcome:
+    return Outcome(Level.MANUAL, message, advice, holds=True)
+
+
+# --- arguments ----------------------------------------------------------------------------------------------
+
+
+def _dropped(meaning: str) -> Translator:
+    return lambda ddp, argument: Outcome(Level.SAFE, f"{argument.name} goes: {meaning}")
+
+
+def _device_ids(ddp: DataParallel, argument: Argument) -> Outcome:
+    outcome = Outcome(Level.SAFE, "device_ids goes: fully_shard takes the current device")
+    if argument.is_none or _sets_device(ddp.migration):
+        return outcome
+    node = argument.node
+    one = node.elts[0] if isinstance(node, (ast.List, ast.Tuple)) and len(node.elts) == 1 else None
+    outcome.level = Level.REVIEW
+    outcome.message += ", and nothing in this repository sets it"
+    if one is None or "current_device" in argument.view.text(one):
+        outcome.message += "; torch.cuda.set_device has to run before"
+        return outcome
+    ddp.plan.before.append(
+        code(ddp.plan.name("torch.cuda.set_device"), "(", argument.view.keep(one), ")")
+    )
+    outcome.message += ": torch.cuda.set_device comes before it"
+    return outcome
+
+
+def _sets_device(migration: Migration) -> bool:
+    return any(
+        call.method in ("set_device", "set_device_index") for file in migration.program.files for call in file.calls
+    )
+
+
+def _find_unused(ddp: DataParallel, argument: Argument) -> Outcome:
+    if argument.constant() is False or argument.is_none:
+        return Outcome(Level.SAFE, "find_unused_parameters=False goes: it is the default")
+    setter = "model.set_reduce_scatter_unused_params(True)"
+    return Outcome(
+        Level.REVIEW,
+        "find_unused_parameters goes: a parameter that no rank uses keeps its gradient of None, as under DDP; ranks "
+        "that use different parameters would wait for each other",
+        f"If ranks use different parameters in one step, call {setter} (torch 2.13); it gives parameters that no rank "
+        "uses zero gradients, on which weight decay and momentum act, so freeze those."
+    )  # fmt: skip
+
+
+def _broadcast_buffers(ddp: DataParallel, argument: Argument) -> Outcome:
+    if argument.constant() is False:
+        return Outcome(Level.SAFE, f"{argument.name}=False goes: FSDP2 does not touch buffers")
+    return Outcome(Level.SAFE, f"{argument.name} goes; what it did is written out where the model may have such buffers")
+
+
+def _init_sync(ddp: DataParallel, argument: Argument) -> Outcome:
+    constant = argument.constant()
+    ddp.broadcasts = constant is not False
+    if constant in (True, False):
+        done = "the broadcast is written out" if constant else "nothing is broadcast, as before"
+        return Outcome(Level.SAFE, f"init_sync goes: {done}")
+    return Outcome(Level.REVIEW, "init_sync goes: parameters and buffers are broadcast in any case")
+
+
+def _process_group(ddp: DataParallel, argument: Argument) -> Outcome:
+    if argument.is_none:
+        return Outcome(Level.SAFE, "process_group=None goes: all ranks are the default")
+    from_group = ddp.plan.name("torch.distributed.device_mesh.DeviceMesh")
+    mesh = code(from_group, ".from_group(", argument.keep(), ", next(", MODEL, ".parameters()).device.type)")
+    if argument.may_be_none():
+        mesh = code(mesh, " if ", argument.keep(), " is not None else None")
+    ddp.plan.arguments["mesh"] = mesh
+    ddp.destination = (code("group=", argument.keep()), ("group_src=0",))
+    return Outcome(Level.REVIEW, "process_group becomes a mesh made from it")
+
+
+def _device_mesh(ddp: DataParallel, argument: Argument) -> Outcome:
+    if argument.is_none:
+        return Outcome(Level.SAFE, "device_mesh=None goes")
+    ddp.plan.arguments["mesh"] = argument.keep()
+    ddp.destination = (code("group=", argument.keep(), ".get_group()"), ("group_src=0",))
+    return Outcome(Level.SAFE, "device_mesh becomes the mesh of fully_shard")
+
+
+def _mixed_precision(ddp: DataParallel, argument: Argument) -> Outcome:
+    if argument.is_none:
+        return Outcome(Level.SAFE, "no mixed precision")
+    ddp.refusal = _refused(
+        "DDP's private mixed_precision casts parameters by rules of its own",
+        "Write mp_policy=MixedPrecisionPolicy(param_dtype=…, reduce_dtype=…) in the fully_shard calls instead.",
+    )
+    return ddp.refusal
+
+
+def _delayed(ddp: DataParallel, argument: Argument) -> Outcome:
+    if argument.is_none:
+        return Outcome(Level.SAFE, f"{argument.name}=None goes")
+    ddp.refusal = _refused(f"{argument.name} reduces some gradients by hand, which FSDP2 cannot be told to leave out")
+    return ddp.refusal
+
+
+def _unknown(ddp: DataParallel, argument: Argument) -> Outcome:
+    ddp.refusal = _refused(f"{argument.name} is not an argument of DDP in torch 1.12 to 2.13")
+    return ddp.refusal
+
+
+_TRANSLATORS: dict[str, Translator] = {
+    "device_ids": _device_ids,
+    "output_device": _dropped("outputs stay where the model computes them"),
+    "dim": _dropped("one device per process, so no batch is scattered"),
+    "broadcast_buffers": _broadcast_buffers,
+    "forward_sync_buffers": _broadcast_buffers,
+    "find_unused_parameters": _find_unused,
+    "skip_all_reduce_unused_params": _find_unused,
+    "static_graph": _dropped("FSDP2 needs no promise about the graph"),
+    "check_reduction": _dropped("it has done nothing since torch 1.5"),
+    "bucket_cap_mb": _dropped("what fully_shard is called on is the bucket"),
+    "bucket_cap_mb_list": _dropped("what fully_shard is called on is the bucket"),
+    "batched_grad_copy": _dropped("FSDP2 copies the gradients of a group together"),
+    "gradient_as_bucket_view": _dropped("gradients are shards of their own"),
+    "init_sync": _init_sync,
+    "process_group": _process_group,
+    "device_mesh": _device_mesh,
+    "mixed_precision": _mixed_precision,
+    "delay_all_reduce_named_params": _delayed,
+    "param_to_hook_all_reduce": _delayed,
+}
+
+
+def spread_outcome(ddp: DataParallel, keyword: ast.keyword) -> Outcome:
+    """``**kwargs``: fine where every key that may be in it is one that simply goes."""
+    values = ddp.view.values(keyword.value)
+    names, known = _keys(ddp.migration, values)
+    gone = {name for name in names if _simply_goes(ddp, name)}
+    listed = ", ".join(sorted(names))
+    if known and names == gone:
+        what = f"it brings {listed}, which FSDP2 does not have" if listed else "it brings nothing"
+        return Outcome(Level.REVIEW if listed else Level.SAFE, f"**{ddp.view.text(keyword.value)} goes: {what}")
+    if known:
+        ddp.refusal = _refused(
+            f"**{ddp.view.text(keyword.value)} brings {', '.join(sorted(names - gone))}",
+            "Write these arguments out in the call, and run again.",
+        )
+        return ddp.refusal
+    return Outcome(
+        Level.REVIEW,
+        f"**{ddp.view.text(keyword.value)} goes, and with it DDP arguments that come from outside this repository",
+        "process_group needs a mesh, find_unused_parameters set_reduce_scatter_unused_params(True) where ranks use "
+        "different parameters; the other arguments have no counterpart and need none.",
+    )
+
+
+def _simply_goes(ddp: DataParallel, name: str) -> bool:
+    return name in _TRANSLATORS and name not in (
+        "process_group", "device_mesh", "mixed_precision", "delay_all_reduce_named_params", "param_to_hook_all_reduce",
+        "init_sync",
+    )  # fmt: skip
+
+
+def _keys(migration: Migration, values: list[Value]) -> tuple[set[str], bool]:
+    """Keys that dictionaries may hold, and whether these are all."""
+    flow = migration.program.flow
+    names: set[str] = set()
+    known = bool(values)
+    for value in values:
+        if isinstance(value, Constant) and value.value is None:
+            continue
+        if not isinstance(value, Container):
+            known = False
+            continue
+        number = flow.ids.get(value)
+        for (owner, name), variable in list(flow.fields.items()):
+            if owner != number:
+                continue
+            if name in ("[any]", "[*]", "**"):
+                held = flow.values_of(variable)
+                if name == "**":
+                    inner, all_of_them = _keys(migration, [v for v in held if v != value])
+                    names |= inner
+                    known = known and (all_of_them or not held)
+                elif name == "[*]":
+                    known = known and not any(isinstance(v, Unknown) for v in held)
+            elif flow.values_of(variable):
+                names.add(name.strip("[]"))
+    return names, known
+
+
+# --- around the sharding ------------------------------------------------------------------------------------
+
+
+def _replicate(ddp: DataParallel) -> None:
+    """``--ddp replicate``: parameters stay whole on every rank."""
+    if ddp.migration.options.ddp != "replicate":
+        return
+    if ddp.migration.torch_has(2, 9):
+        ddp.plan.function = REPLICATE
+        return
+    if "mesh" in ddp.plan.arguments:
+        ddp.refusal = _refused(
+            "before torch 2.9 replicating over a process group of its own takes a mesh of (ranks, 1) over its ranks",
+            'Make it with init_device_mesh(…, mesh_dim_names=("replicate", "shard")), or target torch 2.9.',
+        )
+        return
+    init = ddp.plan.name("torch.distributed.device_mesh.init_device_mesh")
+    size = ddp.plan.name("torch.distributed.get_world_size")
+    ddp.plan.arguments["mesh"] = code(
+        init, "(\n    next(", MODEL, f'.parameters()).device.type, ({size}(), 1), mesh_dim_names=("replicate", "shard")\n)'
+    )  # fmt: skip
+    ddp.notes.append("replicated over a (ranks, 1) mesh")
+
+
+def _prepare(ddp: DataParallel) -> None:
+    """DDP's own broadcasts: of everything when it wraps, of the buffers before every forward."""
+    plan = ddp.plan
+    function = plan.name("torch.distributed.broadcast") if ddp.broadcasts else ""
+    arguments = code(*(code(", ", argument) for argument in ddp.destination))
+    tensor = ddp.view.free_name(ddp.call, "tensor")
+    if ddp.broadcasts:
+        plan.before.append(
+            code(
+                f"for {tensor} in [*", MODEL, ".parameters(), *", MODEL, ".buffers()]:\n    ",
+                f"{function}({tensor}.detach()", arguments, ")",
+            )  # fmt: skip
+        )
+        ddp.notes.append("parameters and buffers of rank 0 are broadcast before, as DDP did")
+    if not _syncs_buffers(ddp):
+        return
+    kind = buffers_of(ddp.migration, ddp.models)
+    if kind not in (CHANGES, UNKNOWN) or _converts_batch_norm(ddp):
+        return
+    function = plan.name("torch.distributed.broadcast")
+    hook = ddp.view.free_name(ddp.call, "broadcast_buffers")
+    plan.after.append(
+        code(
+            f"\ndef {hook}(module, inputs):\n    for buffer in module.buffers():\n        {function}(buffer",
+            arguments, ")\n\n", MODEL, f".register_forward_pre_hook({hook})",
+        )  # fmt: skip
+    )
+    if kind == UNKNOWN:
+        ddp.level = Level.REVIEW
+        ddp.notes.append(
+            "the code of the model is not seen, so a hook broadcasts its buffers before every forward, as DDP did; "
+            "take it out if training changes none of them"
+        )
+    else:
+        ddp.notes.append("a hook broadcasts the buffers, which training changes, before every forward, as DDP did")
+
+
+def _syncs_buffers(ddp: DataParallel) -> bool:
+    return not any(
+        name in ddp.arguments and ddp.arguments[name].constant() is False
+        for name in ("broadcast_buffers", "forward_sync_buffers")
+    )
+
+
+def _converts_batch_norm(ddp: DataParallel) -> bool:
+    """Whether the model's BatchNorm has become SyncBatchNorm wherever it is wrapped: all ranks agree by themselves."""
+    view = ddp.view
+    scope = view.function(ddp.call) or view.tree
+    certain = conditions_of(view, ddp.call)
+    return any(
+        isinstance(node, ast.Call) and called_name(node) == "convert_sync_batchnorm"
+        and node.lineno <= ddp.call.lineno and view.function(node) is view.function(ddp.call)
+        and conditions_of(view, node) <= certain and not _is_optional(view, node)
+        for node in ast.walk(scope)
+    )  # fmt: skip
+
+
+def _is_optional(view: FileView, node: ast.AST) -> bool:
+    """Whether a node stands in an ``else`` or a handler, which ``conditions_of`` says nothing about."""
+    child = node
+    for ancestor in view.ancestors(node):
+        if isinstance(ancestor, ast.If) and child in ancestor.orelse:
+            return True
+        if isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return False
+        child = ancestor
+    return False
+
+
+def unit_advice(ddp: DataParallel) -> str:
+    """How to gather one block at a time instead of the whole model."""
+    names = block_classes(ddp.migration, ddp.models)
+    if not names:
+        return ""
+    classes = names[0] if len(names) == 1 else f"({', '.join(names)})"
+    return (
+        "All parameters are gathered at once, as DDP kept them. To gather block by block, put before fully_shard(model): "
+        f"for module in reversed(list(model.modules())): if isinstance(module, {classes}): fully_shard(module). "
+        "Numbers do not depend on it, memory does."
+    )
