@@ -45,7 +45,40 @@ def test_a_module(command: Command, received: list[VerifyOptions]) -> None:
 
 
 def test_every_option(command: Command, received: list[VerifyOptions]) -> None:
-    arguments = ["--old", "a", "--new", "b", "--nproc", "4", "--nnodes", "2", "--node-rank", "1", "--rdzv-endpoint", "h:1", "--launcher", "python", "--report", "r", "--format", "json", "--timeout", "60", "--mode", "exact", "--device", "cpu", "--record", "first:3", "--resume", "--resume-arguments=--resume={checkpoint}", "--control=--accumulation=1", "--untracked", "link", "--in-place"]
+    arguments = [
+        "--old",
+        "a",
+        "--new",
+        "b",
+        "--nproc",
+        "4",
+        "--nnodes",
+        "2",
+        "--node-rank",
+        "1",
+        "--rdzv-endpoint",
+        "h:1",
+        "--launcher",
+        "python",
+        "--report",
+        "r",
+        "--format",
+        "json",
+        "--timeout",
+        "60",
+        "--mode",
+        "exact",
+        "--device",
+        "cpu",
+        "--record",
+        "first:3",
+        "--resume",
+        "--resume-arguments=--resume={checkpoint}",
+        "--control=--accumulation=1",
+        "--untracked",
+        "link",
+        "--in-place",
+    ]
     command("verify", *arguments, "--", "train.py")
     assert received == [
         VerifyOptions(
