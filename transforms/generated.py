@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from .patches import Old, Part, Patch
+from .patches import Part, Patch
 from .view import FileView
 
 LINE_LENGTH = 100
+HANGING_LENGTH = 110
+"""A hanging line may be a little longer than a whole statement, before its arguments go on lines of their own."""
 _STEP = "    "
 
 
@@ -25,7 +27,7 @@ def call_text(
     if before + len(name) + 2 + length(joined) + after <= LINE_LENGTH and not _spans_lines(joined):
         return (f"{name}(", *joined, ")")
     inner = indent + _STEP
-    if len(inner) + length(joined) <= LINE_LENGTH:
+    if len(inner) + length(joined) <= HANGING_LENGTH:
         return (f"{name}(\n{inner}", *joined, f"\n{indent})")
     lines: list[Part] = [f"{name}(\n"]
     for argument in arguments:
@@ -34,15 +36,19 @@ def call_text(
 
 
 def replaced_call(
-    view: FileView, node: ast.AST, name: str, arguments: Sequence[Sequence[Part]], dedent: int = 0, wrap: tuple[str, str] = ("", "")
+    view: FileView,
+    node: ast.AST,
+    name: str,
+    arguments: Sequence[Sequence[Part]],
+    dedent: int = 0,
+    wrap: tuple[str, str] = ("", ""),
 ) -> tuple[Part, ...]:
-    """A call that takes the place of ``node``; ``wrap`` is put around it, ``dedent`` says how far its line will move left."""
-    start, end = view.source.span(node)
-    line_start = view.source.line_starts[view.source.position(start)[0] - 1]
-    line = view.source.text[end : view.source.line_starts[view.source.position(end)[0]]] if _has_next(view, end) else view.source.text[end:]
-    before = start - line_start - dedent + len(wrap[0])
-    rest = line.rstrip().partition("  #")[0]
-    parts = call_text(name, arguments, view.source.indent_at(start), before, len(rest) + len(wrap[1]))
+    """A call that takes the place of ``node``, with ``wrap`` around it; its line will move left by ``dedent``."""
+    source = view.source
+    start, end = source.span(node)
+    before = start - source.line_starts[source.position(start)[0] - 1] - dedent + len(wrap[0])
+    rest = source.line_of(end)[source.position(end)[1] - 1 :].rstrip().partition("  #")[0]
+    parts = call_text(name, arguments, source.indent_at(start), before, len(rest) + len(wrap[1]))
     return tuple(part for part in (wrap[0], *parts, wrap[1]) if part != "")
 
 
@@ -52,11 +58,6 @@ def removed(view: FileView, statement: ast.stmt, why: str) -> Patch:
     if len(block) == 1 or not view.stands_alone(statement):
         return view.replace(statement, "pass", why)
     return view.delete(statement, why)
-
-
-def text_of(view: FileView, node: ast.AST) -> Old:
-    """The text of a node, patches inside it applied."""
-    return view.keep(node)
 
 
 def _join(arguments: Sequence[Sequence[Part]]) -> list[Part]:
@@ -71,6 +72,3 @@ def _join(arguments: Sequence[Sequence[Part]]) -> list[Part]:
 def _spans_lines(parts: Sequence[Part]) -> bool:
     return any(isinstance(part, str) and "\n" in part for part in parts)
 
-
-def _has_next(view: FileView, offset: int) -> bool:
-    return view.source.position(offset)[0] < len(view.source.line_starts)

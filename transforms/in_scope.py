@@ -14,12 +14,13 @@ from .view import FileView
 def model_at(groups: Groups, view: FileView, node: ast.AST, group: Group) -> str | None:
     """An expression for the group's model that is valid at ``node``; the wrapped one is preferred."""
     best: tuple[int, str] | None = None
+    given = {wrap.view.text(argument) for wrap in group.wraps for argument in wrap.node.args[:1]}
     for path, values in _paths(view, node):
         own = [v for v in values if groups.of([v]) is group and (v in group.raw or isinstance(v, (Wrapped, Annotated)))]
         if not own:
             continue
         rank = 0 if any(isinstance(v, (Wrapped, Annotated)) for v in own) else 1
-        rank += 2 * (len(own) < len(values)) + 4 * (path.count(".") > 1)
+        rank += 2 * (path not in given) + 4 * (len(own) < len(values)) + 8 * (path.count(".") > 1)
         if best is None or rank < best[0]:
             best = (rank, path)
     return best[1] if best else None

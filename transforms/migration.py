@@ -12,7 +12,7 @@ from .groups import Group, Groups, Wrap
 from .order import Order
 from .program import Program
 from .rule import Need, Outcome
-from .sites import Site, SiteFinder
+from .sites import RAW_MEMBERS, Site, SiteFinder
 from .spelling import spelling
 from .values import Annotated, Derived, Instance, Opaque, Unknown, Wrapped
 from .view import FileView
@@ -52,6 +52,7 @@ class Migration:
     def of(cls, program: Program, options: Options) -> Migration:
         """Finds groups and sites; groups that one site serves together become one."""
         relevant = relevant_files(program)
+        relevant = sorted({*relevant, *files_with_raw_models(program, Groups(program))})
         program.flow.seed_unknown(relevant)
         groups = Groups(program)
         for path in sorted(program.files[index].path for index in relevant):
@@ -130,6 +131,16 @@ def relevant_files(program: Program) -> list[int]:
                 found.add(index)
                 break
     return sorted(found)
+
+
+def files_with_raw_models(program: Program, groups: Groups) -> set[int]:
+    """Files that take or load the state of a model which is wrapped elsewhere: with FSDP2 it is the same object."""
+    raw = {number for group in groups.all for value in group.raw if (number := program.flow.ids.get(value)) is not None}
+    found: set[int] = set()
+    for number, call in enumerate(program.flow.calls):
+        if call.method in RAW_MEMBERS and not raw.isdisjoint(program.flow.points_to[call.function] or ()):
+            found.add(program.flow.file_of_call(number))
+    return found
 
 
 _TELLTALE = frozenset({"require_backward_grad_sync", "summon_full_params", "no_sync", "_fsdp_wrapped_module"})

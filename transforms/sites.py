@@ -159,7 +159,7 @@ class SiteFinder:
             yield Site(self.view, node, symbol, self._role(node), self._group_near(node))
 
     def _through_variable(self, node: ast.expr, symbol: str) -> bool:
-        """Whether a name or attribute merely holds a symbol's value (``config.strategy``), as opposed to naming the symbol.
+        """Whether a name or attribute merely holds a symbol (``config.strategy``), as opposed to naming it.
 
         The place that put the value there is the site; the name is one only as an alias of the symbol.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .groups import Group
 from .migration import Migration
@@ -29,6 +29,9 @@ class Config:
     """What a ``*StateDictConfig`` says. ``name`` is set where it is a variable that is rewritten at its definition."""
 
     offload: bool | None
+    """Also the default of optimizer configs, which is True."""
+    asks_to_offload: bool
+    """Whether offloading is asked for in so many words."""
     rank0_only: bool | None
     name: str | None = None
     condition: str | None = None
@@ -184,7 +187,7 @@ def read_config(migration: Migration, view: FileView, node: ast.expr | None) -> 
         return None
     owner, call = migration.program.call_node(made[0].site)
     config = flags_of(owner, call)
-    return Config(config.offload, config.rank0_only, view.text(node), config.condition)
+    return replace(config, name=view.text(node))
 
 
 def flags_of(view: FileView, call: ast.Call) -> Config:
@@ -194,7 +197,9 @@ def flags_of(view: FileView, call: ast.Call) -> Config:
     rank0 = arguments.get("rank0_only")
     rank0_only = _flag(view, rank0, False)
     condition = view.text(rank0) if rank0 is not None and rank0_only is None else None
-    return Config(_flag(view, arguments.get("offload_to_cpu"), optimizer), rank0_only, condition=condition)
+    offload = arguments.get("offload_to_cpu")
+    asks = _flag(view, offload, False) is True
+    return Config(_flag(view, offload, optimizer), asks, rank0_only, condition=condition)
 
 
 def _flag(view: FileView, node: ast.expr | None, default: bool) -> bool | None:

@@ -147,8 +147,14 @@ def optimizer_calls(migration: Migration, method: str) -> list[tuple[FileView, a
 
 
 def before_wrap(migration: Migration, site: Site) -> bool:
-    """Whether a use of the raw model always runs before every wrap of its group."""
-    if site.group is None or any(isinstance(v, (Wrapped, Annotated)) for v in site.values):
+    """Whether a use always runs before every wrap of its group.
+
+    What a local name holds is known at each place; what an attribute holds, only over the whole program.
+    """
+    if site.group is None or any(isinstance(v, Annotated) for v in site.values):
+        return False
+    is_local = isinstance(site.node, ast.Attribute) and isinstance(site.node.value, ast.Name)
+    if is_local and any(isinstance(v, Wrapped) for v in site.values):
         return False
     place = (site.view, site.node)
     relations = {migration.order.relation(place, (wrap.view, wrap.node)) for wrap in site.group.wraps}
@@ -201,9 +207,9 @@ def _plan(migration: Migration, read: StateRead) -> ReadPlan:
             plan.advice = "Save sharded state with dcp.save on all ranks."
         return plan
     plan.options = options_of(read, context, plan.notes)
-    if plan.options.full and not plan.options.cpu_offload and plan.options.name is None:
-        if _only_rank_zero_uses(finder, read):
-            plan.options = StateOptions(cpu_offload=True)
+    kinds = read.group.kinds if read.group is not None else set[str]()
+    if kinds == {"DDP"} and plan.options == StateOptions() and rank_zero_alone_reads(finder, read.view, read.call):
+        plan.options = StateOptions(cpu_offload=True)
     return plan
 
 
@@ -239,10 +245,10 @@ def config_options(kind: str, config: Config | None, notes: list[str]) -> StateO
     if kind == "sharded":
         if config is None:
             return StateOptions(full=False)
-        return StateOptions(full=False, cpu_offload=bool(config.offload), name=config.name)
+        return StateOptions(full=False, cpu_offload=config.asks_to_offload, name=config.name)
     if config is None:
         return StateOptions()
-    if config.offload and config.rank0_only is False:
+    if config.asks_to_offload and config.rank0_only is False:
         notes.append(
             "every rank keeps the full state, now on its device: cpu_offload=True would leave it to rank 0 alone"
         )
@@ -251,23 +257,48 @@ def config_options(kind: str, config: Config | None, notes: list[str]) -> StateO
     )
 
 
-def _only_rank_zero_uses(finder: GuardFinder, read: StateRead) -> bool:
-    """Whether the result is bound to a local name that only rank 0 reads."""
-    statement = read.statement
-    function = read.view.function(read.call)
-    if function is None or not isinstance(statement, ast.Assign) or statement.value is not read.call:
+def rank_zero_alone_reads(finder: GuardFinder, view: FileView, node: ast.expr, depth: int = 0) -> bool:
+    """Whether a value is bound to a local name, or put into a dict that is, which rank 0 alone goes on to read."""
+    statement = view.statement(node)
+    function = view.function(node)
+    value = getattr(statement, "value", None)
+    held = value is node or (isinstance(value, ast.Dict) and node in value.values)
+    if function is None or not isinstance(statement, ast.Assign) or not held or len(statement.targets) != 1:
         return False
-    if len(statement.targets) != 1 or not isinstance(statement.targets[0], ast.Name):
-        return False
-    name = statement.targets[0].id
+    target = statement.targets[0]
+    return isinstance(target, ast.Name) and _rank_zero_alone_uses(finder, view, function, target.id, depth)
+
+
+def _rank_zero_alone_uses(finder: GuardFinder, view: FileView, function: ast.AST, name: str, depth: int) -> bool:
+    """Whether every use of a local name is behind a guard for rank 0, here or in the function it is handed to."""
     uses = [
         node
         for node in ast.walk(function)
         if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
     ]
     return bool(uses) and all(
-        any(finder.passes_only_rank_zero(guard) for guard in finder.around(read.view, use)) for use in uses
+        any(finder.passes_only_rank_zero(guard) for guard in finder.around(view, use))
+        or _handed_to_rank_zero(finder, view, use, depth)
+        for use in uses
     )
+
+
+def _handed_to_rank_zero(finder: GuardFinder, view: FileView, use: ast.Name, depth: int) -> bool:
+    call = view.parents[use]
+    if not isinstance(call, ast.Call) or use not in call.args or depth > 2:
+        return False
+    callees = finder.program.callees(view, call)
+    for callee in callees:
+        owner, function = finder.program.function_node(callee)
+        arguments = getattr(function, "args", None)
+        if not isinstance(arguments, ast.arguments):
+            return False
+        names = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
+        place = call.args.index(use) + (1 if names[:1] == ["self"] else 0)
+        name = names[place] if place < len(names) else arguments.vararg.arg if arguments.vararg else ""
+        if not name or not _rank_zero_alone_uses(finder, owner, function, name, depth + 1):
+            return False
+    return bool(callees)
 
 
 def _plan_hoist(
@@ -310,9 +341,7 @@ def _hoisted_name(migration: Migration, read: StateRead) -> str:
     what = ast.dump(read.optimizer) if read.optimizer is not None else _key(read.model)
     key = (read.kind, what)
     if key not in taken:
-        wanted = "model_state_dict" if read.kind == "model" else "optimizer_state_dict"
-        if wanted in taken.values():
-            wanted = f"{_last(read.optimizer if read.optimizer is not None else read.model)}_state_dict"
+        wanted = f"{_last(read.optimizer if read.optimizer is not None else read.model)}_state_dict"
         name = read.view.free_name(read.call, wanted)
         while name in taken.values():
             name += "_2"
