@@ -27,7 +27,7 @@ def gather_norm(site: Site, migration: Migration, outcome: Outcome, call: ast.Ca
     Where a plain model comes by as well the norm may be a plain tensor already, so its type is looked at.
     """
     view = site.view
-    if not needs_guard(site, migration):
+    if not needs_guard(site, call):
         outcome.patches.append(view.replace(call, (view.keep(call), ".full_tensor()"), WHY))
         return True
     statement = view.statement(call)

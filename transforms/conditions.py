@@ -37,36 +37,95 @@ def negated(view: FileView, test: ast.expr) -> tuple[Part, ...]:
     return ("not (", view.keep(test), ")")
 
 
+def negated_all(view: FileView, parts: Sequence[ast.expr]) -> tuple[Part, ...]:
+    """The opposite of several conditions that hold together."""
+    if len(parts) == 1:
+        return negated(view, parts[0])
+    joined: list[Part] = []
+    for number, part in enumerate(parts):
+        joined.extend((" and ",) if number else ())
+        joined.append(view.keep(part))
+    return ("not (", *joined, ")")
+
+
 def only_where_sharded(
-    site: Site, migration: Migration, outcome: Outcome, statement: Sequence[Part], indent: str
+    site: Site, migration: Migration, outcome: Outcome, statement: Sequence[Part], indent: str, at: ast.AST
 ) -> list[Part]:
-    """A statement about ``site``'s receiver, inside an ``isinstance`` test where a plain model may come by.
+    """A statement about ``site``'s receiver at ``at``, in an ``isinstance`` test where a plain model may come by.
 
     The parts start behind the indentation and end without a newline.
     """
-    if not needs_guard(site, migration):
+    if not needs_guard(site, at):
         return list(statement)
     module = migration.use(outcome, site.view, FSDP_MODULE, site.node)
     assert isinstance(site.node, ast.Attribute)
-    return [
-        "if isinstance(", site.view.keep(site.node.value), f", {module}):\n{indent}    ", *statement
-    ]  # fmt: skip
+    inner = [part.replace("\n" + indent, "\n" + indent + "    ") if isinstance(part, str) else part for part in statement]
+    return ["if isinstance(", site.view.keep(site.node.value), f", {module}):\n{indent}    ", *inner]
 
 
-def needs_guard(site: Site, migration: Migration) -> bool:
-    """Whether a path without sharding reaches a use, and no branch around it keeps that path out."""
-    if not site.maybe_plain and site.certain:
+def needs_guard(site: Site, at: ast.AST) -> bool:
+    """Whether a path without sharding reaches ``at``, and no branch around it keeps that path out."""
+    if (not site.maybe_plain and site.certain) or _wrapped_by_constructor(site, at):
         return False
-    return not _inside_branch_of_wrap(site, migration)
+    here = conditions_of(site.view, at)
+    return not any(conditions <= here for conditions in conditions_of_wraps(site))
 
 
-def _inside_branch_of_wrap(site: Site, migration: Migration) -> bool:
-    """Whether the use stands under the same condition as the wrap (``if ddp:`` around both)."""
-    if site.group is None:
+def _wrapped_by_constructor(site: Site, at: ast.AST) -> bool:
+    """Whether ``at`` lies in a method that runs after ``__init__`` has wrapped the attribute without condition."""
+    view, node = site.view, site.node
+    wraps = site.group.wraps if site.group else []
+    receiver = node.value if isinstance(node, ast.Attribute) else node
+    path = dotted_path(receiver) if isinstance(receiver, ast.expr) else None
+    function = view.function(at)
+    if not wraps or path is None or path.count(".") != 1 or getattr(function, "name", "__init__") == "__init__":
         return False
-    here = conditions_of(site.view, site.node)
-    there = [conditions_of(wrap.view, wrap.node) - {_MAIN} for wrap in site.group.wraps]
-    return any(conditions and conditions <= here for conditions in there)
+    for wrap in wraps:
+        statement = wrap.view.statement(wrap.node)
+        constructor = wrap.view.parents[statement]
+        if not isinstance(statement, ast.Assign) or [dotted_path(target) for target in statement.targets] != [path]:
+            return False
+        if not isinstance(constructor, ast.FunctionDef) or constructor.name != "__init__" or wrap.view is not view:
+            return False
+        if view.enclosing_class(constructor) is not view.enclosing_class(at):
+            return False
+        if _runs_within(view, constructor, function, statement.lineno):
+            return False
+    return True
+
+
+def _runs_within(view: FileView, constructor: ast.FunctionDef, function: ast.AST | None, line: int) -> bool:
+    """Whether a constructor calls a method, directly or through others, before a line."""
+    pending, seen = [function], set()
+    while pending:
+        current = pending.pop()
+        if current is None or current in seen:
+            continue
+        seen.add(current)
+        for caller, call in view.program.callers(view, current):
+            owner = caller.function(call)
+            if owner is constructor and call.lineno < line:
+                return True
+            if caller is view and owner is not constructor:
+                pending.append(owner)
+    return False
+
+
+def conditions_of_wraps(site: Site) -> list[set[str]]:
+    """For each wrap of the site's group that is not unconditional: what is true where it stands."""
+    wraps = site.group.wraps if site.group else []
+    found = [conditions_of(wrap.view, wrap.node) - {_MAIN} for wrap in wraps]
+    return [conditions for conditions in found if conditions]
+
+
+def split_guard(site: Site, test: ast.expr) -> tuple[list[ast.expr], list[ast.expr]]:
+    """Parts of an ``and`` that say the model is wrapped at all (``ddp and not last``), and the others."""
+    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+    for conditions in conditions_of_wraps(site):
+        guards = [part for part in parts if _conjuncts(part) <= conditions]
+        if {name for part in guards for name in _conjuncts(part)} == conditions:
+            return guards, [part for part in parts if part not in guards]
+    return [], parts
 
 
 def conditions_of(view: FileView, node: ast.AST) -> set[str]:

@@ -7,11 +7,13 @@ manager becomes a call before the backward and, where nothing else sets the swit
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 from .migration import Migration
 from .patches import Part, Patch
 from .rule import Outcome
 from .sites import Site
+from .values import External
 from .view import FileView
 
 WHY = "set_requires_gradient_sync is FSDP2's switch"
@@ -61,14 +63,14 @@ def _add_helper(view: FileView, migration: Migration, outcome: Outcome) -> str:
 
 
 def first_definition(view: FileView) -> ast.stmt:
-    """The first top-level function or class, else the first statement behind docstring and imports."""
+    """The statement before which a helper is defined: the first function or class, or a use outside of any."""
     body = view.tree.body
     for statement in body:
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             return statement
-    behind = [s for s in body if isinstance(s, (ast.Import, ast.ImportFrom))]
-    start = body.index(behind[-1]) + 1 if behind else 0
-    return body[min(start, len(body) - 1)]
+        if any(isinstance(node, ast.Attribute) and node.attr == "no_sync" for node in ast.walk(statement)):
+            return statement
+    return body[-1]
 
 
 def without_item(view: FileView, statement: ast.With, item: ast.withitem) -> Patch:
@@ -94,13 +96,24 @@ def _own_parentheses(between: str) -> int:
     return max(between.partition(",")[0].count(")"), between.partition(",")[2].count("("))
 
 
-def in_try(view: FileView, statement: ast.With, receiver: ast.expr) -> list[Patch]:
+def in_try(view: FileView, statement: ast.With, off: Sequence[Part], on: Sequence[Part]) -> list[Patch]:
     """``with model.no_sync():`` as try and finally: its body may be left early, the switch must not stay off."""
     indent = view.indent(statement)
     start = view.source.span(statement)[0]
     colon = view.source.text.index(":", view.source.span(statement.items[0].context_expr)[1])
-    keep = view.keep(receiver)
+    deeper = [part.replace("\n", "\n    ") if isinstance(part, str) else part for part in on]
     return [
-        Patch(view.path, start, colon + 1, (*switch(keep, "False"), f"\n{indent}try:"), WHY),
-        view.insert_after(statement, (f"{indent}finally:\n{indent}    ", *switch(keep, "True"), "\n"), WHY),
+        Patch(view.path, start, colon + 1, (*off, f"\n{indent}try:"), WHY),
+        view.insert_after(statement, (f"{indent}finally:\n{indent}    ", *deeper, "\n"), WHY),
     ]
+
+
+def stays_unsharded(site: Site) -> bool:
+    """Whether FSDP1 kept the parameters of the site's model gathered over a window of ``no_sync`` (SHARD_GRAD_OP)."""
+    wraps = site.group.wraps if site.group else []
+    names: set[str] = set()
+    for wrap in wraps:
+        for keyword in wrap.node.keywords:
+            if keyword.arg == "sharding_strategy":
+                names |= {value.name for value in wrap.view.values(keyword.value) if isinstance(value, External)}
+    return bool(names) and all(name.endswith((".SHARD_GRAD_OP", "._HYBRID_SHARD_ZERO2")) for name in names)

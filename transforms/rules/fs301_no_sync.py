@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 
+from ..conditions import needs_guard, negated, negated_all, only_where_sharded, split_guard
 from ..dedent import can_unwrap, unwrapped
 from ..findings import Level
-from ..gradient_sync import WHY, as_helper, in_try, switch, without_item
-from ..conditions import negated, only_where_sharded
+from ..gradient_sync import WHY, as_helper, in_try, stays_unsharded, switch, without_item
 from ..migration import Migration
 from ..passes import BACKWARD, FORWARD, called_name, calls_in, holds_no_sync, leaves_early, outside_name, passes_in
 from ..patches import Part
@@ -58,9 +58,35 @@ def _is_null(view: FileView, node: ast.expr) -> bool:
     return outside_name(view, named) in _NULL and not (isinstance(node, ast.Call) and node.args)
 
 
-def _condition(view: FileView, choice: ast.IfExp, expression: ast.expr) -> tuple[Part, ...]:
-    """When gradients are reduced."""
-    return (view.keep(choice.test),) if expression is choice.orelse else negated(view, choice.test)
+def _set_by(site: Site, migration: Migration, outcome: Outcome, value: ast.expr, at: ast.stmt) -> list[Part]:
+    """The call that a context expression becomes: no_sync, a null context, or a choice between the two."""
+    view = site.view
+    indent = view.indent(at)
+    if not isinstance(value, ast.IfExp):
+        calls = _calls(site, ("False",) if _kind(view, value) == "off" else ("True",), indent)
+        return only_where_sharded(site, migration, outcome, calls, indent, at)
+    if _kind(view, value.orelse) == "off":
+        return only_where_sharded(site, migration, outcome, _calls(site, (view.keep(value.test),), indent), indent, at)
+    guards, rest = split_guard(site, value.test)
+    if not guards or not needs_guard(site, at):
+        calls = _calls(site, negated(view, value.test), indent)
+        return only_where_sharded(site, migration, outcome, calls, indent, at)
+    deeper = indent + "    "
+    reduce = ("False",) if not rest else negated_all(view, rest)
+    parts: list[Part] = ["if "]
+    for number, guard in enumerate(guards):
+        parts.extend((" and ",) if number else ())
+        parts.append(view.keep(guard))
+    return [*parts, f":\n{deeper}", *_calls(site, reduce, deeper)]
+
+
+def _calls(site: Site, value: tuple[Part, ...], indent: str) -> list[Part]:
+    """The switch, and under SHARD_GRAD_OP the one that keeps parameters gathered over the window with it."""
+    keep = site.view.keep(_receiver(site))
+    calls = switch(keep, value)
+    if stays_unsharded(site):
+        calls.extend((f"\n{indent}", keep, ".set_reshard_after_backward(", *value, ")"))
+    return calls
 
 
 # --- with model.no_sync(): ----------------------------------------------------------------------------------
@@ -69,7 +95,7 @@ def _condition(view: FileView, choice: ast.IfExp, expression: ast.expr) -> tuple
 def _with(
     site: Site, migration: Migration, statement: ast.With, item: ast.withitem, subject: ast.expr
 ) -> Outcome:
-    view, receiver = site.view, _receiver(site)
+    view = site.view
     passes = passes_in(migration, view, statement.body, site.group)
     if FORWARD in passes and BACKWARD not in passes:
         return _forward_only(site, migration, statement, subject)
@@ -78,12 +104,12 @@ def _with(
             return _helper(site, migration)
         return _conditional(site, migration, statement, item, subject)
     outcome = Outcome(Level.SAFE, "gradient synchronisation is switched off before the block and on behind it")
-    off, on = switch(view.keep(receiver), "False"), switch(view.keep(receiver), "True")
     indent = view.indent(statement)
+    off, on = _calls(site, ("False",), indent), _calls(site, ("True",), indent)
     if leaves_early(statement.body) or _exception_is_caught(view, statement):
         if len(statement.items) > 1 or not view.stands_alone(statement):
             return _helper(site, migration)
-        outcome.patches.extend(in_try(view, statement, receiver))
+        outcome.patches.extend(in_try(view, statement, off, on))
         outcome.message += ", also when the block is left early"
         return _yielding(site, migration, statement, outcome)
     if len(statement.items) == 1 and can_unwrap(view, statement):
@@ -103,9 +129,7 @@ def _conditional(
     view = site.view
     outcome = Outcome(Level.SAFE, "one call sets whether the coming backward reduces gradients")
     indent = view.indent(statement)
-    value = _condition(view, subject, site.call or site.node)  # pyright: ignore[reportArgumentType]
-    call = switch(view.keep(_receiver(site)), value)
-    line = [indent, *only_where_sharded(site, migration, outcome, call, indent), "\n"]
+    line = [indent, *_set_by(site, migration, outcome, subject, statement), "\n"]
     if len(statement.items) == 1 and can_unwrap(view, statement):
         outcome.patches.append(unwrapped(view, statement, WHY, line))
     elif len(statement.items) > 1 and view.stands_alone(statement):
@@ -118,7 +142,7 @@ def _conditional(
 
 def _forward_only(site: Site, migration: Migration, statement: ast.With, subject: ast.expr) -> Outcome:
     """DDP reads its flag in the forward, FSDP1 in the backward: which of them is it?"""
-    view, receiver = site.view, _receiver(site)
+    view = site.view
     kinds = site.group.kinds if site.group else set()
     if len(statement.items) > 1 or not can_unwrap(view, statement):
         return _manual("the backward runs outside this block, where FSDP2 reads the switch", holds=True)
@@ -136,14 +160,12 @@ def _forward_only(site: Site, migration: Migration, statement: ast.With, subject
     if isinstance(subject, ast.IfExp):
         if not behind:
             return _manual("no backward is seen behind this forward, and FSDP2 reads the switch there", holds=True)
-        value = _condition(view, subject, site.call or site.node)  # pyright: ignore[reportArgumentType]
-        call = switch(view.keep(receiver), value)
-        line = [indent, *only_where_sharded(site, migration, outcome, call, indent), "\n"]
+        line = [indent, *_set_by(site, migration, outcome, subject, statement), "\n"]
         outcome.patches.append(unwrapped(view, statement, WHY, line))
         return outcome
     if not behind:
         return _manual("no backward is seen behind this forward, and FSDP2 reads the switch there", holds=True)
-    off, on = switch(view.keep(receiver), "False"), switch(view.keep(receiver), "True")
+    off, on = _calls(site, ("False",), indent), _calls(site, ("True",), indent)
     outcome.patches.append(unwrapped(view, statement, WHY, (indent, *off, "\n")))
     outcome.patches.append(view.insert_after(behind[-1], (indent, *on, "\n"), WHY))
     return outcome
@@ -207,8 +229,7 @@ def _assigned(site: Site, migration: Migration, assignment: ast.Assign) -> Outco
     outcome = Outcome(Level.SAFE, "one call sets whether the coming backward reduces gradients")
     for store in stores:
         assert isinstance(store, ast.Assign)
-        call = switch(view.keep(_receiver(site)), _value_of(view, store.value))
-        parts = only_where_sharded(site, migration, outcome, call, view.indent(store))
+        parts = _set_by(site, migration, outcome, store.value, store)
         outcome.patches.append(view.replace(store, parts, WHY))
     outcome.patches.append(unwrapped(view, statement, WHY))
     return outcome
@@ -237,13 +258,6 @@ def _kind(view: FileView, value: ast.expr) -> str:
     if isinstance(node, ast.Attribute) and node.attr == "no_sync":
         return "off"
     return "on" if _is_null(view, value) else ""
-
-
-def _value_of(view: FileView, value: ast.expr) -> tuple[Part, ...]:
-    if isinstance(value, ast.IfExp):
-        off = value.body if _kind(view, value.body) == "off" else value.orelse
-        return _condition(view, value, off)
-    return ("False",) if _kind(view, value) == "off" else ("True",)
 
 
 def _loop(view: FileView, node: ast.AST) -> ast.AST | None:

@@ -29,7 +29,7 @@ def check(site: Site, migration: Migration) -> Outcome:
         outcome = Outcome(Level.SAFE, "setting the flag becomes a call of set_requires_gradient_sync")
         value = parent.value
         call = switch(view.keep(node.value), (view.keep(value),))
-        parts = only_where_sharded(site, migration, outcome, call, view.indent(parent))
+        parts = only_where_sharded(site, migration, outcome, call, view.indent(parent), parent)
         outcome.patches.append(view.replace(parent, parts, WHY))
         return outcome
     return Outcome(
