@@ -1,0 +1,36 @@
+import functools
+
+from torch.distributed.fsdp.wrap import (
+    CustomPolicy,
+    _or_policy,
+    lambda_auto_wrap_policy,
+    transformer_auto_wrap_policy,
+)
+
+
+def is_trainable_leaf(module):
+    """Adapters are sharded on their own, apart from the frozen weights around them."""
+    return (
+        len(list(module.named_children())) == 0
+        and getattr(module, "weight", None) is not None
+        and module.weight.requires_grad
+    )
+
+
+def has_many_parameters(module):
+    return type(module).__name__ == "Expert" and sum(p.numel() for p in module.parameters()) > 100
+
+
+def get_lambda_policy():
+    return functools.partial(lambda_auto_wrap_policy, lambda_fn=is_trainable_leaf)
+
+
+def get_or_policy(layer_cls):
+    lambda_policy = functools.partial(lambda_auto_wrap_policy, lambda_fn=is_trainable_leaf)
+    transformer_wrap_policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={layer_cls})
+    auto_wrap_policy = functools.partial(_or_policy, policies=[lambda_policy, transformer_wrap_policy])
+    return auto_wrap_policy
+
+
+def get_custom_policy():
+    return CustomPolicy(has_many_parameters)
