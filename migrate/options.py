@@ -135,6 +135,8 @@ def _target_torch(request: Request, configuration: Configuration, project: Path)
 
 def _rule_ids(option: str, values: list[str]) -> frozenset[str]:
     """Rule ids from ids or their beginnings (`FS4`: all of that family); empty when nothing is given."""
+    if not values:
+        return frozenset()
     known = [rule.id for rule in all_rules()]
     chosen: set[str] = set()
     for prefix in (part.strip() for value in values for part in value.split(",")):

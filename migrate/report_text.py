@@ -13,6 +13,8 @@ from .report import Group, Report
 
 _STYLES = {Level.OK: "dim", Level.SAFE: "green", Level.REVIEW: "yellow", Level.MANUAL: "bold red"}
 
+_LONGEST_STEP = 60
+
 
 def render(report: Report, console: Console) -> None:
     """Print the report. Text is never read as markup, so code shows as it is written."""
@@ -73,15 +75,26 @@ def _details(finding: Finding, said: set[str]) -> Iterator[Text]:
         if finding.level in (Level.MANUAL, Level.REVIEW) and text and text not in said:
             said.add(text)
             yield Text(f"    {text}")
-    chain = _chain(finding.provenance)
+    chain = _chain(finding)
     if chain and chain not in said:
         said.add(chain)
         yield Text(f"    {chain}", style="dim")
 
 
-def _chain(steps: tuple[Step, ...]) -> str:
-    """The way a value came: `because wrap.py:9 model = FSDP(model) → main.py:10 train(model)`."""
-    return "because " + " → ".join(f"{step.file}:{step.line} {step.text}".strip() for step in steps) if steps else ""
+def _chain(finding: Finding) -> str:
+    """The way a value came: `because wrap.py:9 model = FSDP(model) → main.py:10 train(model)`.
+
+    The step at the finding's own line is left out, for that line has been named already.
+    """
+    steps = [step for step in finding.provenance if (step.file, step.line) != (finding.file, finding.line)]
+    return "because " + " → ".join(_step(step) for step in steps) if steps else ""
+
+
+def _step(step: Step) -> str:
+    text = " ".join(step.text.split())
+    if len(text) > _LONGEST_STEP:
+        text = text[: _LONGEST_STEP - 1] + "…"
+    return f"{step.file}:{step.line} {text}".strip()
 
 
 def _group(group: Group) -> Text:

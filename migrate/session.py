@@ -57,11 +57,16 @@ def rendered(report: Report, form: Format) -> str:
 
 
 def save(data: bytes, file: Path) -> None:
-    """Write a document whole or not at all. Raises UserError."""
+    """Write a document, to a file whole or not at all. Raises UserError."""
     try:
-        write_atomically(file, data)
+        if file.exists() and not file.is_file():
+            file.write_bytes(data)  # a pipe or a device must not be replaced by a file
+        else:
+            write_atomically(file, data)
     except WriteError as error:
         raise UserError(f"--output {file}: {error.reason}") from error
+    except OSError as error:
+        raise UserError(f"--output {file}: {error.strerror}") from error
 
 
 def write_stdout(data: bytes) -> None:

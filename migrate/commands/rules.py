@@ -39,13 +39,15 @@ def _explain(rule: Rule, console: Console) -> None:
             console.print()
             console.print(Text(paragraph), highlight=False)
     for example in rule.examples:
-        for title, code in (("Before", example.before), ("After", example.after)):
+        changed = example.after != example.before
+        texts = [("Before", example.before), ("After", example.after)] if changed else [("Left alone", example.before)]
+        for title, code in texts:
             console.print()
             console.print(Text(title, style="bold"))
             if console.is_terminal:
                 console.print(Syntax(code.rstrip("\n"), "python", background_color="default"))
             else:
-                console.print(Text(code.rstrip("\n")), soft_wrap=True, highlight=False)
+                console.print(Text(code.rstrip("\n") or "(nothing)"), soft_wrap=True, highlight=False)
         if example.note:
             console.print()
             console.print(Text(example.note), highlight=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -257,6 +258,16 @@ def test_output_goes_to_the_file(command: Command, tmp_path: Path) -> None:
         assert "FS101" in (tmp_path / f"report.{form}").read_text()
     assert command("diff", "-o", "migration.patch")[:2] == (1, b"")
     assert (tmp_path / "migration.patch").read_bytes().startswith(b"diff --git a/a.py b/a.py\n")
+
+
+def test_output_to_a_pipe_leaves_the_pipe(command: Command, tmp_path: Path) -> None:
+    write(tmp_path, a=SAFE)
+    os.mkfifo(tmp_path / "pipe")
+    with os.fdopen(os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
+        assert command("diff", "-o", "pipe")[0] == 1
+        assert reader.read().startswith(b"diff --git")
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert command("scan", "-o", ".")[0] == 64
 
 
 def test_in_several_processes(command: Command, tmp_path: Path) -> None:
