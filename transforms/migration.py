@@ -14,7 +14,8 @@ from .program import Program
 from .rule import Need, Outcome
 from .sites import RAW_MEMBERS, Site, SiteFinder
 from .spelling import spelling
-from .values import Annotated, Derived, Instance, Opaque, Unknown, Wrapped
+from .symbols import canonical, is_old, is_old_module
+from .values import Annotated, Derived, External, Instance, Opaque, Unknown, Wrapped
 from .view import FileView
 
 T = TypeVar("T")
@@ -52,7 +53,7 @@ class Migration:
     def of(cls, program: Program, options: Options) -> Migration:
         """Finds groups and sites; groups that one site serves together become one."""
         relevant = relevant_files(program)
-        relevant = sorted({*relevant, *files_with_raw_models(program, Groups(program))})
+        relevant = sorted({*relevant, *files_by_calls(program, Groups(program))})
         program.flow.seed_unknown(relevant)
         groups = Groups(program)
         for path in sorted(program.files[index].path for index in relevant):
@@ -105,9 +106,6 @@ class Migration:
 
 def relevant_files(program: Program) -> list[int]:
     """Files with an old symbol, or into which a wrapped model (or what is taken from it) flows."""
-    from .symbols import is_old, is_old_module
-    from .values import External
-
     flow = program.flow
     interesting = {
         number
@@ -133,13 +131,25 @@ def relevant_files(program: Program) -> list[int]:
     return sorted(found)
 
 
-def files_with_raw_models(program: Program, groups: Groups) -> set[int]:
-    """Files that take or load the state of a model which is wrapped elsewhere: with FSDP2 it is the same object."""
-    raw = {number for group in groups.all for value in group.raw if (number := program.flow.ids.get(value)) is not None}
+def files_by_calls(program: Program, groups: Groups) -> set[int]:
+    """Files whose only sign of the old world are calls.
+
+    They take or load the state of a model that is wrapped elsewhere (with FSDP2 it is the same object), or they call
+    an old function of a module that has others, too (``dcp.save_state_dict``).
+    """
+    raw = {value for group in groups.all for value in group.raw}
     found: set[int] = set()
     for number, call in enumerate(program.flow.calls):
-        if call.method in RAW_MEMBERS and not raw.isdisjoint(program.flow.points_to[call.function] or ()):
-            found.add(program.flow.file_of_call(number))
+        if call.method is None:
+            continue
+        for value in program.flow.values_of(call.function):
+            if isinstance(value, External):
+                relevant = is_old(canonical(f"{value.name}.{call.method}"))
+            else:
+                relevant = call.method in RAW_MEMBERS and value in raw
+            if relevant:
+                found.add(program.flow.file_of_call(number))
+                break
     return found
 
 

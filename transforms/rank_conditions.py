@@ -43,7 +43,8 @@ class RankConditions:
         if isinstance(test, ast.IfExp):
             return any(self.selects_ranks(view, part, depth) for part in (test.test, test.body, test.orelse))
         if isinstance(test, ast.Compare):
-            return any(self.is_rank(view, side, depth) for side in (test.left, *test.comparators))
+            sides = (test.left, *test.comparators)
+            return not _asks_whether_distributed(test) and any(self.is_rank(view, side, depth) for side in sides)
         if isinstance(test, ast.Call):
             return self._calls_a_rank_test(view, test, depth)
         if isinstance(test, (ast.Name, ast.Attribute)):
@@ -185,6 +186,17 @@ def last_name(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def _asks_whether_distributed(test: ast.Compare) -> bool:
+    """``local_rank != -1`` and ``rank is not None``: the same on all ranks."""
+    if len(test.ops) != 1:
+        return False
+    operator, other = test.ops[0], test.comparators[0]
+    if isinstance(other, ast.Constant) and (other.value is None or isinstance(other.value, str)):
+        return True
+    number = _number(other)
+    return number == -1 or (number == 0 and isinstance(operator, (ast.GtE, ast.Lt)))
 
 
 def _number(node: ast.expr) -> int | None:

@@ -370,7 +370,10 @@ def write_read(migration: Migration, read: StateRead, plan: ReadPlan, outcome: O
     why = "state is gathered by the helpers of DCP"
     if plan.guard is None:
         name, arguments = read_call(migration, read, plan, outcome, read.call)
-        parts = replaced_call(view, read.call, name, arguments, unwraps(view, read.call), _around(read))
+        if read.prefixed:
+            parts = _with_prefix(view, read.call, name, arguments)
+        else:
+            parts = replaced_call(view, read.call, name, arguments, unwraps(view, read.call))
         outcome.patches.append(view.replace(read.call, parts, why))
         return
     outcome.patches.append(view.replace(read.call, plan.name, why))
@@ -396,8 +399,13 @@ def _part(view: FileView, node: ast.expr | str | None) -> Part:
     return view.keep(node) if isinstance(node, ast.expr) else str(node)
 
 
-def _around(read: StateRead) -> tuple[str, str]:
-    return ('{f"module.{name}": tensor for name, tensor in ', ".items()}") if read.prefixed else ("", "")
+def _with_prefix(view: FileView, node: ast.AST, name: str, arguments: list[Sequence[Part]]) -> list[Part]:
+    """A comprehension over the gathered state that gives the keys DDP's prefix back."""
+    indent = view.source.indent_at(view.source.span(node)[0])
+    inner = indent + "    "
+    head = "for name, tensor in "
+    call = call_text(name, arguments, inner, len(inner) + len(head), len(".items()"))
+    return [f'{{\n{inner}f"module.{{name}}": tensor\n{inner}{head}', *call, f".items()\n{indent}}}"]
 
 
 def options_text(migration: Migration, options: StateOptions, outcome: Outcome, view: FileView, node: ast.AST) -> str:
@@ -440,9 +448,10 @@ def hoisted(migration: Migration, read: StateRead, plan: ReadPlan, outcome: Outc
         inner = indent + ("    " if condition else "")
         name, arguments = read_call(migration, other, other_plan, outcome, place)
         head = f"{inner}{other_plan.name} = "
-        before, after = _around(other)
-        call = call_text(name, arguments, inner, len(head) + len(before), len(after))
-        blocks[-1][1].extend((head + before, *call, after + "\n"))
+        blocks[-1][1].extend((head, *call_text(name, arguments, inner, len(head)), "\n"))
+        if other.prefixed:
+            named = f'{{f"module.{{name}}": tensor for name, tensor in {other_plan.name}.items()}}'
+            blocks[-1][1].append(f"{head}{named}\n")
     parts: list[Part] = []
     for condition, lines in blocks:
         if condition:
