@@ -50,7 +50,7 @@ class SavedForBackward:
 
     def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
         base = tensor if tensor._base is None else tensor._base
-        if not (base.is_leaf and base.requires_grad):
+        if not isinstance(base, torch.nn.Parameter):
             self._count(tensor)
         # Keeping the tensor itself would tie an output to its own graph for ever.
         return tensor.detach()

@@ -104,11 +104,12 @@ class OptimizerRecord:
                 entries += _entries(piece, trainable=parameter.requires_grad)
         self._write(step, "initial", entries)
 
-    def gradients(self, step: int) -> None:
-        """Write the gradients, once in a step."""
-        if self._have_gradients or not self.recorded:
+    def gradients(self, step: int, clipped: bool = False) -> None:
+        """Write the gradients at the first call in a step; at a further one, after clipping, what has become of them."""
+        if not self.recorded or (self._have_gradients and not clipped):
             return
         self.describe(step)
+        kind = "clipped" if self._have_gradients else "gradient"
         self._have_gradients = True
         # Fused optimizers unscale while they step; torch.amp.GradScaler leaves them the scale here.
         scale = getattr(self._optimizer(), "grad_scale", None)
@@ -121,7 +122,7 @@ class OptimizerRecord:
             gradient = parameter.grad if scale is None else parameter.grad / scale
             for piece in self._layout.pieces(parameter, gradient, fallback):
                 entries += _entries(piece)
-        self._write(step, "gradient", entries)
+        self._write(step, kind, entries)
 
     def results(self, step: int) -> None:
         """Write what the step has left: parameters, optimizer state and buffers."""

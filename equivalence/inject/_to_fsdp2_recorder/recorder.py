@@ -162,6 +162,10 @@ class Recorder:
             if optimizer is not None and optimizer.state:
                 self._record_of(optimizer).describe(self.step)
 
+    def index_of(self, optimizer: Optimizer) -> int:
+        """The number of the optimizer in the record."""
+        return self._record_of(optimizer).index
+
     def _owner_of(self, parameters: set[int]) -> Optimizer | None:
         best: tuple[int, Optimizer] | None = None
         for reference in self._created:
@@ -213,7 +217,7 @@ class Recorder:
         record.describe(self.step)
         record.hyperparameters(self.step)
         record.initial(self.step)
-        record.gradients(self.step)
+        record.gradients(self.step, clipped=self.clips > 0)
 
     @guarded
     def _after_step(self, optimizer: Optimizer) -> None:

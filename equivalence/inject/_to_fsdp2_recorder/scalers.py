@@ -43,8 +43,9 @@ class _Watch:
         for name in names:
             wrap(cls, name, self._wrappers[name])
 
-    def _event(self, scaler: Any, action: str, **fields: Any) -> None:
-        self._recorder.event("scaler", action=action, **{"class": type(scaler).__name__}, enabled=True, **fields)
+    def _event(self, scaler: Any, action: str, step: int, **fields: Any) -> None:
+        name = {"class": type(scaler).__name__}
+        self._recorder.journal.write("scaler", step=step, action=action, **name, enabled=True, **fields)
 
     def _scale(self, original: Function) -> Function:
         def scale(scaler: Any, outputs: Any) -> Any:
@@ -55,7 +56,7 @@ class _Watch:
                         setattr(after, UNSCALED, before.detach())
                 if not self._recorder.scaled:
                     self._recorder.scaled = True
-                    self._event(scaler, "scale", scale=scaler.get_scale())
+                    self._event(scaler, "scale", self._recorder.step, scale=scaler.get_scale())
             return result
 
         return scale
@@ -65,7 +66,9 @@ class _Watch:
             result = original(scaler, optimizer)
             if scaler.is_enabled():
                 found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
-                self._event(scaler, "unscale", found_inf=any(bool(value.item()) for value in found))
+                infinite = any(bool(value.item()) for value in found)
+                index = self._recorder.index_of(optimizer)
+                self._event(scaler, "unscale", self._recorder.step, optimizer=index, found_inf=infinite)
             return result
 
         return unscale_
@@ -78,7 +81,7 @@ class _Watch:
                 skipped = self._recorder.step == before
                 if skipped:
                     self._recorder.skipped_step(optimizer)
-                self._event(scaler, "step", skipped=skipped)
+                self._event(scaler, "step", before, optimizer=self._recorder.index_of(optimizer), skipped=skipped)
             return result
 
         return step
@@ -87,7 +90,10 @@ class _Watch:
         def update(scaler: Any, *args: Any, **kwargs: Any) -> None:
             original(scaler, *args, **kwargs)
             if scaler.is_enabled():
-                self._event(scaler, "update", scale=scaler.get_scale())
+                # It belongs to the step that has just ended, unless there was none.
+                recorder = self._recorder
+                ended = recorder.step - 1 if recorder.micro == 0 and recorder.step else recorder.step
+                self._event(scaler, "update", ended, scale=scaler.get_scale())
 
         return update
 
