@@ -11,10 +11,11 @@ from ..groups import Group
 from ..migration import Migration
 from ..patches import Patch
 from ..program import Program
-from ..rule import Need, Outcome
+from ..rule import Outcome
 from ..sites import Site
-from ..values import Constant, Container, Opaque, Unknown, Value
+from ..values import Constant, Container, Unknown, Value
 from ..view import FileView
+from .checkpointing import statements_behind
 from .placement import CannotPlace, place
 from .plan import Code, ShardingPlan
 
@@ -74,6 +75,8 @@ class Constructor:
     arguments: dict[str, Argument] = field(default_factory=dict)
     spread: list[ast.keyword] = field(default_factory=list)
     """``**kwargs`` that cannot be read."""
+    from_dictionaries: list[str] = field(default_factory=list)
+    """Arguments that stand in a dictionary written out nearby."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     patches: list[Patch] = field(default_factory=list)
     """Changes elsewhere that the plan takes (the definition of a mesh, a helper function)."""
@@ -87,7 +90,8 @@ class Constructor:
 
     def positional(self, name: str) -> bool:
         """Whether an argument is given by position, so that it has no site of its own."""
-        return name in self.arguments and not any(k.arg == name for k in self.call.keywords)
+        named = any(k.arg == name for k in self.call.keywords)
+        return name in self.arguments and not named and name not in self.from_dictionaries
 
 
 Translator = Callable[[Constructor, Argument], Outcome]
@@ -120,6 +124,8 @@ def _translate(constructor: Constructor) -> Constructor:
         translator = _TRANSLATORS.get(name)
         constructor.outcomes[name] = translator(constructor, argument) if translator else _unknown(argument)
     initialization.prepare(constructor)
+    if model is not None:
+        constructor.plan.moved_up = statements_behind(constructor.migration, constructor.view, constructor.call, model.node)
     return constructor
 
 
@@ -141,7 +147,21 @@ def _read_arguments(constructor: Constructor) -> None:
         if keyword.arg is not None:
             constructor.arguments[keyword.arg] = Argument(keyword.arg, view, keyword.value)
         elif not _is_empty(constructor.program, view, keyword.value):
-            constructor.spread.append(keyword)
+            _read_dictionary(constructor, keyword)
+
+
+def _read_dictionary(constructor: Constructor, keyword: ast.keyword) -> None:
+    from .spread import entries_of
+
+    found = entries_of(constructor.view, keyword)
+    if found is None:
+        constructor.spread.append(keyword)
+        return
+    entries, statements = found
+    for name, node in entries.items():
+        constructor.arguments[name] = Argument(name, constructor.view, node)
+        constructor.from_dictionaries.append(name)
+    constructor.patches.extend(constructor.view.delete(s, "its entries go into the calls") for s in statements)
 
 
 def _is_empty(program: Program, view: FileView, node: ast.expr) -> bool:
@@ -213,16 +233,3 @@ def _message(plan: ShardingPlan) -> str:
     if plan.units is None:
         return "fully_shard on the model; without units of their own all parameters are gathered at once, as before"
     return "fully_shard on each unit from the leaves up, and on the model last"
-
-
-def symbol_call(program: Program, value: Value, name: str) -> tuple[FileView, ast.Call] | None:
-    """The call that made a value, if it is a call of the outside symbol ``name``."""
-    if isinstance(value, Opaque) and value.name == name:
-        return program.call_node(value.site)
-    return None
-
-
-def need(outcome: Outcome, needs: list[Need]) -> Outcome:
-    """The outcome with imports noted."""
-    outcome.needs.extend(needs)
-    return outcome

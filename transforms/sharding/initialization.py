@@ -161,7 +161,8 @@ def _materialise(constructor: Constructor, argument: Argument) -> list[Code]:
         body = code(view.keep(node, view.indent(node)), "(module)")
     tensors = "[*module.parameters(recurse=False), *module.buffers(recurse=False)]"
     loop = code(
-        "for module in ", MODEL, ".modules():\n    ", f"if any(tensor.is_meta for tensor in {tensors}):\n        ", body
+        "for module in ", MODEL, f".modules():\n    tensors = {tensors}\n",
+        "    if any(tensor.is_meta for tensor in tensors):\n        ", body,
     )  # fmt: skip
     statements.append(loop if condition is None else under(condition, loop))
     return statements

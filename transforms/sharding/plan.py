@@ -90,8 +90,8 @@ class ShardingPlan:
         found = list(self.before)
         unit = {**self.arguments, **self.unit_arguments}
         root = {**self.arguments, **self.root_arguments}
+        found.extend(self._hoist(unit, root))
         if self.units is not None:
-            found.extend(self._hoist(unit, root))
             loop = _first_free(self.view, self.call, ("module", "submodule", "unit"))
             body = self._call(shard, UNIT, unit, 8, self.units.extra)
             head = code("for ", loop, " in ", self.units.modules, ":\n    ")
@@ -112,13 +112,15 @@ class ShardingPlan:
         return skip if units.condition is None else code(skip, " and ", units.condition)
 
     def _hoist(self, unit: dict[str, Code], root: dict[str, Code]) -> list[Code]:
-        """Local names for what the loop or several calls would otherwise compute again."""
+        """Local names for what the loop or several calls would otherwise compute again, and for long values."""
         found: list[Code] = []
         for keyword in _KEYWORDS:
             value = unit.get(keyword)
             if value is None or is_simple(self.view, value):
                 continue
             shared = root.get(keyword) == value
+            if self.units is None and (not shared or "\n" not in plain_text(self.view, value)):
+                continue
             wanted = keyword if shared or keyword not in root else f"unit_{keyword}"
             local = self.view.free_name(self.call, wanted)
             found.append(code(local, " = ", value))

@@ -5,7 +5,11 @@ from __future__ import annotations
 import ast
 
 from ..findings import Level
+from ..migration import Migration
+from ..patches import Patch
 from ..rule import Outcome
+from ..scopes import dotted_path
+from ..sites import Site
 from ..values import Constant, External, Opaque, Unknown, Value
 from ..view import FileView
 from .constructor import Argument, Constructor, translates
@@ -48,9 +52,10 @@ def sharding_strategy(constructor: Constructor, argument: Argument) -> Outcome:
 
 def _literal(argument: Argument) -> str | None:
     """The strategy where the argument itself names it, ``ShardingStrategy.FULL_SHARD``."""
-    symbol = argument.view.external(argument.node)
-    local = isinstance(argument.node, ast.Attribute) and symbol is not None
-    return member(External(symbol)) if local and symbol else None
+    node = argument.node
+    if not isinstance(node, ast.Attribute) or argument.view.external(node.value) != STRATEGY:
+        return None
+    return node.attr if node.attr in MEMBERS else None
 
 
 def _constant(constructor: Constructor, strategy: str) -> Outcome:
@@ -110,19 +115,27 @@ def _chosen(constructor: Constructor, argument: Argument) -> Outcome:
         local = view.free_name(constructor.call, "sharding_strategy")
         plan.before.append(code(local, " = ", wanted))
         wanted = (local,)
-    table = ", ".join(f'"{name}": {_RESHARDS[name]}' for name in names)
-    plan.unit_arguments["reshard_after_forward"] = code("{", table, "}[", wanted, "]")
+    if plan.units is not None:
+        table = ", ".join(f'"{name}": {_RESHARDS[name]}' for name in names)
+        plan.unit_arguments["reshard_after_forward"] = code("{", table, "}[", wanted, "]")
+    else:
+        listing = ", ".join(f'"{name}"' for name in names)
+        plan.before.append(code("assert ", wanted, f" in ({listing}), ", wanted))
     if not gives_mesh:
         _choose_mesh(constructor, wanted, known)
     listed = ", ".join(names)
     return Outcome(
         Level.REVIEW if open_ended or len(names) > 2 or gives_mesh else Level.SAFE,
-        f"the strategy is chosen by its name now, {listed}; any other name raises a KeyError instead of training differently",
+        f"the strategy is chosen by its name now, {listed}; any other name raises instead of training differently",
     )
 
 
 def _needs_local(argument: Argument) -> bool:
-    return not isinstance(argument.node, (ast.Name, ast.Attribute))
+    """Whether the strategy is more than a path, or a look-up by a path."""
+    node = argument.node
+    if isinstance(node, ast.Subscript) and argument.view.external(node.value) == STRATEGY:
+        node = node.slice
+    return dotted_path(node) is None
 
 
 def _choose_mesh(constructor: Constructor, strategy: Code, known: set[str]) -> None:
@@ -166,7 +179,7 @@ def _node_mesh(constructor: Constructor) -> Code:
     size = constructor.plan.name("torch.distributed.get_world_size")
     torch = constructor.plan.name("torch.cuda.device_count")
     shape = f"({size}() // {torch}(), {torch}())"
-    return code(f"{init}(\n    ", device_type(constructor), f", {shape}, mesh_dim_names={_DIMENSIONS}\n)")
+    return code(f"{init}(\n    ", device_type(constructor), f",\n    {shape},\n    mesh_dim_names={_DIMENSIONS},\n)")
 
 
 def _replicated_mesh(constructor: Constructor) -> Code:
@@ -198,16 +211,12 @@ def process_group(constructor: Constructor, argument: Argument) -> Outcome:
             "FSDP1 takes (shard, replicate), a mesh is (replicate, shard); the mesh assumes that ranks of one shard "
             "group follow each other",
         )
-    if any(isinstance(v, (Unknown,)) for v in argument.values) or not argument.values:
-        level = Level.REVIEW
-    else:
-        level = Level.REVIEW
     mesh = code(f"{from_group}(", argument.keep(), ", ", device_type(constructor), ")")
-    if argument.may_be_none():
+    if any(isinstance(v, Constant) and v.value is None for v in argument.values):
         text = argument.keep()
         mesh = code(mesh, " if ", text, " is not None else None")
     plan.arguments["mesh"] = mesh
-    return Outcome(level, "the process group becomes a mesh of one dimension; a pair of groups would need two")
+    return Outcome(Level.REVIEW, "the process group becomes a mesh of one dimension; a pair of groups would need two")
 
 
 @translates("device_mesh")
@@ -242,9 +251,68 @@ def _dimensions(call: ast.Call) -> int:
     return len(shape.elts) if isinstance(shape, (ast.Tuple, ast.List)) else 0
 
 
-def _name_dimensions(view: FileView, call: ast.Call):  # noqa: ANN202
-    from ..patches import Patch
-
+def _name_dimensions(view: FileView, call: ast.Call) -> Patch:
     last = call.keywords[-1].value if call.keywords else call.args[-1]
     end = view.source.span(last)[1]
     return Patch(view.path, end, end, (f", mesh_dim_names={_DIMENSIONS}",), "FSDP2 requires named dimensions")
+
+
+# --- mentions elsewhere -------------------------------------------------------------------------------------
+
+
+def check_mention(site: Site, migration: Migration) -> Outcome:
+    """A member becomes its name, the type a string, a look-up by name the name that was looked up."""
+    view, node = site.view, site.node
+    if not any(wrap.value.kind == "FSDP1" for group in migration.groups.all for wrap in group.wraps):
+        return Outcome(
+            Level.MANUAL,
+            "no wrap of this repository takes this strategy, so something outside does",
+            "Look up what that library wants for FSDP2 (accelerate: fsdp_version 2 and fsdp_reshard_after_forward).",
+        )
+    if site.role == "keyword" or site.role == "call":
+        return _unnamed(site, "is made from a value")
+    tail = site.symbol[len(STRATEGY) + 1 :].split(".") if site.symbol != STRATEGY else []
+    if tail and tail[0] in MEMBERS and (len(tail) == 1 or tail[1:] == ["name"]):
+        return _member(site, migration, tail[0])
+    if site.symbol != STRATEGY:
+        return _unnamed(site, "is asked for more than a member's name")
+    if site.role == "annotation":
+        return Outcome(Level.SAFE, "strategies are strings now", patches=[view.replace(node, "str", _NAMED)])
+    parent = view.parents[node]
+    if isinstance(parent, ast.Subscript) and parent.value is node:
+        return _by_name(view, parent, parent.slice)
+    if isinstance(parent, ast.Call) and view.external(parent.func) == "builtins.getattr" and len(parent.args) >= 2:
+        return _by_name(view, parent, parent.args[1])
+    return _unnamed(site, "is used as a type")
+
+
+_NAMED = "strategies are named by strings"
+
+
+def _member(site: Site, migration: Migration, name: str) -> Outcome:
+    view, node = site.view, site.node
+    parent = view.parents[node]
+    if isinstance(parent, ast.keyword):
+        call = view.parents[parent]
+        wraps = {wrap.node for group in migration.groups.all for wrap in group.wraps}
+        if call in wraps:
+            return Outcome(Level.SAFE, "part of the wrap", silent=True)
+        assert isinstance(call, ast.Call)
+        if any(isinstance(v, Opaque) for v in view.values(call)):
+            return _unnamed(site, "is handed to code outside this repository")
+    return Outcome(Level.SAFE, f"the strategy is named by its string, {name}", patches=[view.replace(node, f'"{name}"', _NAMED)])
+
+
+def _by_name(view: FileView, look_up: ast.expr, name: ast.expr) -> Outcome:
+    return Outcome(
+        Level.SAFE, "the name itself stands for the strategy", patches=[view.replace(look_up, (view.keep(name),), _NAMED)]
+    )
+
+
+def _unnamed(site: Site, what: str) -> Outcome:
+    return Outcome(
+        Level.MANUAL,
+        f"ShardingStrategy {what}, and strategies are strings after the migration",
+        'Use the names ("FULL_SHARD", "SHARD_GRAD_OP", …) here as well.',
+        holds=True,
+    )

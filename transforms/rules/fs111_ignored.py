@@ -1,0 +1,29 @@
+"""ignored_modules, ignored_states, ignored_parameters: a set of parameters for every fully_shard call."""
+
+from __future__ import annotations
+
+from ..findings import Level
+from ..rule import Example, Rule
+from ..sharding.constructor import check_keyword
+from ..symbols import FSDP1
+
+_BEFORE = """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def shard(model):
+    return FSDP(model, ignored_modules=[model.frozen])
+"""
+
+RULE = Rule(
+    id="FS111",
+    title="Ignored modules and parameters",
+    why=(
+        "fully_shard takes the parameters themselves, as a set, in every call, from torch 2.7. Ignored parameters stay "
+        "plain tensors: clip_grad_norm_ over plain and sharded ones together raises, and fused optimizers want a group "
+        "for each kind. Their gradients are not averaged, in FSDP1 and in FSDP2."
+    ),
+    symbols=(f"{FSDP1}(ignored_modules=)", f"{FSDP1}(ignored_states=)", f"{FSDP1}(ignored_parameters=)"),
+    check=check_keyword,
+    examples=(Example(before=_BEFORE, after=_BEFORE, level=Level.MANUAL, note="With torch 2.6 as target."),),
+)

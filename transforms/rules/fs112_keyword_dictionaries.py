@@ -1,0 +1,51 @@
+"""Arguments that come in a dictionary, and arguments that FSDP1 does not have."""
+
+from __future__ import annotations
+
+from ..findings import Level
+from ..rule import Example, Rule
+from ..sharding.spread import check_spread
+from ..symbols import FSDP1
+
+_UNKNOWN = """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def shard(model):
+    return FSDP(model, reshard=True)
+"""
+
+RULE = Rule(
+    id="FS112",
+    title="Arguments in dictionaries, unknown arguments",
+    why=(
+        "An argument that the tool does not see may decide about precision, about which weights the ranks start from, "
+        "or about what is sharded: it is read where the dictionary is written out in the repository, and never guessed."
+    ),
+    symbols=(f"{FSDP1}(*", ),
+    roles=("keyword",),
+    check=check_spread,
+    examples=(
+        Example(
+            before="""\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import ShardingStrategy
+
+
+def shard(model):
+    kwargs = dict(use_orig_params=True, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)
+    return FSDP(model, **kwargs)
+""",
+            after="""\
+from torch.distributed.fsdp import fully_shard
+
+
+def shard(model):
+    fully_shard(model, reshard_after_forward=False)
+    return model
+""",
+            level=Level.REVIEW,
+        ),
+        Example(before=_UNKNOWN, after=_UNKNOWN, level=Level.MANUAL),
+    ),
+)

@@ -1,0 +1,39 @@
+"""cpu_offload and CPUOffload become an offload policy."""
+
+from __future__ import annotations
+
+from ..rule import Example, Rule
+from ..sharding.constructor import check_keyword
+from ..symbols import FSDP1
+
+RULE = Rule(
+    id="FS210",
+    title="cpu_offload becomes offload_policy of every call",
+    why=(
+        "The same thing under another name: parameters, gradients and optimizer state live on the CPU, in pinned memory. "
+        "fully_shard does not take None; without offloading the policy is OffloadPolicy()."
+    ),
+    symbols=(f"{FSDP1}(cpu_offload=)",),
+    check=check_keyword,
+    examples=(
+        Example(
+            before="""\
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP
+
+
+def shard(model, args):
+    model = FSDP(model, cpu_offload=CPUOffload(True) if args.offload else None)
+    return model
+""",
+            after="""\
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+
+
+def shard(model, args):
+    fully_shard(model, offload_policy=CPUOffloadPolicy() if args.offload else OffloadPolicy())
+    return model
+""",
+        ),
+    ),
+    proof=("finetuning_package",),
+)

@@ -1,0 +1,51 @@
+"""Activation checkpointing around a wrap: right before or after sharding, tidier before."""
+
+from __future__ import annotations
+
+import ast
+
+from ..migration import Migration
+from ..scopes import dotted_path
+from ..view import FileView
+
+WRAPPERS = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
+APPLY = f"{WRAPPERS}.apply_activation_checkpointing"
+
+
+def statements_behind(migration: Migration, view: FileView, call: ast.Call, model: ast.expr) -> list[ast.stmt]:
+    """Statements right behind a wrap that do nothing but apply activation checkpointing to its model."""
+    statement = view.statement(call)
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    path = dotted_path(targets[0]) if len(targets) == 1 else None
+    if path is None or path != dotted_path(model):
+        return []
+    block, place = view.block_of(statement)
+    found: list[ast.stmt] = []
+    for following in block[place + 1 :]:
+        if not view.stands_alone(following) or not _only_applies(migration, view, following, path):
+            break
+        found.append(following)
+    return found
+
+
+def _only_applies(migration: Migration, view: FileView, statement: ast.stmt, path: str) -> bool:
+    if isinstance(statement, ast.If):
+        return not statement.orelse and all(_only_applies(migration, view, s, path) for s in statement.body)
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        return False
+    call = statement.value
+    first = call.args[0] if call.args else next((k.value for k in call.keywords if k.arg == "model"), None)
+    if first is None or dotted_path(first) != path:
+        return False
+    return view.external(call.func) == APPLY or _reaches(migration, view, call)
+
+
+def _reaches(migration: Migration, view: FileView, call: ast.Call) -> bool:
+    """Whether a function of the repository is called that itself applies checkpointing, and wraps nothing."""
+    functions = migration.program.callees(view, call)
+    for value in functions:
+        place, node = migration.program.function_node(value)
+        calls = [inner for inner in ast.walk(node) if isinstance(inner, ast.Call)]
+        if not any(place.external(inner.func) == APPLY for inner in calls):
+            return False
+    return bool(functions)
