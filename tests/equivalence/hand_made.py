@@ -91,7 +91,7 @@ def step_events(step: int, rank: int, world: int, layout: str, micros: int) -> l
     if step == 0:
         events.append(tensors("initial", trainable=True))
     clip = {"event": "clip", "step": step, "call": 0, "kind": "norm", "norm": 2.0, "max_norm": 1.0, "norm_type": 2.0}
-    events += [tensors("gradient"), {**clip, "tensors": 3, "names": {"covered": 3, "total": 3}}]
+    events += [tensors("gradient"), {**clip, "tensors": 3, "covered": 3, "total": 3}]
     hyperparameters = {"lr": 0.01, "weight_decay": 0.1, "foreach": layout == "ddp"}
     events.append({"event": "hyperparameters", "step": step, "optimizer": 0, "groups": [hyperparameters]})
     events += [tensors("parameter"), tensors("optimizer", state="exp_avg"), step_event(step, layout, micros)]
