@@ -41,7 +41,7 @@ def switch(receiver: Part, value: Part | tuple[Part, ...]) -> list[Part]:
 def as_helper(site: Site, migration: Migration, outcome: Outcome, receiver: ast.expr) -> None:
     """Puts a restoring context manager where ``model.no_sync`` or ``model.no_sync()`` stands."""
     view = site.view
-    name = _add_helper(view, migration, outcome)
+    name = add_helper(view, migration, outcome)
     if site.call is not None:
         outcome.patches.append(view.replace(site.call, (f"{name}(", view.keep(receiver), ")"), WHY))
     else:
@@ -50,7 +50,7 @@ def as_helper(site: Site, migration: Migration, outcome: Outcome, receiver: ast.
         outcome.patches.append(view.replace(site.node, parts, WHY))
 
 
-def _add_helper(view: FileView, migration: Migration, outcome: Outcome) -> str:
+def add_helper(view: FileView, migration: Migration, outcome: Outcome) -> str:
     """Defines the context manager once in a file, before its first function or class."""
     names = {n.name for n in ast.walk(view.tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
     name = next(n for n in (HELPER, "without_gradient_sync", "local_gradients") if n not in names)

@@ -1,0 +1,126 @@
+"""``model.module``: with FSDP2 the model is sharded in place, so there is nothing to unwrap."""
+
+from __future__ import annotations
+
+import ast
+
+from ..findings import Level
+from ..migration import Migration
+from ..passes import outside_name
+from ..patches import Patch
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+from ..unwrapping import DATA_PARALLEL, is_unwrap_test, may_be_data_parallel, tests_around, unwrapped_path
+from ..view import FileView
+
+_WHY = "fully_shard keeps the model itself"
+
+
+def check(site: Site, migration: Migration) -> Outcome:
+    view, node = site.view, site.node
+    assert isinstance(node, ast.Attribute)
+    if not isinstance(node.ctx, ast.Load):
+        return Outcome(
+            Level.MANUAL,
+            "the wrapped model is replaced by assigning to .module",
+            "Assign to the model's own name before it is sharded; a model put in later has to be sharded again.",
+            holds=True,
+        )
+    path = unwrapped_path(site)
+    for branch, holds in tests_around(view, node):
+        if path is not None and holds and is_unwrap_test(migration, view, branch.test, path):
+            if isinstance(branch, ast.IfExp) and not may_be_data_parallel(site.values) and not _names_others(view, branch):
+                break
+            return Outcome(Level.OK, "this branch is for other wrappers: an FSDP2 model has no .module")
+    if may_be_data_parallel(site.values) or any(_mentions(view, branch.test) for branch, _ in tests_around(view, node)):
+        outcome = Outcome(Level.REVIEW, "DataParallel still has a .module, an FSDP2 model is itself")
+        outcome.patches.append(
+            view.replace(node, ("getattr(", view.keep(node.value), ', "module", ', view.keep(node.value), ")"), _WHY)
+        )
+        return outcome
+    outcome = Outcome(Level.SAFE, "the model itself takes the place of .module")
+    outcome.patches.append(_strip(view, node))
+    return outcome
+
+
+def _names_others(view: FileView, branch: ast.IfExp) -> bool:
+    return _mentions(view, branch.test) or not _is_plain_hasattr(branch.test)
+
+
+def _mentions(view: FileView, test: ast.expr) -> bool:
+    """Whether a test names DataParallel."""
+    return any(
+        isinstance(n, (ast.Name, ast.Attribute)) and outside_name(view, n) in DATA_PARALLEL for n in ast.walk(test)
+    )
+
+
+def _is_plain_hasattr(test: ast.expr) -> bool:
+    return isinstance(test, ast.Call) and isinstance(test.func, ast.Name) and test.func.id == "hasattr"
+
+
+def _strip(view: FileView, node: ast.Attribute) -> Patch:
+    """Takes ``.module`` off; a choice between the two becomes the model, and what then says nothing goes."""
+    receiver = view.text(node.value)
+    start, end = view.source.span(node.value)[1], view.source.span(node)[1]
+    subject: ast.expr = node
+    parent = view.parents[node]
+    if isinstance(parent, ast.IfExp) and parent.test is not node:
+        other = parent.orelse if parent.body is node else parent.body
+        if view.text(other) == receiver:
+            subject = parent
+    statement = view.parents[subject]
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and statement.value is subject:
+        if view.text(statement.targets[0]) == receiver and view.stands_alone(statement):
+            return _without(view, statement)
+    if subject is not node:
+        return view.replace(subject, (view.keep(node.value),), _WHY)
+    return Patch(view.path, start, end, (), _WHY)
+
+
+def _without(view: FileView, statement: ast.stmt) -> Patch:
+    """Removes ``model = model``, and the ``if`` that holds nothing else."""
+    block, _ = view.block_of(statement)
+    parent = view.parents[statement]
+    if len(block) > 1 or isinstance(parent, ast.Module):
+        return view.delete(statement, _WHY)
+    if isinstance(parent, ast.If) and not parent.orelse and view.stands_alone(parent):
+        outer, _ = view.block_of(parent)
+        is_elif = isinstance(view.parents[parent], ast.If) and parent in view.parents[parent].orelse  # pyright: ignore[reportAttributeAccessIssue]
+        if len(outer) > 1 and not is_elif and not _calls(parent.test):
+            return view.delete(parent, _WHY)
+    return view.replace(statement, "pass", _WHY)
+
+
+def _calls(test: ast.expr) -> bool:
+    """Whether a test may do more than look."""
+    return any(
+        isinstance(n, ast.Call) and not (isinstance(n.func, ast.Name) and n.func.id in ("isinstance", "hasattr", "type"))
+        for n in ast.walk(test)
+    )
+
+
+_WRAP = "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(build())\n"
+_SHARD = "import torch\nfrom torch.distributed.fsdp import fully_shard\n\nmodel = build()\nfully_shard(model)\n"
+
+RULE = Rule(
+    id="FS601",
+    title="model.module becomes the model",
+    why=(
+        "DDP and FSDP1 put the model inside a wrapper; fully_shard changes it in place, so the attribute is missing and "
+        "every other name of the model means the same object. DataParallel keeps its .module."
+    ),
+    symbols=(
+        "torch.nn.parallel.DistributedDataParallel.module",
+        "torch.distributed.fsdp.FullyShardedDataParallel.module",
+        "torch.distributed.fsdp.FullyShardedDataParallel._fsdp_wrapped_module",
+    ),
+    roles=("use",),
+    check=check,
+    proof=("nanogpt_ddp", "gan_ddp", "imagenet_ddp", "model_without_ddp"),
+    examples=(
+        Example(
+            _WRAP + "raw_model = model.module if ddp else model\nprint(model.module.config)\n",
+            _SHARD + "raw_model = model\nprint(model.config)\n",
+        ),
+    ),
+)

@@ -1,0 +1,82 @@
+"""``hasattr(model, "no_sync")`` and its kin: attributes of the wrappers asked for by name."""
+
+from __future__ import annotations
+
+import ast
+from ..conditions import FSDP_MODULE
+from ..findings import Level
+from ..gradient_sync import add_helper
+from ..migration import Migration
+from ..rule import Example, Outcome, Rule
+from ..sites import RAW_MEMBERS, Site
+
+_REWRITTEN = ("no_sync", "require_backward_grad_sync", "clip_grad_norm_")
+
+
+def check(site: Site, migration: Migration) -> Outcome:
+    view, call, name = site.view, site.call, site.member
+    assert call is not None
+    asks = site.symbol.startswith("builtins.hasattr")
+    if not site.symbol.startswith(("builtins.hasattr", "builtins.getattr")):
+        return _manual(name, "is set or deleted by name")
+    if name in RAW_MEMBERS:
+        return Outcome(Level.OK, f"{name} is a method of every module; what calls it is looked at where it is called")
+    if name == "module":
+        if asks:
+            return Outcome(Level.OK, "false for an FSDP2 model, which needs no unwrapping")
+        if len(call.args) > 2:
+            return Outcome(Level.OK, "gives the default for an FSDP2 model")
+        outcome = Outcome(Level.REVIEW, "the model itself takes the place of .module")
+        outcome.patches.append(view.replace(call, (view.keep(call.args[0]),), "fully_shard keeps the model itself"))
+        return outcome
+    module = ""
+    outcome = Outcome(Level.REVIEW, f"asking for {name} becomes asking whether the model is sharded")
+    if asks and name in _REWRITTEN:
+        module = migration.use(outcome, view, FSDP_MODULE, call)
+        parts = ("isinstance(", view.keep(call.args[0]), f", {module})")
+        outcome.patches.append(view.replace(call, parts, f"FSDP2 models have no {name}"))
+        return outcome
+    if name == "no_sync" and len(call.args) > 2:
+        module = migration.use(outcome, view, FSDP_MODULE, call)
+        partial = migration.use(outcome, view, "functools.partial", call)
+        helper = add_helper(view, migration, outcome)
+        model = view.keep(call.args[0])
+        parts = (
+            f"({partial}({helper}, ", model, ") if isinstance(", model, f", {module}) else ", view.keep(call.args[2]), ")",
+        )  # fmt: skip
+        outcome.patches.append(view.replace(call, parts, "FSDP2 models have no no_sync"))
+        return outcome
+    return _manual(name, "is asked for by name, and an FSDP2 model does not have it")
+
+
+def _manual(name: str, what: str) -> Outcome:
+    return Outcome(
+        Level.MANUAL,
+        f"{name} {what}",
+        "Ask isinstance(model, FSDPModule) instead, and write what is to be done for such a model.",
+        holds=True,
+    )
+
+
+_WRAP = "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(build())\n"
+_SHARD = "import torch\nfrom torch.distributed.fsdp import FSDPModule, fully_shard\n\nmodel = build()\nfully_shard(model)\n"
+
+RULE = Rule(
+    id="FS602",
+    title="Attributes of the wrappers asked for by name",
+    why=(
+        'getattr(model, "no_sync", nullcontext) and hasattr tests go on working on an FSDP2 model, and silently take '
+        "the other way: gradients are then reduced on every micro-batch, or not clipped at all."
+    ),
+    symbols=("builtins.getattr.*", "builtins.hasattr.*", "builtins.setattr.*", "builtins.delattr.*"),
+    roles=("dynamic",),
+    check=check,
+    sources=("https://github.com/huggingface/accelerate/issues/3762",),
+    examples=(
+        Example(
+            _WRAP + 'if hasattr(model, "clip_grad_norm_"):\n    model.clip_grad_norm_(1.0)\n',
+            _SHARD + "if isinstance(model, FSDPModule):\n    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
+            Level.REVIEW,
+        ),
+    ),
+)

@@ -1,0 +1,204 @@
+"""Type tests for the wrappers: ``isinstance(model, FSDP)``, ``type(model) is DDP``, tuples of both."""
+
+from __future__ import annotations
+
+import ast
+
+from ..conditions import FSDP_MODULE
+from ..findings import Level
+from ..migration import Migration
+from ..passes import outside_name
+from ..patches import Part, Patch
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+from ..symbols import DDP, FSDP1
+from ..unwrapping import WRAPPERS, names_data_parallel, type_argument
+from ..values import ClassValue
+from ..view import FileView
+
+_WHY = "a sharded model is an FSDPModule"
+
+
+def check(site: Site, migration: Migration) -> Outcome:
+    view, node = site.view, site.node
+    assert isinstance(node, (ast.Name, ast.Attribute))
+    if any(isinstance(value, ClassValue) for value in view.values(node)):
+        return Outcome(
+            Level.MANUAL,
+            "a test for a subclass of the wrapper",
+            "Ask isinstance(model, FSDPModule), once the subclass has become methods of the model.",
+        )
+    comparison = _type_comparison(view, node)
+    outcome = Outcome(Level.SAFE, "the test asks for FSDPModule")
+    if comparison is not None:
+        outcome.level = Level.REVIEW
+        if _unwraps_data_parallel(view, comparison.comparators[0]):
+            outcome.message = "the test is for DataParallel alone: an FSDP2 model needs no unwrapping"
+            outcome.patches.append(_listed(view, comparison.comparators[0], "", single=",)"))
+        else:
+            module = migration.use(outcome, view, FSDP_MODULE, node)
+            outcome.patches.append(_compared(view, comparison, module))
+        return outcome
+    classes = _classes(view, node)
+    if classes is None:
+        return _elsewhere(site, migration)
+    if _unwraps_data_parallel(view, classes) and _guards_module(migration, view, classes):
+        outcome.message = "the test is for DataParallel alone: an FSDP2 model needs no unwrapping"
+        outcome.level = Level.REVIEW
+        outcome.patches.append(_listed(view, classes, ""))
+        return outcome
+    module = migration.use(outcome, view, FSDP_MODULE, node)
+    outcome.patches.append(_listed(view, classes, module))
+    return outcome
+
+
+def _classes(view: FileView, node: ast.expr) -> ast.expr | None:
+    """The second argument of the ``isinstance`` that holds a class, or the tuple of classes that is one elsewhere."""
+    child: ast.AST = node
+    for ancestor in view.ancestors(node):
+        if isinstance(ancestor, ast.Call) and child in ancestor.args[1:2]:
+            return child if isinstance(child, ast.expr) else None
+        if not isinstance(ancestor, (ast.Tuple, ast.BinOp, ast.List, ast.Set)):
+            break
+        child = ancestor
+    return None
+
+
+def _elsewhere(site: Site, migration: Migration) -> Outcome:
+    """A class outside a test: in a tuple that only tests use, say."""
+    view, node = site.view, site.node
+    parent = view.parents[node]
+    holder = view.parents[parent] if isinstance(parent, (ast.Tuple, ast.List, ast.Set)) else None
+    if isinstance(holder, ast.Assign) and isinstance(parent, ast.Tuple) and _only_in_tests(view, holder):
+        outcome = Outcome(Level.REVIEW, "the classes of these tests become FSDPModule")
+        module = migration.use(outcome, view, FSDP_MODULE, node)
+        outcome.patches.append(_listed(view, parent, module))
+        return outcome
+    return Outcome(
+        Level.MANUAL,
+        f"{site.member} is handed on as a value",
+        "Hand on a function that calls fully_shard(model) and returns the model, or FSDPModule where a type is meant.",
+        holds=site.group is not None,
+    )
+
+
+def _only_in_tests(view: FileView, assignment: ast.Assign) -> bool:
+    names = [target.id for target in assignment.targets if isinstance(target, ast.Name)]
+    loads = [n for n in ast.walk(view.tree) if isinstance(n, ast.Name) and n.id in names and isinstance(n.ctx, ast.Load)]
+    return bool(names) and bool(loads) and all(_classes(view, load) is not None for load in loads)
+
+
+# --- isinstance ---------------------------------------------------------------------------------------------
+
+
+def _members(view: FileView, classes: ast.expr) -> tuple[list[ast.expr], bool]:
+    """The classes of a tuple that are no wrappers, and whether FSDPModule is among them."""
+    elements = classes.elts if isinstance(classes, (ast.Tuple, ast.List, ast.Set)) else [classes]
+    others = [element for element in elements if outside_name(view, element) not in WRAPPERS]
+    return others, any(outside_name(view, element) == FSDP_MODULE for element in others)
+
+
+def _listed(view: FileView, classes: ast.expr, module: str, single: str = "") -> Patch:
+    """The tuple with one FSDPModule in the place of all wrappers (with none, if ``module`` is empty)."""
+    if not isinstance(classes, (ast.Tuple, ast.List, ast.Set)):
+        inner = [n for n in ast.walk(classes) if isinstance(n, (ast.Name, ast.Attribute)) and outside_name(view, n) in WRAPPERS]
+        if isinstance(classes, ast.BinOp) and inner:
+            return view.replace(inner[0], module, _WHY)
+        return view.replace(classes, module, _WHY)
+    others, present = _members(view, classes)
+    elements: list[list[Part]] = []
+    placed = present or not module
+    for element in classes.elts:
+        if element in others:
+            elements.append([view.keep(element)])
+        elif not placed:
+            elements.append([module])
+            placed = True
+    if len(elements) == 1 and not single:
+        return view.replace(classes, elements[0], _WHY)
+    parts: list[Part] = ["("]
+    for number, element in enumerate(elements):
+        parts.extend((", ",) if number else ())
+        parts.extend(element)
+    parts.append(single if len(elements) == 1 else ")")
+    return view.replace(classes, parts, _WHY)
+
+
+def _unwraps_data_parallel(view: FileView, classes: ast.expr) -> bool:
+    return names_data_parallel(view, classes)
+
+
+def _guards_module(migration: Migration, view: FileView, classes: ast.expr) -> bool:
+    """Whether the test decides about ``.module``, here or where the function that returns it is called."""
+    call = view.parents[classes]
+    for ancestor in view.ancestors(classes):
+        if isinstance(ancestor, (ast.If, ast.IfExp)) and _reads_module(ancestor):
+            return True
+        if isinstance(ancestor, ast.Return):
+            function = view.function(call)
+            callers = migration.program.callers(view, function) if function is not None else []
+            return any(
+                isinstance(outer, (ast.If, ast.IfExp)) and _reads_module(outer)
+                for caller, node in callers
+                for outer in caller.ancestors(node)
+            )
+        if isinstance(ancestor, ast.stmt):
+            return False
+    return False
+
+
+def _reads_module(branch: ast.If | ast.IfExp) -> bool:
+    inside = branch.body if isinstance(branch.body, list) else [branch.body]
+    return any(isinstance(n, ast.Attribute) and n.attr == "module" for child in inside for n in ast.walk(child))
+
+
+# --- type(model) is DDP -------------------------------------------------------------------------------------
+
+
+def _type_comparison(view: FileView, node: ast.AST) -> ast.Compare | None:
+    for ancestor in view.ancestors(node):
+        if isinstance(ancestor, ast.Compare) and len(ancestor.ops) == 1 and type_argument(view, ancestor.left):
+            return ancestor
+        if isinstance(ancestor, ast.stmt):
+            return None
+    return None
+
+
+def _compared(view: FileView, comparison: ast.Compare, module: str) -> Patch:
+    """``type(model) is DDP`` as ``isinstance(model, FSDPModule)``: a sharded model's class is a new one."""
+    assert isinstance(comparison.left, ast.Call)
+    negative = isinstance(comparison.ops[0], (ast.IsNot, ast.NotEq, ast.NotIn))
+    others, present = _members(view, comparison.comparators[0])
+    names: list[Part] = []
+    for other in others:
+        names.extend((view.keep(other), ", "))
+    if not present:
+        names.append(module)
+    tuple_needed = bool(others)
+    parts: list[Part] = ["not " if negative else "", "isinstance(", view.keep(comparison.left.args[0]), ", "]
+    parts.extend(("(", *names, ")") if tuple_needed else names)
+    return view.replace(comparison, (*parts, ")"), _WHY)
+
+
+_WRAP = "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(build())\n"
+_SHARD = "import torch\nfrom torch.distributed.fsdp import FSDPModule, fully_shard\n\nmodel = build()\nfully_shard(model)\n"
+
+RULE = Rule(
+    id="FS603",
+    title="Type tests for the wrappers ask for FSDPModule",
+    why=(
+        "fully_shard gives a module a new class that derives from FSDPModule and its old class: isinstance tests for "
+        "the wrappers turn false without a word, and type(model) is X fails for any X."
+    ),
+    symbols=(FSDP1, DDP),
+    roles=("isinstance", "reference"),
+    check=check,
+    sources=("torch/distributed/fsdp/_fully_shard/_fully_shard.py: fully_shard, FSDPModule",),
+    examples=(
+        Example(
+            _WRAP + "if isinstance(model, (FSDP, torch.nn.parallel.DistributedDataParallel)):\n    step(model)\n",
+            _SHARD + "if isinstance(model, FSDPModule):\n    step(model)\n",
+            Level.REVIEW,
+        ),
+    ),
+)

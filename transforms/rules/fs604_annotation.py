@@ -1,0 +1,61 @@
+"""Type annotations that name the wrappers."""
+
+from __future__ import annotations
+
+import ast
+
+from ..conditions import FSDP_MODULE
+from ..findings import Level
+from ..migration import Migration
+from ..passes import outside_name
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+from ..symbols import DDP, FSDP1
+from ..unwrapping import WRAPPERS
+from ..view import FileView
+
+_WHY = "a sharded model is an FSDPModule"
+
+
+def check(site: Site, migration: Migration) -> Outcome:
+    """``FSDP`` becomes ``FSDPModule``; a union of both wrappers becomes one name."""
+    view, node = site.view, site.node
+    outcome = Outcome(Level.SAFE, "the annotation names FSDPModule")
+    module = migration.use(outcome, view, FSDP_MODULE, node)
+    union = _union_of_wrappers(view, node)
+    outcome.patches.append(view.replace(union if union is not None else node, module, _WHY))
+    return outcome
+
+
+def _union_of_wrappers(view: FileView, node: ast.AST) -> ast.expr | None:
+    """``Union[DDP, FSDP]`` or ``DDP | FSDP`` around a name, if nothing else is in it."""
+    parent = view.parents[node]
+    if isinstance(parent, ast.BinOp):
+        both = all(outside_name(view, side) in WRAPPERS for side in (parent.left, parent.right))
+        return parent if both else None
+    if isinstance(parent, ast.Tuple) and isinstance(view.parents[parent], ast.Subscript):
+        subscript = view.parents[parent]
+        assert isinstance(subscript, ast.Subscript)
+        is_union = outside_name(view, subscript.value) in ("typing.Union", "typing_extensions.Union")
+        if is_union and all(outside_name(view, element) in WRAPPERS for element in parent.elts):
+            return subscript
+    return None
+
+
+_WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\n"
+
+RULE = Rule(
+    id="FS604",
+    title="Annotations name FSDPModule",
+    why="An annotation with a wrapper that no longer exists keeps its import alive and misleads readers and checkers.",
+    symbols=(FSDP1, DDP),
+    roles=("annotation",),
+    check=check,
+    proof=("trainer_files",),
+    examples=(
+        Example(
+            _WRAP + "def train(model: FSDP) -> None:\n    model.train()\n",
+            "from torch.distributed.fsdp import FSDPModule\n\n\ndef train(model: FSDPModule) -> None:\n    model.train()\n",
+        ),
+    ),
+)
