@@ -99,6 +99,7 @@ def html(verdict: Verdict) -> str:
     return page.render(
         verdict=verdict,
         headline=_HEADLINES[verdict.verdict],
+        sides={side: run for side, run in verdict.runs.items() if side in ("old", "new")},
         first=first_difference(verdict),
         charts=curves,
         readings={
@@ -114,8 +115,11 @@ def html(verdict: Verdict) -> str:
 
 
 def first_difference(verdict: Verdict) -> CheckResult | None:
-    """The failed check that shows at the earliest step; of one step, the first in the order of the checks."""
+    """The failed check that the verdict's reason begins with, else the one that shows at the earliest step."""
     failed = [result for result in verdict.checks if result.outcome == "fail"]
+    for result in failed:
+        if verdict.reason.startswith(f"{result.name}:"):
+            return result
     return min(failed, key=lambda result: math.inf if result.step is None else result.step, default=None)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from .verdict import Series, Traffic
 
 PLANE = 1000
+_ROUNDING = 1e-13
 _ZERO_BAND = 0.16
 """Share of a logarithmic chart's height, at the bottom, where exact zeros lie."""
 
@@ -123,19 +124,29 @@ def charts(series: Series) -> list[Chart]:
     labels = {"old": "old", "new": "new"}
     losses, norms = series.losses, series.gradient_norms
     found = [
-        line_chart("loss", "Loss", dict(losses), labels) if losses else None,
-        line_chart("norm", "Gradient norm before clipping", dict(norms), labels) if norms else None,
+        line_chart("loss", "Loss", dict(losses), labels),
+        line_chart("norm", "Gradient norm before clipping", dict(norms), labels),
         difference_chart(
             "difference",
             "Relative difference",
             {
                 "loss": ("loss", differences(losses.get("old", []), losses.get("new", []))),
-                "norm": ("gradient norm", differences(norms.get("old", []), norms.get("new", []))),
+                "norm": ("gradient norm", _above_rounding(differences(norms.get("old", []), norms.get("new", [])))),
             },
         ),
-        line_chart("seconds", "Seconds a step", dict(series.step_seconds), labels) if series.step_seconds else None,
+        line_chart("seconds", "Seconds a step", _without_first(series.step_seconds), labels),
     ]
     return [chart for chart in found if chart is not None]
+
+
+def _above_rounding(values: Values) -> list[float | None]:
+    """Norms are added up in float64 from the shards of each side: below its rounding they are equal."""
+    return [0.0 if value is not None and value < _ROUNDING else value for value in values]
+
+
+def _without_first(seconds: dict[str, list[float]]) -> dict[str, Values]:
+    """The first step sets everything up; it would flatten the rest."""
+    return {side: [None, *values[1:]] if len(values) > 1 else values for side, values in seconds.items()}
 
 
 def traffic_bars(communication: dict[str, list[Traffic]]) -> list[Bars]:

@@ -221,8 +221,8 @@ def browse(tmp_path_factory):
         profile = tmp_path_factory.mktemp("profile")
         command = [
             browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-            "--disable-sync", "--disable-background-networking", "--disable-component-update", f"--user-data-dir={profile}",
-            f"--window-size={width},1000", "--dump-dom", f"file://{directory}/report.html{fragment}",
+            "--disable-sync", "--disable-background-networking", "--disable-component-update",
+            f"--user-data-dir={profile}", f"--window-size={width},1000", "--dump-dom", f"file://{directory}/report.html{fragment}",
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
