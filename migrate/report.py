@@ -18,6 +18,14 @@ class Group:
     findings: tuple[Finding, ...]
 
     @property
+    def outcome(self) -> str:
+        """What becomes of it, in words."""
+        if self.blocked_by:
+            return f"held back by {self.blocked_by}"
+        counts = Counter(finding.level for finding in self.findings)
+        return ", ".join(f"{counts[level]} {level.value}" for level in Level if counts[level])
+
+    @property
     def level(self) -> Level:
         """The level of its least certain site."""
         return max((finding.level for finding in self.findings), key=lambda level: level.rank)

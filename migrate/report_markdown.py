@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator
 from itertools import groupby
 
@@ -23,8 +24,8 @@ def _lines(report: Report) -> Iterator[str]:
         yield "| group | sites | files | outcome |"
         yield "|---|---:|---:|---|"
         for group in report.groups:
-            outcome = f"held back by {_code(group.blocked_by)}" if group.blocked_by else group.level.value
-            yield f"| {_cell(group.name)} | {len(group.findings)} | {len(group.files)} | {outcome} |"
+            counts = f"{len(group.findings)} | {len(group.files)}"
+            yield f"| {_cell(group.name)} | {counts} | {_cell(group.outcome)} |"
     for file, findings in groupby(report.shown, key=lambda finding: finding.file):
         yield ""
         yield f"### {_code(file)}"
@@ -44,7 +45,7 @@ def _lines(report: Report) -> Iterator[str]:
         text = patch.decode("utf-8", "replace")
         fence = "`" * max(3, _longest_run(text) + 1)
         yield ""
-        yield f"<details><summary>{_escaped(file)}</summary>"
+        yield f"<details><summary>{html.escape(file)}</summary>"
         yield ""
         yield f"{fence}diff"
         yield text.removesuffix("\n")

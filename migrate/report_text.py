@@ -100,8 +100,5 @@ def _step(step: Step) -> str:
 def _group(group: Group) -> Text:
     sites = f"{len(group.findings)} site{'s' if len(group.findings) > 1 else ''}"
     files = f"{len(group.files)} file{'s' if len(group.files) > 1 else ''}"
-    if group.blocked_by:
-        outcome, style = f"held back by {group.blocked_by}", "bold red"
-    else:
-        outcome, style = group.level.value, _STYLES[group.level]
-    return Text.assemble("  ", group.name, f"  {sites} in {files}  ", (outcome, style))
+    style = _STYLES[Level.MANUAL if group.blocked_by else group.level]
+    return Text.assemble("  ", group.name, f"  {sites} in {files}  ", (group.outcome, style))

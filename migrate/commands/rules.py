@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -11,17 +11,22 @@ from rich.text import Text
 
 from ...transforms.findings import UserError
 from ...transforms.rule import Rule, all_rules
-from .. import exits
+from .. import exits, rule_reference
+from ..session import write_stdout
 
+RuleFormat = Annotated[Literal["text", "markdown"], typer.Option("--format", help="markdown: one page with all.")]
 RuleId = Annotated[str | None, typer.Argument(metavar="[ID]", help="A rule, as FS301, or a family, as FS3.")]
 
 
-def rules(rule_id: RuleId = None) -> int:
+def rules(rule_id: RuleId = None, format: RuleFormat = "text") -> int:
     """List the rules, or explain one with before and after examples."""
-    console = Console()
     chosen = [rule for rule in all_rules() if rule.id.startswith(rule_id or "")]
     if not chosen:
         raise UserError(f"no rule is called {rule_id!r}; `to-fsdp2 rules` lists them")
+    if format == "markdown":
+        write_stdout(rule_reference.render(chosen).encode())
+        return exits.DONE
+    console = Console()
     if rule_id and len(chosen) == 1:
         _explain(chosen[0], console)
     else:

@@ -1,0 +1,45 @@
+"""What the documents say is what the program does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from to_fsdp2.migrate import rule_reference
+from to_fsdp2.migrate.__main__ import run
+from to_fsdp2.transforms.rule import all_rules
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_the_rule_reference_is_that_of_the_rules() -> None:
+    page = (ROOT / "docs" / "rules.md").read_text()
+    assert page == rule_reference.render(all_rules()), "run: to-fsdp2 rules --format markdown > docs/rules.md"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)\)", document.read_text()):
+        if "://" not in target:
+            assert (document.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_and_options_exist(document: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = document.read_text()
+    for command, rest in re.findall(r"to-fsdp2 (scan|diff|apply|check|rules|verify|demo)\b([^`\n]*)", text):
+        assert run([command, "--help"]) == 0
+        known = capsys.readouterr().out
+        before_script = re.split(r"\s--\s|#", rest)[0]
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", before_script):
+            assert option in known, f"to-fsdp2 {command} {option}"
+
+
+def test_rules_named_in_the_documents_exist() -> None:
+    known = {rule.id for rule in all_rules()}
+    for document in DOCUMENTS:
+        named = set(re.findall(r"\bFS\d{3}\b", document.read_text()))
+        assert named <= known | {"FS001"}, document.name
