@@ -21,12 +21,11 @@ FULL = StateDictOptions(full_state_dict=True)
 def named(state, model):
     """An optimizer's state dict with names for the numbers that DistributedDataParallel's files have."""
     names = [name for name, _ in model.named_parameters()]
-    known = {number: name for group in state["param_groups"] for number, name in zip(group["params"], names, strict=True)}
+    (group,) = state["param_groups"]
+    known = dict(zip(group["params"], names, strict=True))
     return {
         "state": {known[number]: values for number, values in state["state"].items()},
-        "param_groups": [
-            {**group, "params": [known[number] for number in group["params"]]} for group in state["param_groups"]
-        ],
+        "param_groups": [{**group, "params": names}],
     }
 
 
