@@ -36,6 +36,17 @@ class Order:
             return "unknown"
         return answers.pop() if len(answers) == 1 else "both"
 
+    def meetings(self, first: Place, second: Place) -> list[tuple[FileView, ast.AST, ast.AST]]:
+        """The functions in which both places are reached, and through which nodes of each."""
+        theirs = self._chains(second)
+        return [
+            (scope[0], a, b)
+            for scope, mine in self._chains(first).items()
+            for a in mine
+            for b in theirs.get(scope, ())
+            if a is not b and not any(a is other for other in theirs[scope])
+        ]
+
     def _chains(self, place: Place) -> dict[tuple[FileView, ast.AST], list[ast.AST]]:
         """For each function on a way to the place: the nodes in it through which the place is reached."""
         found: dict[tuple[FileView, ast.AST], list[ast.AST]] = {}
