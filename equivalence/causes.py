@@ -53,7 +53,7 @@ def causes_of_parameters(comparison: Comparison) -> Iterator[str]:
         elif _step(comparison, "hyperparameters") <= step:
             yield "gradients equal, parameters differ: the hyperparameters of the optimizer (see there)"
         else:
-            yield "gradients equal, parameters differ: optimizer groups or hyperparameters, or gradients changed by hand"
+            yield "gradients equal, parameters differ: optimizer groups or hyperparameters (or gradients edited by hand)"
 
 
 def causes_of_gradients(comparison: Comparison) -> Iterator[str]:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import ast
 import difflib
+import io
+import tokenize
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from .sides import Place
 from .verdict import NotExecuted
 from .working_files import walk
+
+NO_CODE = frozenset(
+    (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+)
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,7 @@ def _statements(source: str, lines: set[int]) -> list[Statement]:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return [Statement(tuple(sorted(lines)))] if lines else []
+    lines = lines & _lines_with_code(source)
     found: list[Statement] = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.stmt) or _is_text(node):
@@ -122,6 +129,11 @@ def _statements(source: str, lines: set[int]) -> list[Statement]:
         if lines & own:
             found.append(Statement(tuple(sorted(own))))
     return sorted(found, key=lambda statement: statement.lines)
+
+
+def _lines_with_code(source: str) -> set[int]:
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return {line for token in tokens if token.type not in NO_CODE for line in range(token.start[0], token.end[0] + 1)}
 
 
 def _is_text(node: ast.stmt) -> bool:

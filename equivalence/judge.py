@@ -14,8 +14,8 @@ from .devices import choose_device
 from .launch import needs_of
 from .options import VerifyOptions
 from .record import Record
-from .series import build_series
 from .script_needs import Needs
+from .series import build_series
 from .session import Session
 from .sides import Place, open_sides
 from .terminal import Progress

@@ -211,8 +211,8 @@ def largest_loss_difference(old: Record, new: Record) -> tuple[float, int | None
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        outcomes = run_all(Path(directory))
+    with tempfile.TemporaryDirectory() as temporary:
+        outcomes = run_all(Path(sys.argv[1] if len(sys.argv) > 1 else temporary))
     print("| setting | fault | caught by (first step) | largest loss difference | loss 2e-6 (step) | loss 1e-3 |")
     print("|---|---|---|---|---|---|")
     for (base, name), found in outcomes.items():

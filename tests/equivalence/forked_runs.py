@@ -1,7 +1,7 @@
 """Many recorded runs from one process: `import torch` is paid once, every rank is a fork of it.
 
-Run as a script: `python forked_runs.py SCRIPT JOBS.json`. Each job starts `world` processes that talk over gloo, with the
-recorder installed as it is in a process that torchrun started; two jobs run at a time.
+Run as a script: `python forked_runs.py SCRIPT JOBS.json`. Each job starts `world` processes that talk over gloo,
+with the recorder installed as it is in a process that torchrun started; two jobs run at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ SECONDS = 120
 
 def main() -> None:
     import to_fsdp2.equivalence
-    import torch  # noqa: F401  (what the forks share)
+
+    # What the forks share. The scripts would import it, or torch on its first use of a sharded tensor.
+    import torch._dynamo
+    import torch.distributed.algorithms._checkpoint.checkpoint_wrapper
+    import torch.distributed.checkpoint.state_dict
+    import torch.distributed.fsdp
+    import torch.distributed.tensor  # noqa: F401
 
     inject = Path(to_fsdp2.equivalence.__path__[0]) / "inject"
     sys.path.insert(0, str(inject))

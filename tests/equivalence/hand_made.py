@@ -22,7 +22,8 @@ def sketch(values: list[float], start: int = 0) -> dict[str, Any]:
     for index, value in enumerate(values, start):
         signs = random.Random(index)
         projections = [p + value * signs.choice((-1, 1)) for p in projections]
-        checksum += int.from_bytes(hashlib.blake2b(f"{index} {value}".encode(), digest_size=8).digest(), "big") if value else 0
+        digest = hashlib.blake2b(f"{index} {value}".encode(), digest_size=8).digest()
+        checksum += int.from_bytes(digest, "big") if value else 0
     finite = [value for value in values if math.isfinite(value)]
     return {
         "count": len(values),
@@ -34,7 +35,9 @@ def sketch(values: list[float], start: int = 0) -> dict[str, Any]:
     }
 
 
-def entry(name: str, values: list[float], shape: tuple[int, ...], replica: str, start: int = 0, **more: Any) -> dict[str, Any]:
+def entry(
+    name: str, values: list[float], shape: tuple[int, ...], replica: str, start: int = 0, **more: Any
+) -> dict[str, Any]:
     """One entry of a `tensors` event."""
     fields = {"name": name, "shape": list(shape), "dtype": "float32", "replica": replica}
     return {**fields, **sketch(values, start), **more}

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hand_made import SHAPES, Events, of, optimizer_event, pieces, replace_tensor, training, values_of, written
 from to_fsdp2.equivalence.causes import add_causes
 from to_fsdp2.equivalence.comparison import Comparison, compare
 from to_fsdp2.equivalence.record import read_record
 from to_fsdp2.equivalence.tolerance import Tolerance
-
-from hand_made import SHAPES, Events, of, optimizer_event, pieces, replace_tensor, training, values_of, written
 
 
 @pytest.fixture
@@ -69,7 +68,9 @@ def test_equal_gradients_and_other_parameters_point_at_the_optimizer(judge):
     assert "gradients equal, parameters differ: optimizer groups or hyperparameters" in result.causes[0]
 
 
-@pytest.mark.parametrize(("factor", "words"), [(2.0, "summed over the ranks"), (0.5, "divided by the number of ranks twice")])
+@pytest.mark.parametrize(
+    ("factor", "words"), [(2.0, "summed over the ranks"), (0.5, "divided by the number of ranks twice")]
+)
 def test_a_common_factor_of_all_gradients_is_named(judge, factor: float, words: str):
     new = training()
     for name in SHAPES:
@@ -82,8 +83,8 @@ def test_a_common_factor_of_all_gradients_is_named(judge, factor: float, words: 
 def test_left_over_gradients_point_at_zero_grad(judge):
     new = training()
     for name in SHAPES:
-        values = values_of(name, 1, "gradient")
-        replace_tensor(new, "fsdp2", "gradient", 1, name, [v + w for v, w in zip(values, values_of(name, 0, "gradient"))])
+        both = zip(values_of(name, 1, "gradient"), values_of(name, 0, "gradient"), strict=True)
+        replace_tensor(new, "fsdp2", "gradient", 1, name, [v + w for v, w in both])
     result = judge(training(), new).results["gradients"]
     assert result.step == 1
     assert "zero_grad() is missing" in result.causes[0]

@@ -74,7 +74,17 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--groups", default="name", choices=("name", "dim"))
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--save", default="")
-    for flag in ("checkpointing", "hybrid", "evaluate", "unused", "seeds", "hook", "buffer-dtype", "compress", "frozen"):
+    for flag in (
+        "checkpointing",
+        "hybrid",
+        "evaluate",
+        "unused",
+        "seeds",
+        "hook",
+        "buffer-dtype",
+        "compress",
+        "frozen",
+    ):
         parser.add_argument(f"--{flag}", action="store_true")
     return parser.parse_args()
 
@@ -133,7 +143,9 @@ def wrap_fsdp2(model: nn.Module, options: argparse.Namespace) -> nn.Module:
     if options.buffer_dtype and fault != "buffer_dtype_lost":
         for module in model.modules():
             for name, buffer in module.named_buffers(recurse=False):
-                module.register_buffer(name, buffer.to(low_precision(options)), name in module._non_persistent_buffers_set)
+                module.register_buffer(
+                    name, buffer.to(low_precision(options)), name in module._non_persistent_buffers_set
+                )
     if fault == "ignored":
         more["ignored_params"] = set(blocks[0].parameters())
         blocks = blocks[1:]
