@@ -96,7 +96,7 @@ def _without_gaps(source: Source, edits: list[Edit]) -> list[Edit]:
     gone = sorted((e for e in edits if e.why == _GONE and not e.text and e.end > e.start), key=lambda e: e.start)
     blocks: list[list[Edit]] = []
     for edit in gone:
-        if blocks and blocks[-1][-1].end == edit.start:
+        if blocks and not source.text[blocks[-1][-1].end : edit.start].strip():
             blocks[-1].append(edit)
         else:
             blocks.append([edit])
@@ -108,7 +108,7 @@ def _without_gaps(source: Source, edits: list[Edit]) -> list[Edit]:
         before, after = source.text[:start], source.text[end:]
         leading = len(before) - len(before.rstrip())
         trailing = len(after) - len(after.lstrip("\r\n"))
-        if not trailing:
+        if before.strip() and not trailing:
             continue
         if not before.strip():
             end += trailing

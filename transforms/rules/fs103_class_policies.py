@@ -52,8 +52,9 @@ def policies():
 
 
 model = vit_b_16()
+policy = policies()
 for module in reversed(list(model.modules())):
-    if isinstance(module, policies()):
+    if isinstance(module, policy):
         fully_shard(module)
 fully_shard(model)
 """,

@@ -17,7 +17,7 @@ def check(site: Site, migration: Migration) -> Outcome:
     if site.role == "keyword":
         return check_keyword(site, migration)
     if _inside_wrap(site, migration):
-        return Outcome(Level.SAFE, "part of the wrap", silent=True)
+        return Outcome(Level.SAFE, f"{site.member} goes with the wrap")
     return Outcome(
         Level.MANUAL,
         "BackwardPrefetch has no counterpart in FSDP2, and this value is kept outside the wrap",

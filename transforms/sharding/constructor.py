@@ -230,6 +230,6 @@ def check_call(site: Site, migration: Migration) -> Outcome:
 
 
 def _message(plan: ShardingPlan) -> str:
-    if plan.units is None:
+    if not plan.has_units:
         return "fully_shard on the model; without units of their own all parameters are gathered at once, as before"
     return "fully_shard on each unit from the leaves up, and on the model last"

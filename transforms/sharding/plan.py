@@ -78,6 +78,14 @@ class ShardingPlan:
     moved_up: list[ast.stmt] = field(default_factory=list)
     """Later statements of the same block that go before the sharding (activation checkpointing)."""
     function: str = FULLY_SHARD
+    sharding_call: Code | None = None
+    """In place of a loop over units: a call that shards them, open for the arguments of ``fully_shard``."""
+    sharding_condition: Code | None = None
+
+    @property
+    def has_units(self) -> bool:
+        """Whether submodules are units of their own."""
+        return self.units is not None or self.sharding_call is not None
 
     def name(self, symbol: str) -> str:
         """How the statements spell a symbol; notes the import."""
@@ -101,9 +109,18 @@ class ShardingPlan:
             else:
                 body = self._call(shard, UNIT, unit, 4, self.units.extra)
             found.append(fill(code(head, body), {UNIT: loop}))
+        if self.sharding_call is not None:
+            found.append(self._unit_call(self.sharding_call, unit))
         found.append(self._call(shard, MODEL, root, 0, ()))
         found.extend(self.after)
         return found
+
+    def _unit_call(self, call: Code, arguments: dict[str, Code]) -> Code:
+        listed = (code(", ", f"{keyword}=", arguments[keyword]) for keyword in _KEYWORDS if keyword in arguments)
+        complete = code(call, *listed, ")")
+        if self.sharding_condition is None:
+            return complete
+        return code("if ", self.sharding_condition, ":\n    ", complete)
 
     def _condition(self, units: Units) -> Code | None:
         if not units.skip_root:
@@ -119,7 +136,7 @@ class ShardingPlan:
             if value is None or is_simple(self.view, value):
                 continue
             shared = root.get(keyword) == value
-            if self.units is None and (not shared or "\n" not in plain_text(self.view, value)):
+            if not self.has_units and (not shared or "\n" not in plain_text(self.view, value)):
                 continue
             wanted = keyword if shared or keyword not in root else f"unit_{keyword}"
             local = self.view.free_name(self.call, wanted)
@@ -130,7 +147,7 @@ class ShardingPlan:
         return found
 
     def _call(self, shard: str, target: Name, arguments: dict[str, Code], depth: int, extra: Code) -> Code:
-        """One ``fully_shard`` call, on one line or with one argument a line; ``depth`` is its indentation."""
+        """One ``fully_shard`` call on as few lines as it fits on; ``depth`` is its indentation."""
         listed: list[Code] = [(target,)]
         listed.extend(code(f"{keyword}=", arguments[keyword]) for keyword in _KEYWORDS if keyword in arguments)
         if extra:
@@ -139,6 +156,9 @@ class ShardingPlan:
         if depth + len(self.view.indent(self.call)) + length(self.view, line) <= _WIDTH:
             return line
         inner = "\n" + " " * (depth + 4)
+        joined = code(*_between(", ", listed))
+        if depth + 4 + len(self.view.indent(self.call)) + length(self.view, joined) <= _WIDTH:
+            return code(shard, "(", inner, joined, "\n" + " " * depth, ")")
         return code(shard, "(", *(code(inner, item, ",") for item in listed), "\n" + " " * depth, ")")
 
 

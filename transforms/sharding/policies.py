@@ -12,14 +12,15 @@ from dataclasses import dataclass
 
 from ..findings import Level
 from ..migration import Migration
-from ..patches import Patch
+from ..patches import Old
 from ..program import Program
-from ..rule import Need, Outcome
+from ..rule import Outcome
+from ..scopes import dotted_path
 from ..sites import Site
 from ..values import Bound, ClassValue, Constant, External, FunctionValue, Instance, Opaque, Partial, Value, Wrapped
 from ..view import FileView
-from .constructor import Argument, Constructor, translates
-from .plan import MODEL, UNIT, Code, Name, Units, code
+from .constructor import Argument, Constructor, constructor_of, translates
+from .plan import UNIT, Code, Name, Units, code
 
 WRAP = "torch.distributed.fsdp.wrap."
 _CLASS_POLICIES = {
@@ -125,7 +126,7 @@ def _forms(migration: Migration) -> dict[tuple[str, tuple[int, int]], str]:
             own.update({_key(d): d.form for d in found})
             for definition in found:
                 for inner in inner_policies(migration.program, definition):
-                    own[_key(inner)] = "predicate"
+                    own.setdefault(_key(inner), inner.form)
             touching = [s for s in sets if s & keys]
             sets = [s for s in sets if s not in touching]
             sets.append(keys.union(*touching))
@@ -163,7 +164,7 @@ def classes_text(view: FileView, node: ast.expr | None) -> Code:
     if node is None:
         return ("()",)
     if isinstance(node, ast.Call) and view.external(node.func) in ("builtins.set", "builtins.tuple", "builtins.list", "builtins.frozenset"):
-        if len(node.args) == 1 and isinstance(node.args[0], (*_DISPLAYS,)):
+        if len(node.args) == 1:
             node = node.args[0]
     if isinstance(node, _DISPLAYS) and not any(isinstance(e, ast.Starred) for e in node.elts):
         parts: list[Code] = []
@@ -175,9 +176,7 @@ def classes_text(view: FileView, node: ast.expr | None) -> Code:
 
 def class_test(view: FileView, node: ast.expr | None) -> Code:
     """What stands as second argument of ``isinstance`` in a condition: one class alone needs no tuple."""
-    inner = node
-    if isinstance(inner, ast.Call) and len(inner.args) == 1:
-        inner = inner.args[0]
+    inner = node.args[0] if isinstance(node, ast.Call) and len(node.args) == 1 else node
     if isinstance(inner, _DISPLAYS) and len(inner.elts) == 1 and not isinstance(inner.elts[0], ast.Starred):
         return (view.keep(inner.elts[0]),)
     return classes_text(view, node)
@@ -191,34 +190,49 @@ def definition_text(migration: Migration, definition: Definition, form: str) -> 
             return classes_text(view, argument), Outcome(Level.SAFE, "the policy becomes the tuple of its classes")
         test = class_test(view, argument)
         return code("lambda module: isinstance(module, ", test, ")"), Outcome(
-            Level.REVIEW, "the policy becomes a function of the module, like the others that it stands beside"
+            Level.SAFE, "the policy becomes a function of the module, like the others that it stands beside"
         )
     if definition.form == "size" and form == "size":
         return None
     if argument is None or form == "mixed":
         return None
     if symbol == f"{WRAP}_or_policy":
-        return _or_text(view, argument), Outcome(
-            Level.REVIEW,
-            "modules that any of the policies picks are units of their own; if one of them is there only because "
-            "FSDP1 wants all parameters of a unit to be trained or frozen alike, FSDP2 does not need it",
+        return _or_text(migration, view, argument), Outcome(
+            Level.SAFE, "modules that any of the policies picks are units of their own", _UNIFORM
         )
     if symbol == f"{WRAP}CustomPolicy" and _returns_dictionaries(migration.program, view, argument):
         return None
-    return (view.keep(argument),), Outcome(
-        Level.REVIEW,
-        "the function itself is the condition; FSDP2 lets trained and frozen parameters share a unit, so a policy "
-        "that only kept them apart can go",
-    )
+    return (view.keep(argument),), Outcome(Level.SAFE, "the function itself is the condition", _UNIFORM)
 
 
-def _or_text(view: FileView, policies: ast.expr) -> Code:
-    if isinstance(policies, _DISPLAYS) and policies.elts and all(isinstance(e, (ast.Name, ast.Attribute)) for e in policies.elts):
-        calls: list[Code] = []
-        for number, element in enumerate(policies.elts):
-            calls.append(code(" or " if number else "", view.keep(element), "(module)"))
-        return code("lambda module: ", *calls)
+_UNIFORM = (
+    "FSDP2 lets trained and frozen parameters share a unit: a policy that only kept them apart can go, and units a "
+    "block are faster."
+)
+
+
+def _or_text(migration: Migration, view: FileView, policies: ast.expr) -> Code:
+    """A function that asks each policy of a list in turn."""
+    tests = _or_tests(migration, view, policies, "module")
+    if tests is not None:
+        return code("lambda module: ", tests)
     return code("lambda module: any(policy(module) for policy in ", view.keep(policies), ")")
+
+
+def _or_tests(migration: Migration, view: FileView, policies: ast.expr, module: str | Name) -> Code | None:
+    """``first(module) or isinstance(module, second)``, where each policy of the list has a name and a form."""
+    if not isinstance(policies, _DISPLAYS) or not all(isinstance(e, (ast.Name, ast.Attribute)) for e in policies.elts):
+        return None
+    tests: list[Code] = []
+    for element in policies.elts:
+        found, complete = definitions(migration.program, view.values(element), view, element)
+        forms = {form_at(migration, d.view, d.node) or d.form for d in found}
+        if not complete or len(forms) != 1 or forms & {"size", "mixed"}:
+            return None
+        by_class = forms == {"classes"}
+        test = code("isinstance(", module, ", ", view.keep(element), ")") if by_class else code(view.keep(element), "(", module, ")")
+        tests.append(code(" or " if tests else "", test))
+    return code(*tests)
 
 
 def _returns_dictionaries(program: Program, view: FileView, node: ast.expr) -> bool:
@@ -267,43 +281,44 @@ def auto_wrap_policy(constructor: Constructor, argument: Argument) -> Outcome:
         )
     optional = any(isinstance(v, Constant) and v.value is None for v in argument.values)
     inline = found[0] if len(found) == 1 and found[0].node is argument.node else None
+    if form == "size":
+        from .size_policy import by_size
+
+        return by_size(constructor, argument, found, optional)
+    policy = argument.keep()
+    if inline is None and dotted_path(argument.node) is None:
+        local = constructor.view.free_name(constructor.call, "policy")
+        constructor.plan.before.append(code(local, " = ", policy))
+        policy = (local,)
     level, note = (Level.SAFE, "") if complete else (Level.REVIEW, "; a policy may also come from outside the repository")
     skip_root = _root_may_match(constructor, found)
     if form == "classes":
-        constructor.plan.units = Units(_class_condition(argument, inline, optional), skip_root=skip_root)
+        constructor.plan.units = Units(_class_condition(policy, inline, optional), skip_root=skip_root)
         return Outcome(level, f"the loop picks modules by class{note}")
-    if form == "size":
-        return _by_size(constructor, argument, found, optional)
-    condition = _predicate_condition(constructor, argument, found, inline, optional)
+    condition = _predicate_condition(constructor, policy, found, inline, optional)
     if isinstance(condition, Outcome):
         return condition
     constructor.plan.units = Units(condition, skip_root=skip_root)
-    return Outcome(Level.REVIEW, f"the loop picks the modules for which the policy's function is true{note}")
+    if any(d.symbol in ("function", _ALWAYS) for d in found):
+        level = Level.REVIEW
+    return Outcome(level, f"the loop picks the modules for which the policy's function is true{note}")
 
 
-def _class_condition(argument: Argument, inline: Definition | None, optional: bool) -> Code:
+def _class_condition(policy: Code, inline: Definition | None, optional: bool) -> Code:
     if inline is not None:
         return code("isinstance(", UNIT, ", ", class_test(inline.view, inline.argument), ")")
-    policy = argument.keep()
-    if optional or not isinstance(argument.node, (ast.Name, ast.Attribute, ast.Call)):
-        policy = code(_bracket(argument, policy), " or ()") if optional else policy
-    return code("isinstance(", UNIT, ", ", policy, ")")
-
-
-def _bracket(argument: Argument, text: Code) -> Code:
-    simple = isinstance(argument.node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)) or text[0] == "("
-    return text if simple else code("(", text, ")")
+    return code("isinstance(", UNIT, ", ", policy, " or ()" if optional else "", ")")
 
 
 def _predicate_condition(
-    constructor: Constructor, argument: Argument, found: list[Definition], inline: Definition | None, optional: bool
+    constructor: Constructor, policy: Code, found: list[Definition], inline: Definition | None, optional: bool
 ) -> Code | Outcome:
     """The condition that asks the policy's function; an Outcome where this cannot be done."""
     own = [d for d in found if d.symbol == "function"]
     if any(d.symbol == _ALWAYS for d in found):
         return _always(found)
     if own:
-        return _own_function(constructor, argument, found, own)
+        return _own_function(constructor, policy, found, own)
     if any(definition_text(constructor.migration, d, "predicate") is None for d in found):
         return Outcome(
             Level.MANUAL,
@@ -312,14 +327,32 @@ def _predicate_condition(
             holds=True,
         )
     if inline is not None and inline.argument is not None:
-        if inline.symbol == f"{WRAP}_or_policy":
-            return code("any(policy(", UNIT, ") for policy in ", inline.view.keep(inline.argument), ")")
-        if isinstance(inline.argument, ast.Lambda) and len(inline.argument.args.args) == 1:
-            return code("(", inline.view.keep(inline.argument), ")(", UNIT, ")")
-        return code(inline.view.keep(inline.argument), "(", UNIT, ")")
-    policy = _bracket(argument, argument.keep())
+        return _inline_test(constructor, inline.view, inline.symbol, inline.argument)
     call = code(policy, "(", UNIT, ")")
     return code(policy, " is not None and ", call) if optional else call
+
+
+def _inline_test(constructor: Constructor, view: FileView, symbol: str, argument: ast.expr) -> Code:
+    """The test of a policy that is made right in the constructor call."""
+    if symbol == f"{WRAP}_or_policy":
+        tests = _or_tests(constructor.migration, view, argument, UNIT)
+        return tests if tests is not None else code("any(policy(", UNIT, ") for policy in ", view.keep(argument), ")")
+    if isinstance(argument, ast.Lambda) and len(argument.args.args) == 1 and "\n" not in view.text(argument.body):
+        body = _substituted(view, argument.body, argument.args.args[0].arg)
+        return code("(", body, ")") if isinstance(argument.body, (ast.BoolOp, ast.IfExp)) else body
+    function = code("(", view.keep(argument), ")") if isinstance(argument, ast.Lambda) else (view.keep(argument),)
+    return code(function, "(", UNIT, ")")
+
+
+def _substituted(view: FileView, body: ast.expr, parameter: str) -> Code:
+    """The body of a lambda over the loop's module."""
+    names = [n for n in ast.walk(body) if isinstance(n, ast.Name) and n.id == parameter]
+    reached, end = view.source.span(body)
+    parts: list[Code] = []
+    for start, stop in sorted(view.source.span(name) for name in names):
+        parts.append(code(Old(reached, start), UNIT))
+        reached = stop
+    return code(*parts, Old(reached, end))
 
 
 def _always(found: list[Definition]) -> Code | Outcome:
@@ -331,7 +364,7 @@ def _always(found: list[Definition]) -> Code | Outcome:
 
 
 def _own_function(
-    constructor: Constructor, argument: Argument, found: list[Definition], own: list[Definition]
+    constructor: Constructor, policy: Code, found: list[Definition], own: list[Definition]
 ) -> Code | Outcome:
     """A function of the repository with FSDP1's signature (module, recurse, nonwrapped_numel)."""
     if len(own) != len(found):
@@ -350,7 +383,6 @@ def _own_function(
                 "Write the recursion as a function that returns the modules, and call fully_shard on each.",
                 holds=True,
             )
-    policy = _bracket(argument, argument.keep())
     return code(policy, "(", UNIT, ", False, 0)")
 
 
@@ -421,68 +453,6 @@ def _root_may_match(constructor: Constructor, found: list[Definition]) -> bool:
     return not values
 
 
-# --- by size ------------------------------------------------------------------------------------------------
-
-SIZE_HELPER = '''\
-def size_based_units(module, min_num_params=int(1e8)):
-    """Returns the submodules with at least min_num_params parameters of their own, children first, and their total."""
-    total = sum(parameter.numel() for parameter in module.parameters())
-    if total < min_num_params or isinstance(module, torch.nn.MultiheadAttention):
-        return [], 0
-    units, covered = [], 0
-    for child in module.children():
-        child_units, child_covered = size_based_units(child, min_num_params)
-        units += child_units
-        covered += child_covered
-    if total - covered >= min_num_params and not isinstance(module, (torch.nn.ModuleList, torch.nn.ModuleDict)):
-        return [*units, module], total
-    return units, covered
-'''
-
-
-def _by_size(constructor: Constructor, argument: Argument, found: list[Definition], optional: bool) -> Outcome:
-    if any(_names_own_classes(definition) for definition in found):
-        return Outcome(
-            Level.MANUAL,
-            "this size-based policy names its own leaf or container classes",
-            "Write the recursion as a function that returns the modules, and call fully_shard on each.",
-            holds=True,
-        )
-    view = argument.view
-    inline = len(found) == 1 and found[0].node is argument.node
-    if inline:
-        size = found[0].argument
-        amount = code(", ", view.keep(size)) if size is not None else ()
-        modules = code("size_based_units(", MODEL, amount, ")[0]")
-        constructor.patches.append(size_helper(view, argument.node))
-        constructor.plan.name("torch")
-    else:
-        policy = _bracket(argument, argument.keep())
-        modules = code(policy, "(", MODEL, ")[0]")
-        if optional:
-            modules = code("(", modules, " if ", policy, " is not None else [])")
-    constructor.plan.units = Units(None, modules)
-    return Outcome(
-        Level.REVIEW,
-        "size_based_units picks the same modules as the policy did: children first, containers and the inside of "
-        "MultiheadAttention left out",
-    )
-
-
-def _names_own_classes(definition: Definition) -> bool:
-    call = definition.node
-    return isinstance(call, ast.Call) and any(k.arg in ("force_leaf_modules", "exclude_wrap_modules") for k in call.keywords)
-
-
-def size_helper(view: FileView, node: ast.AST) -> Patch:
-    """The function ``size_based_units``, put before the first definition of the file or the code that uses it."""
-    top = next(a for a in [node, *view.ancestors(node)] if view.parents[a] is view.tree)
-    assert isinstance(top, ast.stmt)
-    definitions_above = [s for s in view.tree.body if isinstance(s, (ast.FunctionDef, ast.ClassDef)) and s.lineno <= top.lineno]
-    place = definitions_above[0] if definitions_above else top
-    return view.insert_before(place, SIZE_HELPER + "\n\n", "what the size-based policy did")
-
-
 # --- definitions where they stand ---------------------------------------------------------------------------
 
 
@@ -498,10 +468,12 @@ def check_definition(site: Site, migration: Migration) -> Outcome:
             holds=site.group is not None,
         )
     if _is_inside_wrap(migration, view, definition.node):
-        return Outcome(Level.SAFE, "the policy goes into the loop at the wrap", silent=True)
+        return Outcome(_level_at_wrap(migration, site, definition), "the policy goes into the loop at the wrap")
     form = form_at(migration, view, definition.node) or definition.form
     if form == "size":
-        return _size_definition(definition)
+        from .size_policy import size_definition
+
+        return size_definition(migration, definition)
     text = definition_text(migration, definition, form)
     if text is None:
         return Outcome(
@@ -513,6 +485,13 @@ def check_definition(site: Site, migration: Migration) -> Outcome:
     parts, outcome = text
     outcome.patches.append(view.replace(definition.node, [part for part in parts if not isinstance(part, Name)], "FSDP2 has no policies"))
     return outcome
+
+
+def _level_at_wrap(migration: Migration, site: Site, definition: Definition) -> Level:
+    """The level of the argument that a definition stands in."""
+    call = next(a for a in site.view.ancestors(definition.node) if isinstance(a, ast.Call))
+    outcome = constructor_of(migration, site.view, call, site.group).outcomes.get("auto_wrap_policy")
+    return outcome.level if outcome is not None else Level.MANUAL
 
 
 def _definition_at(site: Site) -> Definition | None:
@@ -536,13 +515,3 @@ def _is_inside_wrap(migration: Migration, view: FileView, node: ast.expr) -> boo
     if not isinstance(call, ast.Call):
         return False
     return any(w.node is call and _policy_argument(call) is node for g in migration.groups.all for w in g.wraps)
-
-
-def _size_definition(definition: Definition) -> Outcome:
-    view, node = definition.view, definition.node
-    outcome = Outcome(Level.REVIEW, "size_based_units returns the modules that the policy would have picked")
-    outcome.patches.append(size_helper(view, node))
-    outcome.needs.append(Need(view, "torch", node))
-    reference = node.args[0] if isinstance(node, ast.Call) else node
-    outcome.patches.append(view.replace(reference, "size_based_units", "FSDP2 has no policies"))
-    return outcome

@@ -111,11 +111,12 @@ def _chosen(constructor: Constructor, argument: Argument) -> Outcome:
     names = [name for name in MEMBERS if name in known or (name in ("FULL_SHARD", "SHARD_GRAD_OP"))]
     if gives_mesh and "HYBRID_SHARD" not in names:
         names += [name for name in _HYBRID if name not in names]
-    if _needs_local(argument):
+    twice = not plan.has_units or (not gives_mesh and known & {*_HYBRID, "NO_SHARD"})
+    if twice and _needs_local(argument):
         local = view.free_name(constructor.call, "sharding_strategy")
         plan.before.append(code(local, " = ", wanted))
         wanted = (local,)
-    if plan.units is not None:
+    if plan.has_units:
         table = ", ".join(f'"{name}": {_RESHARDS[name]}' for name in names)
         plan.unit_arguments["reshard_after_forward"] = code("{", table, "}[", wanted, "]")
     else:
@@ -296,7 +297,7 @@ def _member(site: Site, migration: Migration, name: str) -> Outcome:
         call = view.parents[parent]
         wraps = {wrap.node for group in migration.groups.all for wrap in group.wraps}
         if call in wraps:
-            return Outcome(Level.SAFE, "part of the wrap", silent=True)
+            return Outcome(Level.SAFE, f"{name} decides how the wrap shards")
         assert isinstance(call, ast.Call)
         if any(isinstance(v, Opaque) for v in view.values(call)):
             return _unnamed(site, "is handed to code outside this repository")
