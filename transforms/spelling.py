@@ -29,8 +29,8 @@ def spelling(view: FileView, symbol: str, node: ast.AST) -> str:
                     return bound
                 if full == module and module != "torch":
                     return f"{bound}.{name}"
-            elif alias.asname and canonical(alias.name) == module:
-                return f"{alias.asname}.{name}"
+            elif canonical(alias.name) == module and (alias.asname or "." not in alias.name):
+                return f"{bound}.{name}"
     if module in _IN_FULL and _imports_torch(statements):
         return symbol
     short = f"dist.{name}" if module == "torch.distributed" else name

@@ -10,7 +10,7 @@ from ..findings import Level
 from ..gradient_sync import WHY, as_helper, in_try, stays_unsharded, switch, without_item
 from ..migration import Migration
 from ..passes import BACKWARD, FORWARD, called_name, calls_in, holds_no_sync, leaves_early, outside_name, passes_in
-from ..patches import Part
+from ..patches import Part, Patch
 from ..rule import Example, Outcome, Rule
 from ..scopes import dotted_path
 from ..sites import Site
@@ -275,6 +275,36 @@ def _runs_backward_between(view: FileView, first: ast.stmt, statement: ast.stmt)
 # --- everything else ----------------------------------------------------------------------------------------
 
 
+def _context_function(site: Site, migration: Migration, outcome: Outcome) -> bool:
+    """A function that does nothing but choose between ``no_sync`` and a null context becomes a context itself."""
+    view = site.view
+    function = view.function(site.node)
+    if not isinstance(function, ast.FunctionDef) or function.decorator_list or needs_guard(site, function):
+        return False
+    documented = ast.get_docstring(function) is not None
+    body = function.body[1:] if documented else function.body
+    if len(body) != 1 or not isinstance(body[0], ast.Return) or not isinstance(body[0].value, ast.IfExp):
+        return False
+    callers = migration.program.callers(view, function)
+    if not callers or not all(isinstance(caller.parents[call], ast.withitem) for caller, call in callers):
+        return False
+    if not _switches(view, body[0].value) or not view.stands_alone(body[0]):
+        return False
+    manager = migration.use(outcome, view, "contextlib.contextmanager", function)
+    indent = view.indent(body[0])
+    begin = view.source.span(function)[0]
+    restore = _calls(site, ("True",), indent + "    ")
+    parts = [
+        *_set_by(site, migration, outcome, body[0].value, body[0]),
+        f"\n{indent}try:\n{indent}    yield\n{indent}finally:\n{indent}    ", *restore,
+    ]  # fmt: skip
+    outcome.patches.append(view.replace(body[0], parts, WHY))
+    outcome.patches.append(Patch(view.path, begin, begin, (f"@{manager}\n{view.indent(function)}",), WHY))
+    outcome.level = Level.SAFE
+    outcome.message = "the function becomes a context manager over the switch, which it restores"
+    return True
+
+
 def _helper(site: Site, migration: Migration) -> Outcome:
     """A restoring context manager in the place of ``no_sync``: right wherever its block holds the backward."""
     view = site.view
@@ -288,7 +318,8 @@ def _helper(site: Site, migration: Migration) -> Outcome:
                 "where FSDP2 reads the switch",
                 holds=True,
             )
-    as_helper(site, migration, outcome, _receiver(site))
+    if not _context_function(site, migration, outcome):
+        as_helper(site, migration, outcome, _receiver(site))
     return outcome
 
 
@@ -376,7 +407,7 @@ RULE = Rule(
         "torch/distributed/fsdp/_fully_shard/_fully_shard.py: FSDPModule.set_requires_gradient_sync",
         "torch/nn/parallel/distributed.py: DistributedDataParallel.no_sync",
     ),
-    proof=("trainer_class", "trainer_files"),
+    proof=("trainer_class", "trainer_files", "grad_op_accumulation", "model_without_ddp", "no_sync_helper"),
     examples=(
         Example(
             _HEAD + "for micro_batch in batch[:-1]:\n    with model.no_sync():\n        model(micro_batch).backward()\n",

@@ -77,6 +77,7 @@ RULE = Rule(
     roles=("call", "keyword", "reference", "annotation", "isinstance", "base"),
     check=check,
     sources=("torch/distributed/fsdp/sharded_grad_scaler.py", "torch/amp/grad_scaler.py"),
+    proof=("grad_scaler",),
     examples=(
         Example(
             "import torch\nfrom torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler\n\n"

@@ -181,7 +181,7 @@ def _compared(view: FileView, comparison: ast.Compare, module: str) -> Patch:
 
 
 _WRAP = "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(build())\n"
-_SHARD = "import torch\nfrom torch.distributed.fsdp import FSDPModule, fully_shard\n\nmodel = build()\nfully_shard(model)\n"
+_SHARD = "from torch.distributed.fsdp import FSDPModule, fully_shard\n\nmodel = build()\nfully_shard(model)\n"
 
 RULE = Rule(
     id="FS603",
@@ -194,11 +194,11 @@ RULE = Rule(
     roles=("isinstance", "reference"),
     check=check,
     sources=("torch/distributed/fsdp/_fully_shard/_fully_shard.py: fully_shard, FSDPModule",),
+    proof=("unwrap_helper", "fsdp_or_ddp"),
     examples=(
         Example(
             _WRAP + "if isinstance(model, (FSDP, torch.nn.parallel.DistributedDataParallel)):\n    step(model)\n",
             _SHARD + "if isinstance(model, FSDPModule):\n    step(model)\n",
-            Level.REVIEW,
         ),
     ),
 )

@@ -1,0 +1,62 @@
+"""``FSDP.fsdp_modules(model)``: the units of a model."""
+
+from __future__ import annotations
+
+import ast
+
+from ..conditions import FSDP_MODULE
+from ..findings import Level
+from ..migration import Migration
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+from ..symbols import FSDP1
+
+
+def check(site: Site, migration: Migration) -> Outcome:
+    view, call = site.view, site.call
+    if site.role == "keyword":
+        return Outcome(Level.SAFE, "part of the call", silent=True)
+    roots = call is not None and (len(call.args) > 1 or any(k.arg == "root_only" for k in call.keywords))
+    target = _model(call)
+    if call is None or target is None or roots:
+        return Outcome(
+            Level.MANUAL,
+            "the roots among the units are asked for" if roots else "fsdp_modules is handed on as a function",
+            "The units are the FSDPModule instances among model.modules(); the model that fully_shard was called on "
+            "last is the root.",
+            holds=True,
+        )
+    outcome = Outcome(Level.SAFE, "the units are the FSDPModule instances among the model's modules")
+    module = migration.use(outcome, view, FSDP_MODULE, call)
+    unit = view.free_name(call, "module")
+    parts = (f"[{unit} for {unit} in ", view.keep(target), f".modules() if isinstance({unit}, {module})]")
+    outcome.patches.append(view.replace(call, parts, "FSDP2 has no list of its units"))
+    return outcome
+
+
+def _model(call: ast.Call | None) -> ast.expr | None:
+    if call is None:
+        return None
+    if call.args:
+        return call.args[0]
+    return next((keyword.value for keyword in call.keywords if keyword.arg == "module"), None)
+
+
+_HEAD = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\ndef units(model):\n"
+
+RULE = Rule(
+    id="FS606",
+    title="FSDP.fsdp_modules becomes a look at the modules",
+    why="A sharded unit is a module whose class derives from FSDPModule, so a comprehension over modules() finds them.",
+    symbols=(f"{FSDP1}.fsdp_modules", f"{FSDP1}.fsdp_modules(*"),
+    roles=("call", "use", "reference", "keyword"),
+    check=check,
+    proof=("unwrap_helper",),
+    examples=(
+        Example(
+            _HEAD + "    return FSDP.fsdp_modules(model)\n",
+            "from torch.distributed.fsdp import FSDPModule\n\n\ndef units(model):\n"
+            "    return [module for module in model.modules() if isinstance(module, FSDPModule)]\n",
+        ),
+    ),
+)

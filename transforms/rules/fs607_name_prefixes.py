@@ -1,0 +1,96 @@
+"""``_fsdp_wrapped_module.`` and ``module.`` in parameter names."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ..findings import Level
+from ..migration import Migration
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+from ..symbols import FSDP1
+from ..view import FileView
+
+_INNER = "_fsdp_wrapped_module"
+_FLAT = ("_fpw_module", "_flat_param", "flat_param_")
+SYMBOL = f"{FSDP1}.{_INNER}"
+
+
+def find(migration: Migration) -> Iterator[Site]:
+    """Strings with a name that only FSDP1 puts into parameter names, and "module." where names are taken apart."""
+    for view in migration.views():
+        documentation = _documentation(view)
+        for node in ast.walk(view.tree):
+            if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or node in documentation:
+                continue
+            inner = _INNER in node.value or any(name in node.value for name in _FLAT)
+            if (inner and len(node.value) < 80) or (node.value == "module." and migration.groups.all):
+                yield Site(view, node, SYMBOL if inner else "module.", "hazard", None)
+
+
+def check(site: Site, migration: Migration) -> Outcome:
+    view, node = site.view, site.node
+    assert isinstance(node, ast.Constant)
+    if site.symbol == "module.":
+        return _module_prefix(view, node)
+    call = _taking_out(view, node)
+    if call is not None and node.value in (_INNER, _INNER + "."):
+        assert isinstance(call.func, ast.Attribute)
+        outcome = Outcome(Level.SAFE, "names of an FSDP2 model have nothing to take out")
+        outcome.patches.append(view.replace(call, (view.keep(call.func.value),), "fully_shard changes no names"))
+        return outcome
+    return Outcome(
+        Level.REVIEW,
+        f"names of an FSDP2 model do not hold {_INNER}: what looks for it finds nothing",
+        "Code that takes it out of names may go; code that needs it has to use the plain names.",
+    )
+
+
+def _module_prefix(view: FileView, node: ast.Constant) -> Outcome:
+    parent = view.parents[node]
+    if isinstance(parent, (ast.BinOp, ast.JoinedStr)):
+        return Outcome(
+            Level.REVIEW,
+            'names of an FSDP2 model do not start with "module."',
+            "If the result is looked up among names of the model, leave the prefix out; for old files it stays.",
+        )
+    return Outcome(Level.OK, 'names of an FSDP2 model do not start with "module."; files of the old program may')
+
+
+def _taking_out(view: FileView, node: ast.Constant) -> ast.Call | None:
+    """``name.replace("…", "")`` around a string."""
+    call = view.parents[node]
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr != "replace":
+        return None
+    plain = len(call.args) == 2 and call.args[0] is node and not call.keywords
+    return call if plain and isinstance(call.args[1], ast.Constant) and call.args[1].value == "" else None
+
+
+def _documentation(view: FileView) -> set[ast.AST]:
+    """Strings that are statements: docstrings."""
+    return {node.value for node in ast.walk(view.tree) if isinstance(node, ast.Expr)}
+
+
+_HEAD = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(build())\n"
+_SHARD = "from torch.distributed.fsdp import fully_shard\n\nmodel = build()\nfully_shard(model)\n"
+
+RULE = Rule(
+    id="FS607",
+    title="Prefixes of the wrappers in parameter names",
+    why=(
+        "DDP puts module. before every name, FSDP1 _fsdp_wrapped_module. into it; fully_shard changes no name. Taking "
+        "the prefix out does nothing any more, and a lookup with it fails. Files of the old program keep theirs."
+    ),
+    symbols=(SYMBOL + ".prefix",),
+    roles=("hazard",),
+    check=check,
+    find=find,
+    proof=("unwrap_helper",),
+    examples=(
+        Example(
+            _HEAD + 'names = [n.replace("_fsdp_wrapped_module.", "") for n, _ in model.named_parameters()]\n',
+            _SHARD + "names = [n for n, _ in model.named_parameters()]\n",
+        ),
+    ),
+)
