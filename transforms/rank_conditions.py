@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from .program import Program
+from .scopes import dotted_path
 from .values import FunctionValue
 from .view import FileView
 
@@ -28,6 +29,7 @@ class RankConditions:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self._assignments: dict[ast.AST, dict[str, list[ast.expr]]] = {}
 
     def selects_ranks(self, view: FileView, test: ast.expr, depth: int = 0) -> bool:
         """Whether the truth of an expression depends on the rank."""
@@ -49,7 +51,7 @@ class RankConditions:
             return self._calls_a_rank_test(view, test, depth)
         if isinstance(test, (ast.Name, ast.Attribute)):
             return bool(_FLAG.match(last_name(test))) or any(
-                self.selects_ranks(view, value, depth + 1) for value in assigned(view, test)
+                self.selects_ranks(view, value, depth + 1) for value in self.assigned(view, test)
             )
         return False
 
@@ -61,7 +63,7 @@ class RankConditions:
             name = last_name(node)
             if _RANK.search(name):
                 return not _NO_RANK.search(name)
-            return any(self.is_rank(view, value, depth + 1) for value in assigned(view, node))
+            return any(self.is_rank(view, value, depth + 1) for value in self.assigned(view, node))
         if isinstance(node, ast.Subscript):
             return isinstance(node.slice, ast.Constant) and node.slice.value in _ENVIRONMENT
         if isinstance(node, ast.BinOp):
@@ -99,6 +101,38 @@ class RankConditions:
             if isinstance(node, ast.Return) and node.value is not None and owner.function(node) is function:
                 yield owner, node.value
 
+    def assigned(self, view: FileView, node: ast.Name | ast.Attribute) -> list[ast.expr]:
+        """What a name, or an attribute of ``self``, is assigned in its function, its class or the module."""
+        if isinstance(node, ast.Attribute):
+            if not (isinstance(node.value, ast.Name) and node.value.id == "self"):
+                return []
+            scope = view.enclosing_class(node)
+            return self._assignments_of(view, scope).get(f"self.{node.attr}", []) if scope is not None else []
+        function = view.function(node)
+        if function is not None:
+            own = self._assignments_of(view, function)
+            if node.id in own or any(a.arg == node.id for a in ast.walk(function.args) if isinstance(a, ast.arg)):
+                return own.get(node.id, [])
+        return self._assignments_of(view, view.tree).get(node.id, [])
+
+    def _assignments_of(self, view: FileView, scope: ast.AST) -> dict[str, list[ast.expr]]:
+        """All assignments in a function, class or module, by the text of their target."""
+        known = self._assignments.get(scope)
+        if known is not None:
+            return known
+        found: dict[str, list[ast.expr]] = {}
+        for statement in ast.walk(scope):
+            targets = statement.targets if isinstance(statement, ast.Assign) else []
+            if isinstance(statement, ast.AnnAssign) and statement.value is not None:
+                targets = [statement.target]
+            for target in targets:
+                value = getattr(statement, "value", None)
+                path = dotted_path(target)
+                if value is not None and path is not None:
+                    found.setdefault(path, []).append(value)
+        self._assignments[scope] = found
+        return found
+
     # --- on ranks other than 0 ------------------------------------------------------------------------------
 
     def elsewhere(self, view: FileView, test: ast.expr, depth: int = 0) -> bool | None:
@@ -127,7 +161,7 @@ class RankConditions:
                 for owner, returned in self._returned(value)
             }
         else:
-            told = {self.elsewhere(view, value, depth + 1) for value in assigned(view, test)}
+            told = {self.elsewhere(view, value, depth + 1) for value in self.assigned(view, test)}
         if told:
             # one process without a group is rank 0, so ``True`` beside ``rank == 0`` does not count
             return False if False in told else None
@@ -157,28 +191,7 @@ class RankConditions:
             return True
         if depth > _DEEPEST or not isinstance(node, (ast.Name, ast.Attribute)):
             return False
-        return any(self._is_local(view, value, depth + 1) for value in assigned(view, node))
-
-
-def assigned(view: FileView, node: ast.Name | ast.Attribute) -> Iterator[ast.expr]:
-    """What a name, or an attribute of ``self``, is assigned in its function, its class or the module."""
-    if isinstance(node, ast.Attribute):
-        scope: ast.AST | None = view.enclosing_class(node)
-        if scope is None or not (isinstance(node.value, ast.Name) and node.value.id == "self"):
-            return
-    else:
-        function = view.function(node)
-        scope = function if function is not None and _binds(function, node.id) else view.tree
-    wanted = view.text(node)
-    for statement in ast.walk(scope):
-        targets = statement.targets if isinstance(statement, ast.Assign) else []
-        if isinstance(statement, ast.AnnAssign):
-            targets = [statement.target]
-        value = getattr(statement, "value", None)
-        if value is not None and any(
-            isinstance(target, (ast.Name, ast.Attribute)) and view.text(target) == wanted for target in targets
-        ):
-            yield value
+        return any(self._is_local(view, value, depth + 1) for value in self.assigned(view, node))
 
 
 def last_name(node: ast.expr) -> str:
@@ -205,10 +218,3 @@ def _number(node: ast.expr) -> int | None:
         return None if inner is None else -inner
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int) else None
 
-
-def _binds(function: ast.AST, name: str) -> bool:
-    return any(
-        (isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store))
-        or (isinstance(node, ast.arg) and node.arg == name)
-        for node in ast.walk(function)
-    )

@@ -14,8 +14,6 @@ from .program import Program
 from .rank_conditions import RankConditions, last_name
 from .view import FileView
 
-_DEEPEST = 4
-
 
 @dataclass(frozen=True, eq=False)
 class Guard:
@@ -38,9 +36,17 @@ class GuardFinder:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.conditions = RankConditions(program)
+        self._around: dict[ast.AST, list[Guard]] = {}
+        self._callers: dict[ast.AST, Guard | None] = {}
 
     def around(self, view: FileView, node: ast.AST) -> list[Guard]:
         """The rank guards around a place within its function, outermost first."""
+        known = self._around.get(node)
+        if known is None:
+            known = self._around[node] = self._find(view, node)
+        return known
+
+    def _find(self, view: FileView, node: ast.AST) -> list[Guard]:
         found: list[Guard] = []
         child = node
         for ancestor in view.ancestors(node):
@@ -82,19 +88,20 @@ class GuardFinder:
             if self.conditions.is_decorator(decorator) and isinstance(function, ast.stmt):
                 yield Guard(view, function, None, "decorator")
 
-    def callers_guarded(self, view: FileView, node: ast.AST, depth: int = 0) -> Guard | None:
+    def callers_guarded(self, view: FileView, node: ast.AST) -> Guard | None:
         """A guard around some call, however far out, through which a place is reached."""
         function = view.function(node)
-        if function is None or depth > _DEEPEST:
+        if function is None:
             return None
-        for caller, call in self.program.callers(view, function):
-            guards = self.around(caller, call)
-            if guards:
-                return guards[0]
-            outer = self.callers_guarded(caller, call, depth + 1)
-            if outer is not None:
-                return outer
-        return None
+        if function not in self._callers:
+            self._callers[function] = None  # a function that calls itself is reached through its other callers
+            for caller, call in self.program.callers(view, function):
+                guards = self.around(caller, call)
+                guard = guards[0] if guards else self.callers_guarded(caller, call)
+                if guard is not None:
+                    self._callers[function] = guard
+                    break
+        return self._callers[function]
 
     def passes_only_rank_zero(self, guard: Guard) -> bool:
         """Whether a guard surely keeps out every rank but the first of the world."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from .groups import Group
 from .migration import Migration
+from .sites import Site
 from .symbols import FSDP1
 from .values import Constant, Derived, External, Opaque
 from .view import FileView
@@ -21,7 +22,6 @@ _KINDS = {
 CONFIG_CLASSES: frozenset[str] = frozenset(
     f"{_FSDP}.{kind}{of}Config" for kind in ("Full", "Sharded", "Local") for of in ("StateDict", "OptimStateDict")
 )
-_DEEPEST = 4
 
 
 @dataclass(frozen=True)
@@ -54,29 +54,25 @@ DEFAULT = "default"
 
 def context_at(migration: Migration, view: FileView, node: ast.AST, group: Group | None) -> StateContext:
     """The context in force at a place; kind ``default`` (a full state dict on every rank) where there is none."""
-    found = list(_contexts(migration, view, node, group, 0))
+    found = list(_contexts(migration, view, node, set())) or list(_set_anywhere(migration, group))
     if not found:
         return StateContext(view, None, DEFAULT)
     kinds = {context.kind for context in found}
-    if len(kinds) > 1:
-        return StateContext(view, None, "unknown")
-    return found[0]
+    return found[0] if len(kinds) == 1 else StateContext(view, None, "unknown")
 
 
-def _contexts(
-    migration: Migration, view: FileView, node: ast.AST, group: Group | None, depth: int
-) -> Iterator[StateContext]:
+def _contexts(migration: Migration, view: FileView, node: ast.AST, seen: set[ast.AST]) -> Iterator[StateContext]:
+    """The contexts around a place, or else around the calls through which it is reached."""
     lexical = _around(migration, view, node) or _set_before(migration, view, node)
     if lexical is not None:
         yield lexical
         return
     function = view.function(node)
-    callers = migration.program.callers(view, function) if function is not None and depth < _DEEPEST else []
-    through = [c for caller, call in callers for c in _contexts(migration, caller, call, group, depth + 1)]
-    if through:
-        yield from through
-    elif depth == 0:
-        yield from _set_anywhere(migration, group)
+    if function is None or function in seen:
+        return
+    seen.add(function)
+    for caller, call in migration.program.callers(view, function):
+        yield from _contexts(migration, caller, call, seen)
 
 
 def _around(migration: Migration, view: FileView, node: ast.AST) -> StateContext | None:
@@ -131,22 +127,30 @@ def is_context_call(view: FileView, call: ast.Call, name: str = "state_dict_type
 
 def _set_before(migration: Migration, view: FileView, node: ast.AST) -> StateContext | None:
     """The last ``set_state_dict_type(…)`` above a place in its function."""
-    scope = view.function(node) or view.tree
-    line = view.line(node)
+    line, function = view.line(node), view.function(node)
     calls = [
-        inner
-        for inner in ast.walk(scope)
-        if isinstance(inner, ast.Call) and inner.lineno < line and is_context_call(view, inner, "set_state_dict_type")
+        site.call
+        for site in _settings(migration)
+        if site.view is view and site.call is not None and site.call.lineno < line and view.function(site.call) is function
     ]
     return read_context(migration, view, max(calls, key=lambda call: call.lineno)) if calls else None
 
 
+def _settings(migration: Migration) -> list[Site]:
+    """Every call of ``set_state_dict_type`` in the repository."""
+
+    def find() -> list[Site]:
+        every = (site for sites in migration.sites.values() for site in sites)
+        return [site for site in every if site.member == "set_state_dict_type" and site.call is not None]
+
+    return migration.once("set_state_dict_type", None, find)
+
+
 def _set_anywhere(migration: Migration, group: Group | None) -> Iterator[StateContext]:
     """Every ``set_state_dict_type(…)`` of the repository that is about this group."""
-    for sites in migration.sites.values():
-        for site in sites:
-            if site.member == "set_state_dict_type" and site.call is not None and site.group in (group, None):
-                yield read_context(migration, site.view, site.call)
+    for site in _settings(migration):
+        if site.call is not None and site.group in (group, None):
+            yield read_context(migration, site.view, site.call)
 
 
 def read_context(migration: Migration, view: FileView, call: ast.Call) -> StateContext:

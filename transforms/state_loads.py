@@ -7,15 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .dedent import unwraps
+from .findings import Level
 from .generated import removed, replaced_call
 from .groups import Group
 from .in_scope import model_at
 from .migration import Migration
 from .patches import Part
+from .rank_guards import GuardFinder
 from .rule import Outcome
 from .state_contexts import bound_arguments, context_at
+from .sites import Site
 from .state_reads import OPTIONS, SET_OPTIMIZER
-from .symbols import FSDP1
+from .values import Optimizer
 from .view import FileView
 
 TO_LOAD: dict[str, tuple[tuple[str, ...], str]] = {
@@ -72,8 +75,6 @@ def conversion_of(view: FileView, call: ast.Call) -> Conversion | None:
 
 def _is_old_order(view: FileView, call: ast.Call) -> bool:
     """``optim_state_dict_to_load(state, model, optim)``, as in torch 2.0."""
-    from .values import Optimizer
-
     if len(call.args) != 3:
         return False
     if any(isinstance(v, Optimizer) for v in view.values(call.args[1])):
@@ -84,8 +85,41 @@ def _is_old_order(view: FileView, call: ast.Call) -> bool:
     return "model" not in first and last.rpartition(".")[2] in ("optim", "optimizer", "opt")
 
 
+_ADVICE = (
+    "On all ranks: set_optimizer_state_dict(model, optimizer, state, options=StateDictOptions(full_state_dict=True)), "
+    "after the learning-rate scheduler was built."
+)
+
+
+def load_outcome(site: Site, migration: Migration) -> Outcome:
+    """``optimizer.load_state_dict(state)`` becomes ``set_optimizer_state_dict``."""
+    view, call = site.view, site.call
+    plan = plan_load(migration, view, call, site.group) if call is not None else None
+    if call is None or plan is None:
+        what = "optimizer.load_state_dict is not called with a state dict here"
+        return Outcome(Level.MANUAL, what, _ADVICE, holds=True)
+    if plan.model is None:
+        what = "no name here refers to the model whose optimizer this is"
+        return Outcome(Level.MANUAL, what, "Pass the model in. " + _ADVICE, holds=True)
+    finder = migration.once("guards", None, lambda: GuardFinder(migration.program))
+    guard = next(iter(finder.around(view, call)), None) or finder.callers_guarded(view, call)
+    if guard is not None:
+        what = f"only some ranks load here (guard at line {guard.statement.lineno}), and loading is collective"
+        return Outcome(Level.MANUAL, what, _ADVICE, holds=True)
+    message = "optimizer state is loaded by parameter name"
+    if site.group is not None and "DDP" in site.group.kinds:
+        message += "; files that the old program wrote under DDP have numbers for names and are refused with an error"
+    outcome = Outcome(Level.SAFE, message)
+    write_load(migration, view, call, plan, outcome)
+    return outcome
+
+
 def plan_load(migration: Migration, view: FileView, call: ast.Call, group: Group | None) -> LoadPlan | None:
-    """How a load of optimizer state is rewritten; None where it has no single argument."""
+    """How a load of optimizer state is rewritten, decided once; None where it has no single argument."""
+    return migration.once("optimizer load", call, lambda: _plan_load(migration, view, call, group))
+
+
+def _plan_load(migration: Migration, view: FileView, call: ast.Call, group: Group | None) -> LoadPlan | None:
     arguments = bound_arguments(call, ("state_dict",))
     state = arguments.get("state_dict")
     if state is None or not isinstance(call.func, ast.Attribute):
@@ -180,7 +214,3 @@ def _add_clones(migration: Migration, view: FileView, call: ast.Call, plan: Load
     lines.append(f"{inner}state.update({{key: value.clone() for key, value in state.items() if {is_tensor}(value)}})\n")
     outcome.patches.append(view.insert_before(statement, lines, "tensors that several parameters share are told apart"))
 
-
-def is_static(view: FileView, call: ast.Call) -> bool:
-    """Whether a method is called on the class FSDP1."""
-    return isinstance(call.func, ast.Attribute) and view.external(call.func.value) == FSDP1

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .dedent import unwraps
+from .findings import Level
 from .generated import call_text, replaced_call
 from .groups import Group
 from .rank_guards import Guard, GuardFinder
@@ -95,20 +96,31 @@ def _find_reads(migration: Migration) -> list[StateRead]:
             if site.call is None or site.role not in ("use", "call"):
                 continue
             if site.role == "use" and site.member == "state_dict" and isinstance(site.node, ast.Attribute):
-                if not before_wrap(migration, site):
-                    found.append(
-                        StateRead(site.view, site.call, site.group, "model", site.node.value, prefixed=is_prefixed(site))
-                    )
+                found.extend(_read_at(migration, site, site.node.value))
             elif site.member in OPTIMIZER_READS:
                 read = legacy_read(site)
                 if read is not None:
                     found.append(read)
+    known = {read.call for read in found}
     for view, call, group in optimizer_calls(migration, "state_dict"):
-        assert isinstance(call.func, ast.Attribute)
+        if call in known or not isinstance(call.func, ast.Attribute):
+            continue
         model = model_at(migration.groups, view, call, group)
         found.append(StateRead(view, call, group, "optimizer", model, call.func.value))
     found.sort(key=lambda read: (read.view.path, read.view.source.span(read.call)))
     return found
+
+
+def _read_at(migration: Migration, site: Site, receiver: ast.expr) -> list[StateRead]:
+    """The read that ``receiver.state_dict()`` is; none where it has nothing to do with sharding."""
+    view, call, group = site.view, site.call, site.group
+    if call is None or of_another_program(migration, site):
+        return []
+    if is_optimizer(site) and group is not None:
+        return [StateRead(view, call, group, "optimizer", model_at(migration.groups, view, call, group), receiver)]
+    if before_wrap(migration, site):
+        return []
+    return [StateRead(view, call, group, "model", receiver, prefixed=is_prefixed(site))]
 
 
 def legacy_read(site: Site) -> StateRead | None:
@@ -138,7 +150,7 @@ def optimizer_calls(migration: Migration, method: str) -> list[tuple[FileView, a
             values = program.flow.values_of(call.function)
             owned = [v for v in values if isinstance(v, Optimizer)]
             group = migration.groups.of(owned)
-            if group is not None:
+            if group is not None and owned:
                 view, node = program.call_node(number)
                 found.append((view, node, group))
         return found
@@ -158,7 +170,27 @@ def before_wrap(migration: Migration, site: Site) -> bool:
         return False
     place = (site.view, site.node)
     relations = {migration.order.relation(place, (wrap.view, wrap.node)) for wrap in site.group.wraps}
-    return relations == {"before"}
+    return relations - {"unknown"} == {"before"}
+
+
+def of_another_program(migration: Migration, site: Site) -> bool:
+    """Whether a model is only related to a wrapped one by the factory that makes both, as in scripts side by side."""
+    if site.group is None or not all(isinstance(v, Opaque) and v.name == "?" for v in site.values):
+        return False
+    place = (site.view, site.node)
+    return all(
+        wrap.view is not site.view and migration.order.relation(place, (wrap.view, wrap.node)) == "unknown"
+        for wrap in site.group.wraps
+    )
+
+
+def is_optimizer(site: Site) -> bool:
+    """Whether a receiver that may be a model is an optimizer: it holds one, or no model is known and its name says so."""
+    if any(isinstance(v, Optimizer) for v in site.values):
+        return True
+    if not isinstance(site.node, ast.Attribute) or any(isinstance(v, (Wrapped, Annotated, Instance)) for v in site.values):
+        return False
+    return "optim" in _last(site.node.value).lower()
 
 
 def is_prefixed(site: Site) -> bool:
@@ -362,6 +394,19 @@ def _last(node: ast.expr | str | None) -> str:
 
 
 # --- writing ---------------------------------------------------------------------------------------------
+
+
+def optimizer_outcome(migration: Migration, read: StateRead) -> Outcome:
+    """``optimizer.state_dict()`` becomes ``get_optimizer_state_dict``."""
+    plan = plan_of(migration, read)
+    if plan.problem:
+        return Outcome(Level.MANUAL, plan.problem, plan.advice, holds=True)
+    message = "the optimizer state is gathered from the shards; its keys are parameter names instead of numbers"
+    if plan.guard is not None:
+        message += ", on all ranks in front of the rank guard"
+    outcome = Outcome(Level.REVIEW if plan.notes else Level.SAFE, "; ".join([message, *plan.notes]))
+    write_read(migration, read, plan, outcome)
+    return outcome
 
 
 def write_read(migration: Migration, read: StateRead, plan: ReadPlan, outcome: Outcome) -> None:

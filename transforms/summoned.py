@@ -121,9 +121,16 @@ def _classify_data(view: FileView, node: ast.Attribute, found: Summoned) -> None
 
 def _classify_call(groups: Groups, view: FileView, call: ast.Call, group: Group | None, found: Summoned) -> None:
     """A call that is given the model: only what is known not to look into its parameters may stay."""
+    if isinstance(call.func, ast.Attribute) and _is_model(view, call.func.value, group):
+        return  # a method of the model itself runs on the sharded model
     for argument in [*call.args, *(keyword.value for keyword in call.keywords)]:
-        values = view.values(argument)
-        if any(isinstance(v, (Wrapped, Annotated)) or (group is not None and v in group.raw) for v in values):
+        if _is_model(view, argument, group):
             called = view.external(call.func) or ""
             if called not in ("builtins.len", "builtins.isinstance", "builtins.print", "builtins.id", "builtins.type"):
                 found.unclear.append(call)
+
+
+def _is_model(view: FileView, node: ast.expr, group: Group | None) -> bool:
+    return any(
+        isinstance(v, (Wrapped, Annotated)) or (group is not None and v in group.raw) for v in view.values(node)
+    )

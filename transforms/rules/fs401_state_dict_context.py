@@ -104,7 +104,8 @@ def save(model: FSDPModule, rank):
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
 
 
-def save(model: FSDP, path):
+def main(model):
+    model = FSDP(model)
     with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT):
         return model.state_dict()
 """,
@@ -112,7 +113,8 @@ def save(model: FSDP, path):
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
 
 
-def save(model: FSDP, path):
+def main(model):
+    model = FSDP(model)
     with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT):
         return model.state_dict()
 """,

@@ -8,14 +8,16 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state_reads import before_wrap, plan_of, read_of, write_read
+from ..state_reads import before_wrap, is_optimizer, of_another_program, optimizer_outcome, plan_of, read_of, write_read
 from ..symbols import DDP, FSDP1
 
 
 def check(site: Site, migration: Migration) -> Outcome:
     """A read of model state becomes get_model_state_dict, gathered on all ranks."""
-    if before_wrap(migration, site):
+    if not is_optimizer(site) and before_wrap(migration, site):
         return Outcome(Level.OK, "taken before the model is sharded")
+    if of_another_program(migration, site):
+        return Outcome(Level.OK, "made by the same factory as a model that is wrapped, but in a script of its own")
     read = read_of(migration, site.call) if site.call is not None else None
     if read is None:
         return Outcome(
@@ -29,6 +31,8 @@ def check(site: Site, migration: Migration) -> Outcome:
     plan = plan_of(migration, read)
     if plan.problem:
         return Outcome(Level.MANUAL, plan.problem, plan.advice, holds=True)
+    if read.kind == "optimizer":
+        return optimizer_outcome(migration, read)
     message = "the full state dict is gathered from the shards" if plan.options.full else "the sharded state dict"
     if plan.guard is not None:
         message += ", on all ranks in front of the rank guard"
@@ -87,14 +91,14 @@ from torch.distributed.fsdp import FSDPModule
 
 def save(model: FSDPModule, rank, step):
     if step % 100 == 0:
-        model_state_dict = {
-            f"module.{name}": tensor for name, tensor in get_model_state_dict(
-                model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
-            ).items()
-        }
+        model_state_dict = get_model_state_dict(
+            model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+        )
+        model_state_dict = {f"module.{name}": tensor for name, tensor in model_state_dict.items()}
     if step % 100 == 0 and rank == 0:
         torch.save(model_state_dict, "model.pt")
 """,
+            level=Level.REVIEW,
         ),
     ),
     proof=("nanogpt_ddp", "finetuning_package", "trainer_class"),

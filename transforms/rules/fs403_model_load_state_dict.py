@@ -14,7 +14,8 @@ from ..rank_guards import GuardFinder
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..state_contexts import bound_arguments, context_at
-from ..state_reads import OPTIONS, SET_MODEL, before_wrap, is_prefixed
+from ..state_loads import load_outcome
+from ..state_reads import OPTIONS, SET_MODEL, before_wrap, is_optimizer, is_prefixed, of_another_program
 from ..symbols import DDP, FSDP1
 from ..values import Annotated, Derived, Wrapped
 
@@ -22,8 +23,12 @@ from ..values import Annotated, Derived, Wrapped
 def check(site: Site, migration: Migration) -> Outcome:
     """A load into the sharded model becomes set_model_state_dict; one before the wrap stays."""
     view, call, node = site.view, site.call, site.node
-    if before_wrap(migration, site):
+    if not is_optimizer(site) and before_wrap(migration, site):
         return Outcome(Level.OK, "loaded before the model is sharded")
+    if of_another_program(migration, site):
+        return Outcome(Level.OK, "made by the same factory as a model that is wrapped, but in a script of its own")
+    if is_optimizer(site):
+        return load_outcome(site, migration)
     arguments = bound_arguments(call, ("state_dict", "strict", "assign")) if call is not None else {}
     state = arguments.get("state_dict")
     if call is None or state is None or not isinstance(node, ast.Attribute):
@@ -127,6 +132,7 @@ from torch.distributed.fsdp import FSDPModule
 def load(model: FSDPModule, path):
     set_model_state_dict(model, torch.load(path), options=StateDictOptions(full_state_dict=True))
 """,
+            level=Level.REVIEW,
         ),
     ),
     proof=("finetuning_package", "full_optimizer_resume"),

@@ -8,14 +8,17 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state_reads import optimizer_calls, plan_of, read_of, write_read
+from ..state_reads import optimizer_calls, optimizer_outcome, read_of
 
 _SYMBOL = "torch.optim.Optimizer.state_dict"
 
 
 def find(migration: Migration) -> Iterator[Site]:
     """Every optimizer.state_dict() of a group."""
+    sites = {site.call for every in migration.sites.values() for site in every}
     for view, call, group in optimizer_calls(migration, "state_dict"):
+        if call in sites:
+            continue
         yield Site(view, call, _SYMBOL, "hazard", group, tuple(view.values(call.func)), call)
 
 
@@ -24,17 +27,7 @@ def check(site: Site, migration: Migration) -> Outcome:
     read = read_of(migration, site.call) if site.call is not None else None
     if read is None:
         return Outcome(Level.MANUAL, "optimizer.state_dict is not called here", holds=True)
-    plan = plan_of(migration, read)
-    if plan.problem:
-        return Outcome(Level.MANUAL, plan.problem, plan.advice, holds=True)
-    message = "the optimizer state is gathered from the shards; its keys are parameter names instead of numbers"
-    if plan.guard is not None:
-        message += ", on all ranks in front of the rank guard"
-    outcome = Outcome(Level.SAFE, "; ".join([message, *plan.notes]))
-    if plan.notes:
-        outcome.level = Level.REVIEW
-    write_read(migration, read, plan, outcome)
-    return outcome
+    return optimizer_outcome(migration, read)
 
 
 RULE = Rule(
@@ -64,7 +57,25 @@ def main(rank):
     if rank == 0:
         torch.save({"optimizer": optimizer.state_dict()}, "checkpoint.pt")
 """,
-            after="",
+            after="""\
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
+from torch.distributed.fsdp import fully_shard
+
+
+def main(rank):
+    model = torch.nn.Linear(2, 2)
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer_state_dict = get_optimizer_state_dict(
+        model, optimizer, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+    )
+    if rank == 0:
+        torch.save({"optimizer": optimizer_state_dict}, "checkpoint.pt")
+""",
         ),
     ),
     proof=("nanogpt_ddp",),

@@ -67,7 +67,20 @@ def main(state):
     optimizer = torch.optim.AdamW(model.parameters())
     optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
 """,
-            after="",
+            after="""\
+import torch
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
+from torch.distributed.fsdp import fully_shard
+
+
+def main(state):
+    model = torch.nn.Linear(2, 2)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    set_optimizer_state_dict(
+        model, optimizer, state, options=StateDictOptions(full_state_dict=True)
+    )
+""",
         ),
     ),
     proof=("finetuning_package", "full_optimizer_resume"),

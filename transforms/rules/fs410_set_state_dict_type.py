@@ -61,7 +61,18 @@ def save(model: FullyShardedDataParallel, path):
     weights = model.state_dict()
     torch.save(weights, path)
 """,
-            after="",
+            after="""\
+import torch
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import FSDPModule
+
+
+def save(model: FSDPModule, path):
+    weights = get_model_state_dict(
+        model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+    )
+    torch.save(weights, path)
+""",
         ),
     ),
     proof=("trainer_files",),
