@@ -10,6 +10,7 @@ from rich.console import Console
 from ..transforms.findings import UserError
 from ..transforms.rule import all_rules
 from . import exits, report_json, report_markdown, report_text
+from .collector import paused_collector
 from .options import Format, Request, Run
 from .pipeline import Migration, migrate
 from .progress import progress_on
@@ -19,7 +20,7 @@ from .writer import WriteError, write_atomically
 
 def run(request: Request, resolved: Run) -> tuple[Migration, Report]:
     """Carry out a resolved request, with a progress bar on stderr where that is a terminal."""
-    with progress_on(Console(stderr=True)) as progress:
+    with paused_collector(), progress_on(Console(stderr=True)) as progress:
         migration = migrate(resolved.workspace, resolved.options, resolved.jobs, progress)
     return migration, build_report(migration, resolved.target_torch, request.show_ok)
 

@@ -11,11 +11,13 @@ from ..transforms.engine import extract
 from ..transforms.facts import FileFacts
 from ..transforms.findings import FileError
 from ..transforms.source import Source, SourceError
+from .collector import paused_collector
 
 
 def extract_files(root: str, labels: list[str]) -> list[FileFacts | FileError]:
     """Facts of each file, or the reason why there are none; never raises for the sake of a file."""
-    return [_extract_file(Path(root), label) for label in labels]
+    with paused_collector():
+        return [_extract_file(Path(root), label) for label in labels]
 
 
 def _extract_file(root: Path, label: str) -> FileFacts | FileError:
