@@ -11,8 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from .program import Program, owner_of
-from .values import Annotated, Container, Derived, Instance, Opaque, Optimizer, Unknown, Value, Wrapped
+from .symbols import is_old
+from .values import Annotated, Container, Derived, External, Instance, Opaque, Optimizer, Partial, Unknown, Value, Wrapped
 from .view import FileView
+
+
+_STRATEGY = "torch.distributed.fsdp.ShardingStrategy."
 
 
 @dataclass(eq=False)
@@ -57,6 +61,11 @@ class Groups:
                 self._unite(wrap, inner)
         self._wraps = wraps
         self._members: dict[Value, Group] = {}
+        self._settings: set[Value] = set()
+        self._by_choice: Wrapped | None = None
+        for wrap in wraps:
+            if wrap.kind == "FSDP1":
+                self._unite_settings(wrap)
         self._build()
 
     def models(self, values: Iterable[Value]) -> list[Value]:
@@ -67,6 +76,32 @@ class Groups:
             if isinstance(owner, (Wrapped, Instance, Opaque, Unknown)) and not isinstance(value, Container):
                 found.append(owner)
         return found
+
+    def _unite_settings(self, wrap: Wrapped) -> None:
+        """Policies and precisions belong to the wraps that take them: they are rewritten together or not at all."""
+        view, node = self.program.call_node(wrap.site)
+        pending = [v for k in node.keywords for v in self.program.elements(view.values(k.value))]
+        pending += [v for a in node.args[1:] for v in self.program.elements(view.values(a))]
+        while pending:
+            value = pending.pop()
+            old = isinstance(value, Opaque) and is_old(value.name)
+            if value in self._settings and self._root(value) == self._root(wrap):
+                continue
+            if isinstance(value, External) and value.name.startswith(_STRATEGY) and not _is_named(node, value):
+                if self._by_choice is not None:
+                    self._unite(self._by_choice, wrap)
+                self._by_choice = self._by_choice or wrap
+            if old or isinstance(value, Partial):
+                self._settings.add(value)
+                self._unite(wrap, value)
+            if isinstance(value, Partial):
+                inner = self.program.flow.calls[value.site]
+                for variable in (*inner.arguments, *(v for _, v in inner.keywords)):
+                    pending.extend(self.program.elements(self.program.flow.values_of(variable)))
+
+    def of_strategies(self) -> Group | None:
+        """The group of the wraps whose strategy is chosen elsewhere, by a configuration or an argument."""
+        return self._members.get(self._by_choice) if self._by_choice is not None else None
 
     def _root(self, value: Value) -> Value:
         while (parent := self._parent.get(value, value)) != value:
@@ -96,7 +131,7 @@ class Groups:
             group = by_root.get(self._root(value))
             if group is not None:
                 self._members[value] = group
-                if not isinstance(value, Wrapped):
+                if not isinstance(value, Wrapped) and value not in self._settings:
                     group.raw.add(value)
         for value in self.program.flow.values:
             if isinstance(value, Optimizer):
@@ -127,6 +162,13 @@ class Groups:
         """The constructor call behind a wrapped value."""
         group = self._members.get(value)
         return next((wrap for wrap in group.wraps if wrap.value == value), None) if group else None
+
+
+def _is_named(call: ast.Call, strategy: External) -> bool:
+    """Whether a constructor call names its strategy itself, ``sharding_strategy=ShardingStrategy.FULL_SHARD``."""
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    name = strategy.name.rpartition(".")[2]
+    return any(isinstance(node, ast.Attribute) and node.attr == name for node in given)
 
 
 def is_wrapped(value: Value) -> bool:

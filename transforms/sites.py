@@ -156,7 +156,7 @@ class SiteFinder:
         elif self._through_variable(node, symbol):
             return
         else:
-            yield Site(self.view, node, symbol, self._role(node), self._group_near(node))
+            yield Site(self.view, node, symbol, self._role(node), self._group_of_mention(node, symbol))
 
     def _through_variable(self, node: ast.expr, symbol: str) -> bool:
         """Whether a name or attribute merely holds a symbol (``config.strategy``), as opposed to naming it.
@@ -181,6 +181,18 @@ class SiteFinder:
         if group is None and call.args:
             group = self.groups.of(self.view.values(call.args[0]))
         return group or self._group_near(call)
+
+    def _group_of_mention(self, node: ast.expr, symbol: str) -> Group | None:
+        """The group of the wrap or of the setting that a mention is part of."""
+        for ancestor in self.view.ancestors(node):
+            if isinstance(ancestor, ast.Call):
+                group = self.groups.of(self.view.values(ancestor))
+                if group is not None:
+                    return group
+            if isinstance(ancestor, ast.stmt):
+                break
+        by_choice = self.groups.of_strategies() if ".ShardingStrategy" in symbol else None
+        return by_choice or self._group_near(node)
 
     def _group_near(self, node: ast.AST) -> Group | None:
         """The group that a site without a receiver belongs to: the one wrapped in this file, or the only one."""
