@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ..comm_hooks import reduce_dtype
 from ..conditions import conditions_of
 from ..findings import Level
 from ..groups import Group
@@ -83,6 +84,10 @@ def _translate(ddp: DataParallel) -> DataParallel:
         return ddp
     for name, argument in ddp.arguments.items():
         ddp.outcomes[name] = _TRANSLATORS.get(name, _unknown)(ddp, argument)
+    dtype = reduce_dtype(ddp.migration, ddp.group)
+    if dtype is not None:
+        policy = ddp.plan.name("torch.distributed.fsdp.MixedPrecisionPolicy")
+        ddp.plan.arguments["mp_policy"] = (f"{policy}(reduce_dtype={ddp.plan.name(dtype)})",)
     _replicate(ddp)
     _prepare(ddp)
     return ddp

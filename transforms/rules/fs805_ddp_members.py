@@ -1,0 +1,104 @@
+"""Other members of DDP: what can go, what is the model's own, and what breaks."""
+
+from __future__ import annotations
+
+import ast
+
+from ..findings import Level
+from ..generated import removed
+from ..migration import Migration
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+from ..symbols import DDP
+from ..values import Instance, Opaque, Unknown
+
+_PUBLIC = (
+    "require_forward_param_sync", "will_sync_module_buffers", "gradient_as_bucket_view", "find_unused_parameters",
+    "device_ids", "process_group", "broadcast_buffers", "static_graph", "scatter", "gather", "to_kwargs",
+    "mixed_precision", "bucket_bytes_cap", "reducer", "logger", "parameters_to_ignore", "output_device",
+)  # fmt: skip
+_PRIVATE = frozenset(
+    {
+        "_set_static_graph", "_sync_params", "_sync_buffers", "_sync_params_and_buffers", "_sync_module_states",
+        "_rebuild_buckets", "_module_copies", "_ddp_init_helper", "_get_ddp_logging_data", "_has_rebuilt_buckets",
+        "_set_params_and_buffers_to_ignore_for_model", "_set_ddp_runtime_logging_sample_rate", "_lazy_init_ran",
+        "_delay_all_reduce_params", "_ddp_params_and_buffers_to_ignore", "_use_replicated_tensor_module",
+        "_find_tensors", "_passing_sync_batchnorm_handle", "_check_sync_bufs_pre_fwd", "_pre_forward", "_post_forward",
+        "_should_disable_cpp_reducer", "_comm_hooks", "_register_buffer_comm_hook", "_remove_autograd_hooks",
+        "_check_default_group", "_distributed_rank", "_sync_final_model", "_match_all_reduce_for_bwd_pass",
+        "_check_and_sync_module_buffers", "_update_process_group", "_get_parameters", "_log_and_throw",
+    }
+)  # fmt: skip
+_WITHOUT_EFFECT = ("_set_static_graph", "_set_ddp_runtime_logging_sample_rate")
+
+
+def check(site: Site, migration: Migration) -> Outcome:
+    view, name = site.view, site.member
+    if name.startswith("_") and name not in _PRIVATE:
+        return Outcome(Level.OK, f"{name} is no member of DDP: it belongs to the model or another object")
+    if _may_be_own(site, migration):
+        return Outcome(Level.REVIEW, f"{name} may be an attribute of another object here; an FSDP2 model does not have it")
+    statement = view.statement(site.node)
+    if name in _WITHOUT_EFFECT and isinstance(statement, ast.Expr) and statement.value is site.call:
+        outcome = Outcome(Level.REVIEW, f"{name} goes: FSDP2 needs nothing of the kind")
+        outcome.patches.append(removed(view, statement, "a method of DDP alone"))
+        return outcome
+    return Outcome(
+        Level.MANUAL,
+        f"{name} is a member of DDP, and an FSDP2 model does not have it",
+        _ADVICE.get(name, "Look at what it is for: FSDP2 reduces gradients in hooks and keeps no buckets."),
+        holds=True,
+    )
+
+
+_ADVICE = {
+    "process_group": "Keep the group or mesh in a variable of your own.",
+    "device_ids": "Keep the device in a variable of your own.",
+    "_set_params_and_buffers_to_ignore_for_model": "Pass the parameters to fully_shard(…, ignored_params={…}) (torch 2.7).",
+    "_ddp_params_and_buffers_to_ignore": "Pass the parameters to fully_shard(…, ignored_params={…}) (torch 2.7).",
+    "_sync_params_and_buffers": "Broadcast parameters and buffers from rank 0 before fully_shard.",
+    "require_forward_param_sync": "Buffers are broadcast in a forward pre-hook, if at all; remove the hook instead.",
+}
+
+
+def _may_be_own(site: Site, migration: Migration) -> bool:
+    """Whether a receiver may be an object that brings the attribute itself."""
+    raw = site.group.raw if site.group else set()
+    for value in site.values:
+        if isinstance(value, (Opaque, Unknown)) and value not in raw:
+            return True
+        if isinstance(value, Instance) and value not in raw:
+            if migration.program.flow.has_member(value.cls, site.member) or migration.program.attribute(value, site.member):
+                return True
+    return False
+
+
+_HEAD = """\
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+"""
+_NET = """
+torch.cuda.set_device(local_rank)
+net = nn.Linear(8, 8)
+"""
+
+RULE = Rule(
+    id="FS805",
+    title="Members that only DDP has",
+    why="They belong to a wrapper that is gone: reading one raises, setting one does nothing.",
+    symbols=(*(f"{DDP}.{name}" for name in _PUBLIC), f"{DDP}._*"),
+    roles=("use", "call", "reference"),
+    check=check,
+    sources=("torch/nn/parallel/distributed.py",),
+    examples=(
+        Example(
+            _HEAD + "from torch.nn.parallel import DistributedDataParallel as DDP\n" + _NET
+            + "net = DDP(net)\nnet._set_static_graph()\nstep(net)\n",
+            _HEAD + "from torch.distributed.fsdp import fully_shard\n" + _NET
+            + "for tensor in [*net.parameters(), *net.buffers()]:\n    dist.broadcast(tensor.detach(), src=0)\n"
+            "fully_shard(net)\nstep(net)\n",
+            Level.REVIEW,
+        ),
+    ),
+)  # fmt: skip
