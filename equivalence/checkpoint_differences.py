@@ -19,9 +19,7 @@ from .checkpoint_names import Contents, ModelState, OptimizerState
 from .verdict import Outcome
 
 _CHUNK = 1 << 24
-_VARIES = re.compile(
-    r"time|date|elapsed|duration|seconds|speed|throughput|mfu|tokens_per|hostname|run_id|wandb", re.I
-)
+_VARIES = re.compile(r"time|date|elapsed|duration|seconds|speed|throughput|mfu|tokens_per|hostname|run_id|wandb", re.I)
 
 
 @dataclass(frozen=True)
@@ -187,9 +185,7 @@ def _shapes(name: str, old: torch.Tensor, new: torch.Tensor) -> Difference:
     smaller = [d for d in range(old.dim()) if new.dim() == old.dim() and new.shape[d] < old.shape[d]]
     if len(smaller) == 1 and all(was[d] == now[d] for d in range(len(was)) if d not in smaller):
         d = smaller[0]
-        start = next(
-            (s for s in _starts(old.shape[d], now[d]) if _close(old.narrow(d, s, now[d]), new)), None
-        )
+        start = next((s for s in _starts(old.shape[d], now[d]) if _close(old.narrow(d, s, now[d]), new)), None)
         rows = f"rows {start} to {start + now[d] - 1}" if start is not None else f"{now[d]} rows"
         text = f"{name} holds one rank's shard, {rows} of {was[d]} (shape {now} instead of {was})"
         return Difference("local shard", "fail", text, name)
@@ -218,9 +214,7 @@ def _optimizers(
         outcome: Outcome = "expected" if old.by_number else "fail"
         yield Difference("optimizer keys", outcome, text)
     if old.named != new.named:
-        yield Difference(
-            "unnamed", "not compared", "parameter numbers of the optimizer cannot be turned into names"
-        )
+        yield Difference("unnamed", "not compared", "parameter numbers of the optimizer cannot be turned into names")
         return
     first = {name: min(group) for group in aliases for name in group}
     states = [{first.get(name, name): s for name, s in side.state.items()} for side in (old, new)]
@@ -254,9 +248,7 @@ def _entries(name: str, old: dict[str, Any], new: dict[str, Any], tolerance: flo
                 for d in compare_tensors(f"{key} of {name}", a, b, tolerance)
             )
         elif not _same(a, b, tolerance):
-            yield Difference(
-                "optimizer values", "fail", f"{key} of {name} is {_show(b)} instead of {_show(a)}", name
-            )
+            yield Difference("optimizer values", "fail", f"{key} of {name} is {_show(b)} instead of {_show(a)}", name)
 
 
 def _size(value: torch.Tensor | Shards) -> int:
@@ -284,13 +276,9 @@ def _same(old: Any, new: Any, tolerance: float) -> bool:
     """Equal, with numbers equal within the tolerance whether they are Python's or of a one-element tensor."""
     if isinstance(old, (torch.Tensor, Shards)) or isinstance(new, (torch.Tensor, Shards)):
         a, b = _whole(old), _whole(new)
-        return (
-            a is not None and b is not None and a.shape == b.shape and relative_difference(a, b) <= tolerance
-        )
+        return a is not None and b is not None and a.shape == b.shape and relative_difference(a, b) <= tolerance
     if isinstance(old, (int, float)) and isinstance(new, (int, float)):
-        return (
-            old == new or (old != old and new != new) or abs(old - new) <= tolerance * max(abs(old), abs(new))
-        )
+        return old == new or (old != old and new != new) or abs(old - new) <= tolerance * max(abs(old), abs(new))
     if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)):
         return len(old) == len(new) and all(_same(a, b, tolerance) for a, b in zip(old, new, strict=True))
     if isinstance(old, dict) and isinstance(new, dict):

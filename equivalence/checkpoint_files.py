@@ -103,9 +103,7 @@ def read_torch_save(source: Path | io.BytesIO) -> Any:
         loaded = torch.load(source, mmap=mapped, **options)
     except Exception as error:  # torch raises whatever the broken file makes its parsers raise
         name = source.name if isinstance(source, Path) else "an entry"
-        raise UnreadableCheckpoint(
-            f"{name} cannot be read by torch.load: {type(error).__name__}: {error}"
-        ) from error
+        raise UnreadableCheckpoint(f"{name} cannot be read by torch.load: {type(error).__name__}: {error}") from error
     return _plain(loaded)
 
 
@@ -160,15 +158,11 @@ def read_dcp(path: Path) -> Any:
             for name, entry in metadata.state_dict_metadata.items()
         }
         with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", message=".*torch.distributed is disabled, unavailable or uninitialized.*"
-            )
+            warnings.filterwarnings("ignore", message=".*torch.distributed is disabled, unavailable or uninitialized.*")
             planner = Planner(flatten_state_dict=False, flatten_sharded_tensors=False)
             state_dict_loader.load(flat, storage_reader=reader, planner=planner)
     except Exception as error:  # as above: whatever the parsers raise
-        raise UnreadableCheckpoint(
-            f"{path.name} cannot be read by DCP: {type(error).__name__}: {error}"
-        ) from error
+        raise UnreadableCheckpoint(f"{path.name} cannot be read by DCP: {type(error).__name__}: {error}") from error
     return _nested(flat, metadata.planner_data or {})
 
 
@@ -205,9 +199,7 @@ def _plain(value: Any) -> Any:
             return _plain(value.attributes()["elem"])
         return {"class": value.qualified_name, **{k: _plain(v) for k, v in value.attributes().items()}}
     if isinstance(value, dict):
-        return {
-            key if isinstance(key, (str, int)) else str(key): _plain(entry) for key, entry in value.items()
-        }
+        return {key if isinstance(key, (str, int)) else str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(entry) for entry in value]
     return value

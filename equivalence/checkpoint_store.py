@@ -63,37 +63,38 @@ class SavedRun:
     def last(self) -> SavedFile | None:
         """The checkpoint that was saved last, by optimizer step; of one step the one saved last."""
         kept = [file for file in self.files if file.copy is not None]
-        return (
-            max(enumerate(kept), key=lambda item: (item[1].step, -item[1].rank, item[0]))[1] if kept else None
-        )
+        return max(enumerate(kept), key=lambda item: (item[1].step, -item[1].rank, item[0]))[1] if kept else None
 
 
 def preserve(record: Record, keep: Path) -> SavedRun:
     """Copies every checkpoint that a run saved into `keep`, with an index; call it right after the run."""
     run = SavedRun()
-    first = record.starts.get(0, {})
-    roots = [Path(first[key]) for key in ("root", "cwd") if first.get(key)]
+    roots: list[Path] = []
+    for rank in sorted(record.starts):
+        roots += [Path(record.starts[rank][key]) for key in ("root", "cwd") if record.starts[rank].get(key)]
+    roots = list(dict.fromkeys(roots))
     for rank, events in sorted(record.checkpoints.items()):
         for event in events:
             _take(run, rank, event, roots)
     orders = {
-        event["optimizer"]: [group["names"] for group in event["groups"]]
-        for event in record.optimizers.get(0, [])
+        event["optimizer"]: [group["names"] for group in event["groups"]] for event in record.optimizers.get(0, [])
     }
     aliases = [event.get("aliases", {}) for event in record.optimizers.get(0, [])]
     run.aliases = [[name, *others] for entry in aliases[-1:] for name, others in entry.items()]
-    run.buffers = sorted(
-        {key.name for step in record.tensors.values() for key in step if key.kind == "buffer"}
-    )
+    run.buffers = sorted({key.name for step in record.tensors.values() for key in step if key.kind == "buffer"})
     run.orders = [orders[index] for index in sorted(orders)]
     keep.mkdir(parents=True, exist_ok=True)
     for number, file in enumerate(run.files):
         file.copy = _copied(Path(file.original), keep, number)
-    for number, (name, path) in enumerate(_companions(run.files, roots, first.get("time", 0.0))):
+    for number, (name, path) in enumerate(_companions(run.files, roots, _began(record))):
         shutil.copy2(path, keep / f"beside-{number}")
         run.companions[name] = f"beside-{number}"
     (keep / INDEX).write_text(json.dumps(asdict(run), indent=1))
     return SavedRun.load(keep)
+
+
+def _began(record: Record) -> float:
+    return min((start.get("time", 0.0) for start in record.starts.values()), default=0.0)
 
 
 def _take(run: SavedRun, rank: int, event: dict[str, Any], roots: list[Path]) -> None:
@@ -135,9 +136,7 @@ def _relative(path: Path, roots: list[Path]) -> str:
 def _companions(files: list[SavedFile], roots: list[Path], started: float) -> list[tuple[str, Path]]:
     """Small files that were written since the run began, in the directories that hold its checkpoints."""
     saved = {Path(file.original) for file in files}
-    directories = dict.fromkeys(
-        path.parent for path in saved if any(path.is_relative_to(root) for root in roots)
-    )
+    directories = dict.fromkeys(path.parent for path in saved if any(path.is_relative_to(root) for root in roots))
     return [
         (_relative(path, roots), path)
         for directory in directories

@@ -115,9 +115,7 @@ def _grouped(files: list[SavedFile]) -> list[_Checkpoint]:
     return sorted(found, key=lambda checkpoint: (checkpoint.files[0].step, checkpoint.name))
 
 
-def _pairs(
-    old: list[_Checkpoint], new: list[_Checkpoint]
-) -> Iterator[tuple[_Checkpoint | None, _Checkpoint | None]]:
+def _pairs(old: list[_Checkpoint], new: list[_Checkpoint]) -> Iterator[tuple[_Checkpoint | None, _Checkpoint | None]]:
     """By equal name; what is left over (a changed ending, a date in the name) in the order of saving."""
     names_new = {checkpoint.name: checkpoint for checkpoint in new}
     names_old = {checkpoint.name for checkpoint in old}
@@ -132,7 +130,12 @@ def _compare_pair(
     old: _Checkpoint, new: _Checkpoint, run_old: SavedRun, run_new: SavedRun, tolerance: float
 ) -> list[CheckResult]:
     if all(file.copy is None for file in [*old.files, *new.files]):
-        return [_result("not compared", f"{old.name} was removed again by both scripts before they ended")]
+        return [
+            _result(
+                "not compared",
+                f"{old.name} is not there any more on either side: removed by the scripts, or saved on another machine",
+            )
+        ]
     try:
         format_old, contents_old = _contents(old, run_old)
     except UnreadableCheckpoint as error:
@@ -159,7 +162,9 @@ def _contents(checkpoint: _Checkpoint, run: SavedRun) -> tuple[Format, list[Cont
     trees: list[Any] = []
     for file in checkpoint.files:
         if file.copy is None:
-            raise UnreadableCheckpoint(f"{file.name} was removed again before the script ended")
+            raise UnreadableCheckpoint(
+                f"{file.name} is not there any more: removed by the script, or saved on another machine"
+            )
         form, tree = read(Path(file.copy))
         trees.append(tree)
     _join_shards(trees)
@@ -183,9 +188,7 @@ def _join_shards(trees: list[Any]) -> None:
 def _form(old: _Checkpoint, new: _Checkpoint, format_old: Format, format_new: Format) -> Iterator[Difference]:
     if format_old != format_new:
         outcome: Outcome = "expected" if format_new == "DCP" else "fail"
-        yield Difference(
-            "format", outcome, f"saved as {format_new} instead of {format_old}: other programs load it"
-        )
+        yield Difference("format", outcome, f"saved as {format_new} instead of {format_old}: other programs load it")
     if len(old.files) != len(new.files):
         text = f"{len(new.files)} file(s) instead of {len(old.files)}"
         yield Difference("files", "expected" if format_new == "DCP" != format_old else "fail", text)
@@ -208,9 +211,7 @@ def _summaries(name: str, step: int, found: list[Difference]) -> Iterator[CheckR
     for difference in found:
         kinds.setdefault((difference.kind, difference.outcome), []).append(difference)
     gravity = {kind: i for i, kind in enumerate(_CAUSES)}
-    for (kind, outcome), members in sorted(
-        kinds.items(), key=lambda item: gravity.get(item[0][0], len(gravity))
-    ):
+    for (kind, outcome), members in sorted(kinds.items(), key=lambda item: gravity.get(item[0][0], len(gravity))):
         worst = max(members, key=lambda member: member.size or 0.0)
         more = f" (and {len(members) - 1} more)" if len(members) > 1 else ""
         cause = _CAUSES.get(kind) or _CAUSES.get(kind.removeprefix("optimizer "))
