@@ -15,9 +15,10 @@ from .migration import Migration
 from .patches import Part
 from .rank_guards import GuardFinder
 from .rule import Outcome
-from .state_contexts import bound_arguments, context_at
 from .sites import Site
-from .state_reads import OPTIONS, SET_OPTIMIZER
+from .state_contexts import bound_arguments, context_at
+from .state_reads import optimizer_calls
+from .state_writing import OPTIONS, SET_OPTIMIZER
 from .values import Optimizer
 from .view import FileView
 
@@ -112,6 +113,36 @@ def load_outcome(site: Site, migration: Migration) -> Outcome:
     outcome = Outcome(Level.SAFE, message)
     write_load(migration, view, call, plan, outcome)
     return outcome
+
+
+def optimizer_loads(migration: Migration) -> list[tuple[FileView, ast.Call, Group | None]]:
+    """Loads into the optimizers of the groups, and loads of what FSDP1's converters returned."""
+
+    def find() -> list[tuple[FileView, ast.Call, Group | None]]:
+        found: list[tuple[FileView, ast.Call, Group | None]] = list(optimizer_calls(migration, "load_state_dict"))
+        known = {call for _, call, _ in found}
+        for sites in migration.sites.values():
+            for site in sites:
+                if site.call is None or site.member not in TO_LOAD or site.role == "keyword":
+                    continue
+                scope = site.view.function(site.call) or site.view.tree
+                for node in ast.walk(scope):
+                    if _loads(site.view, node, site.call) and node not in known and isinstance(node, ast.Call):
+                        known.add(node)
+                        found.append((site.view, node, site.group))
+        return found
+
+    return migration.once("optimizer loads", None, find)
+
+
+def _loads(view: FileView, node: ast.AST, conversion: ast.Call) -> bool:
+    """Whether a call is ``….load_state_dict(state)`` of what a conversion returned."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or len(node.args) != 1:
+        return False
+    if node.func.attr != "load_state_dict":
+        return False
+    found, _ = _conversion_before(view, node.args[0])
+    return found is not None and found.call is conversion
 
 
 def plan_load(migration: Migration, view: FileView, call: ast.Call, group: Group | None) -> LoadPlan | None:

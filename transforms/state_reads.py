@@ -1,36 +1,23 @@
-"""Reads of model and optimizer state, and how each is written with the state-dict helpers of DCP.
-
-Every read becomes ``get_model_state_dict`` or ``get_optimizer_state_dict``. Gathering is collective, so a read
-behind a rank guard moves in front of it and leaves the name of its result in its place.
-"""
+"""Reads of model and optimizer state: every call that takes the state of a group's model or optimizer."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from .dedent import unwraps
-from .findings import Level
-from .generated import call_text, replaced_call
 from .groups import Group
-from .rank_guards import Guard, GuardFinder
 from .in_scope import model_at
 from .migration import Migration
-from .patches import Part, Patch
-from .rule import Outcome
-from .sites import Site
-from .state_contexts import Config, StateContext, bound_arguments, context_at
-from .values import Annotated, Instance, Opaque, Optimizer, Unknown, Wrapped
+from .sites import RAW_MEMBERS, Site
+from .state_contexts import bound_arguments
+from .symbols import FSDP1
+from .values import Annotated, External, Instance, Opaque, Optimizer, Unknown, Wrapped
 from .view import FileView
 
-_MODULE = "torch.distributed.checkpoint.state_dict"
-OPTIONS = f"{_MODULE}.StateDictOptions"
-GET_MODEL = f"{_MODULE}.get_model_state_dict"
-SET_MODEL = f"{_MODULE}.set_model_state_dict"
-GET_OPTIMIZER = f"{_MODULE}.get_optimizer_state_dict"
-SET_OPTIMIZER = f"{_MODULE}.set_optimizer_state_dict"
 OPTIMIZER_READS = ("optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict")
+_NOT_A_MODEL = re.compile(r"optim|sched|scaler|loader|sampler|dataset|metric|timer|logger|callback|meter", re.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,30 +42,6 @@ class StateRead:
         return self.view.statement(self.call)
 
 
-@dataclass(frozen=True)
-class StateOptions:
-    """The ``StateDictOptions`` of a read."""
-
-    full: bool = True
-    cpu_offload: bool = False
-    condition: str | None = None
-    """Text that decides about ``cpu_offload`` at run time."""
-    name: str | None = None
-    """A variable that holds the options."""
-
-
-@dataclass
-class ReadPlan:
-    """How one read is rewritten; ``problem`` says why it cannot be."""
-
-    problem: str = ""
-    advice: str = ""
-    options: StateOptions = field(default_factory=StateOptions)
-    guard: Guard | None = None
-    name: str = ""
-    notes: list[str] = field(default_factory=list)
-
-
 def reads(migration: Migration) -> list[StateRead]:
     """All reads of state that belong to a group, in the order of files and text."""
     return migration.once("state reads", None, lambda: _find_reads(migration))
@@ -91,11 +54,11 @@ def read_of(migration: Migration, call: ast.Call) -> StateRead | None:
 
 def _find_reads(migration: Migration) -> list[StateRead]:
     found: list[StateRead] = []
-    for path in sorted(migration.sites):
-        for site in migration.sites[path]:
-            if site.call is None or site.role not in ("use", "call"):
+    for sites in (*(migration.sites[path] for path in sorted(migration.sites)), hidden_uses(migration)):
+        for site in sites:
+            if site.call is None or site.role not in ("use", "call", "hazard"):
                 continue
-            if site.role == "use" and site.member == "state_dict" and isinstance(site.node, ast.Attribute):
+            if site.role != "call" and site.member == "state_dict" and isinstance(site.node, ast.Attribute):
                 found.extend(_read_at(migration, site, site.node.value))
             elif site.member in OPTIMIZER_READS:
                 read = legacy_read(site)
@@ -109,6 +72,68 @@ def _find_reads(migration: Migration) -> list[StateRead]:
         found.append(StateRead(view, call, group, "optimizer", model, call.func.value))
     found.sort(key=lambda read: (read.view.path, read.view.source.span(read.call)))
     return found
+
+
+def hidden_uses(migration: Migration) -> list[Site]:
+    """Uses of ``state_dict`` and ``load_state_dict`` that no value shows to be of a wrapped model.
+
+    They stand under a ``state_dict_type`` of the same receiver, or their receiver is a part of a wrapped model.
+    """
+
+    def find() -> list[Site]:
+        known = {site.node for sites in migration.sites.values() for site in sites}
+        return [site for site in _hidden_uses(migration) if site.node not in known]
+
+    return migration.once("hidden uses", None, find)
+
+
+def _hidden_uses(migration: Migration) -> Iterator[Site]:
+    flow = migration.program.flow
+    files = {view.index for view in migration.views()}
+    named = _contexts_by_receiver(migration)
+    for number, call in enumerate(flow.calls):
+        if call.method not in RAW_MEMBERS or flow.file_of_call(number) not in files:
+            continue
+        view, node = migration.program.call_node(number)
+        function = node.func
+        if not isinstance(function, ast.Attribute) or _NOT_A_MODEL.search(last_name(function.value)):
+            continue
+        values = tuple(view.values(function.value))
+        if any(isinstance(v, (Optimizer, External)) for v in values):
+            continue
+        if (view.function(node), view.text(function.value)) in named:
+            yield Site(view, function, f"{FSDP1}.{call.method}", "hazard", None, values, node)
+            continue
+        group = _group_of_part(migration, view, function.value)
+        if group is not None:
+            yield Site(view, function, f"torch.nn.Module.{call.method}", "hazard", group, values, node)
+
+
+def _contexts_by_receiver(migration: Migration) -> set[tuple[ast.AST | None, str]]:
+    """(function, text of the model) for every ``state_dict_type`` and ``set_state_dict_type``."""
+    found: set[tuple[ast.AST | None, str]] = set()
+    for sites in migration.sites.values():
+        for site in sites:
+            if site.member not in ("state_dict_type", "set_state_dict_type") or site.call is None:
+                continue
+            arguments = bound_arguments(site.call, ("module",))
+            function = site.call.func
+            model = arguments.get("module") if site.role == "call" else getattr(function, "value", None)
+            if isinstance(model, ast.expr):
+                found.add((site.view.function(site.call), site.view.text(model)))
+    return found
+
+
+def _group_of_part(migration: Migration, view: FileView, receiver: ast.expr) -> Group | None:
+    """The group of the model that a receiver is a part of: ``model.module.encoder``, ``model.blocks[0]``."""
+    node = receiver
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+        group = migration.groups.of([v for v in view.values(node) if not isinstance(v, (Optimizer, Unknown))])
+        if group is not None:
+            inner = [v for v in view.values(node) if isinstance(v, (Wrapped, Annotated)) or v in group.raw]
+            return group if inner else None
+    return None
 
 
 def _read_at(migration: Migration, site: Site, receiver: ast.expr) -> list[StateRead]:
@@ -190,7 +215,7 @@ def is_optimizer(site: Site) -> bool:
         return True
     if not isinstance(site.node, ast.Attribute) or any(isinstance(v, (Wrapped, Annotated, Instance)) for v in site.values):
         return False
-    return "optim" in _last(site.node.value).lower()
+    return "optim" in last_name(site.node.value).lower()
 
 
 def is_prefixed(site: Site) -> bool:
@@ -199,352 +224,10 @@ def is_prefixed(site: Site) -> bool:
     return bool(wrapped) and all(v.kind == "DDP" for v in wrapped) and not site.maybe_plain
 
 
-# --- planning --------------------------------------------------------------------------------------------
-
-
-def plan_of(migration: Migration, read: StateRead) -> ReadPlan:
-    """How a read is rewritten, decided once."""
-    return migration.once("state read plan", read, lambda: _plan(migration, read))
-
-
-def _plan(migration: Migration, read: StateRead) -> ReadPlan:
-    finder = migration.once("guards", None, lambda: GuardFinder(migration.program))
-    plan = ReadPlan()
-    if read.model is None:
-        plan.problem = "no name here refers to the model whose optimizer this is"
-        plan.advice = "Pass the model to this function and call get_optimizer_state_dict(model, optimizer, …)."
-        return plan
-    if read.kind == "model" and (read.call.args or read.call.keywords):
-        plan.problem = "state_dict() is called with arguments"
-        plan.advice = "Call get_model_state_dict(model, options=…) and apply the prefix or the filter to its result."
-        return plan
-    context = context_at(migration, read.view, read.call, read.group)
-    if context.kind in ("local", "unknown"):
-        plan.problem = _CONTEXT_PROBLEMS[context.kind]
-        plan.advice = _CONTEXT_ADVICE[context.kind]
-        return plan
-    guards = finder.around(read.view, read.call)
-    outside = finder.callers_guarded(read.view, read.call)
-    if outside is not None or any(guard.kind == "decorator" for guard in guards):
-        place = f"{outside.view.path}:{outside.statement.lineno}" if outside is not None else "its decorator"
-        plan.problem = f"this function runs on some ranks only (guard at {place}), but gathering the state needs all of them"
-        plan.advice = (
-            "Call get_model_state_dict / get_optimizer_state_dict on all ranks in front of the guard and pass the result in."
-        )
-        return plan
-    if guards:
-        _plan_hoist(migration, finder, read, guards, plan)
-        if context.kind == "sharded":
-            plan.problem = "a sharded state dict is taken on some ranks only"
-            plan.advice = "Save sharded state with dcp.save on all ranks."
-        return plan
-    plan.options = options_of(read, context, plan.notes)
-    kinds = read.group.kinds if read.group is not None else set[str]()
-    if kinds == {"DDP"} and plan.options == StateOptions() and rank_zero_alone_reads(finder, read.view, read.call):
-        plan.options = StateOptions(cpu_offload=True)
-    return plan
-
-
-_CONTEXT_PROBLEMS = {
-    "local": "LOCAL_STATE_DICT writes FSDP1's flat shards, which FSDP2 does not have",
-    "unknown": "which kind of state dict this is, is only decided at run time",
-}
-_CONTEXT_ADVICE = {
-    "local": "Use a sharded state dict: get_model_state_dict(model) saved with dcp.save, loaded with dcp.load. "
-    "Convert old files with the old program: load them there and save with dcp.save.",
-    "unknown": "Call get_model_state_dict(model, options=StateDictOptions(full_state_dict=…, cpu_offload=…)) "
-    "with options chosen where the kind is chosen.",
-}
-
-
-def options_of(read: StateRead, context: StateContext, notes: list[str]) -> StateOptions:
-    """Options for a read in its context; what cannot be had exactly goes into ``notes``."""
-    if read.legacy == "sharded_optim_state_dict":
-        return StateOptions(full=False)
-    if read.legacy == "full_optim_state_dict":
-        rank0_only = bound_arguments(read.call, ("model", "optim", "optim_input", "rank0_only")).get("rank0_only")
-        if rank0_only is None or (isinstance(rank0_only, ast.Constant) and rank0_only.value is True):
-            return StateOptions(cpu_offload=True)
-        if isinstance(rank0_only, ast.Constant):
-            return StateOptions()
-        return StateOptions(condition=read.view.text(rank0_only))
-    config = context.model if read.kind == "model" else context.optimizer
-    return config_options(context.kind, config, notes)
-
-
-def config_options(kind: str, config: Config | None, notes: list[str]) -> StateOptions:
-    """What a ``*StateDictConfig`` is as ``StateDictOptions``."""
-    if kind == "sharded":
-        if config is None:
-            return StateOptions(full=False)
-        return StateOptions(full=False, cpu_offload=config.asks_to_offload, name=config.name)
-    if config is None:
-        return StateOptions()
-    if config.asks_to_offload and config.rank0_only is False:
-        notes.append(
-            "every rank keeps the full state, now on its device: cpu_offload=True would leave it to rank 0 alone"
-        )
-    return StateOptions(
-        cpu_offload=config.rank0_only is True, condition=config.condition if config.name is None else None, name=config.name
-    )
-
-
-def rank_zero_alone_reads(finder: GuardFinder, view: FileView, node: ast.expr, depth: int = 0) -> bool:
-    """Whether a value is bound to a local name, or put into a dict that is, which rank 0 alone goes on to read."""
-    statement = view.statement(node)
-    function = view.function(node)
-    value = getattr(statement, "value", None)
-    held = value is node or (isinstance(value, ast.Dict) and node in value.values)
-    if function is None or not isinstance(statement, ast.Assign) or not held or len(statement.targets) != 1:
-        return False
-    target = statement.targets[0]
-    return isinstance(target, ast.Name) and _rank_zero_alone_uses(finder, view, function, target.id, depth)
-
-
-def _rank_zero_alone_uses(finder: GuardFinder, view: FileView, function: ast.AST, name: str, depth: int) -> bool:
-    """Whether every use of a local name is behind a guard for rank 0, here or in the function it is handed to."""
-    uses = [
-        node
-        for node in ast.walk(function)
-        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
-    ]
-    return bool(uses) and all(
-        any(finder.passes_only_rank_zero(guard) for guard in finder.around(view, use))
-        or _handed_to_rank_zero(finder, view, use, depth)
-        for use in uses
-    )
-
-
-def _handed_to_rank_zero(finder: GuardFinder, view: FileView, use: ast.Name, depth: int) -> bool:
-    call = view.parents[use]
-    if not isinstance(call, ast.Call) or use not in call.args or depth > 2:
-        return False
-    callees = finder.program.callees(view, call)
-    for callee in callees:
-        owner, function = finder.program.function_node(callee)
-        arguments = getattr(function, "args", None)
-        if not isinstance(arguments, ast.arguments):
-            return False
-        names = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
-        place = call.args.index(use) + (1 if names[:1] == ["self"] else 0)
-        name = names[place] if place < len(names) else arguments.vararg.arg if arguments.vararg else ""
-        if not name or not _rank_zero_alone_uses(finder, owner, function, name, depth + 1):
-            return False
-    return bool(callees)
-
-
-def _plan_hoist(
-    migration: Migration, finder: GuardFinder, read: StateRead, guards: list[Guard], plan: ReadPlan
-) -> None:
-    """Moves a read in front of the outermost guard around it."""
-    guard = guards[0]
-    receiver = [node for node in (read.model, read.optimizer) if isinstance(node, ast.expr)]
-    needed = {name for node in receiver for name in read.view.names_in(node)}
-    if isinstance(read.model, str):
-        needed.add(read.model.partition(".")[0])
-    if needed & _bound_between(read.view, guard, read.call):
-        plan.problem = "the state of something that is only made behind a rank guard is read there"
-        plan.advice = "Make it, and gather its state, in front of the guard on all ranks."
-        return
-    plan.guard = guard
-    plan.options = StateOptions(cpu_offload=finder.passes_only_rank_zero(guard))
-    plan.name = _hoisted_name(migration, read)
-    if not plan.options.cpu_offload:
-        plan.notes.append("the guard may let several ranks pass, so every rank gets the full state")
-
-
-def _bound_between(view: FileView, guard: Guard, node: ast.AST) -> set[str]:
-    """Names that are assigned behind a guard, before a place."""
-    end = view.source.span(node)[0]
-    start = view.source.span(guard.statement)[0]
-    return {
-        inner.id
-        for inner in ast.walk(view.function(node) or view.tree)
-        if isinstance(inner, ast.Name)
-        and isinstance(inner.ctx, ast.Store)
-        and start <= view.source.span(inner)[0] < end
-    }
-
-
-def _hoisted_name(migration: Migration, read: StateRead) -> str:
-    """A name for gathered state that nothing in the function uses, apart for each model."""
-    scope = read.view.function(read.call) or read.view.tree
-    taken: dict[tuple[str, str], str] = migration.once("hoisted names", (read.view, scope), dict)
-    what = ast.dump(read.optimizer) if read.optimizer is not None else _key(read.model)
-    key = (read.kind, what)
-    if key not in taken:
-        wanted = f"{_last(read.optimizer if read.optimizer is not None else read.model)}_state_dict"
-        name = read.view.free_name(read.call, wanted)
-        while name in taken.values():
-            name += "_2"
-        taken[key] = name
-    return taken[key]
-
-
-def _key(node: ast.expr | str | None) -> str:
-    return ast.dump(node) if isinstance(node, ast.expr) else str(node)
-
-
-def _last(node: ast.expr | str | None) -> str:
+def last_name(node: ast.expr | str | None) -> str:
+    """The name that people would call a receiver by: ``netG`` for ``netG.module``."""
     if isinstance(node, ast.Attribute):
-        return node.attr if node.attr != "module" else _last(node.value)
+        return node.attr if node.attr != "module" else last_name(node.value)
     if isinstance(node, ast.Name):
         return node.id
     return "other"
-
-
-# --- writing ---------------------------------------------------------------------------------------------
-
-
-def optimizer_outcome(migration: Migration, read: StateRead) -> Outcome:
-    """``optimizer.state_dict()`` becomes ``get_optimizer_state_dict``."""
-    plan = plan_of(migration, read)
-    if plan.problem:
-        return Outcome(Level.MANUAL, plan.problem, plan.advice, holds=True)
-    message = "the optimizer state is gathered from the shards; its keys are parameter names instead of numbers"
-    if plan.guard is not None:
-        message += ", on all ranks in front of the rank guard"
-    outcome = Outcome(Level.REVIEW if plan.notes else Level.SAFE, "; ".join([message, *plan.notes]))
-    write_read(migration, read, plan, outcome)
-    return outcome
-
-
-def write_read(migration: Migration, read: StateRead, plan: ReadPlan, outcome: Outcome) -> None:
-    """Adds the patches of a read to its outcome."""
-    view = read.view
-    why = "state is gathered by the helpers of DCP"
-    if plan.guard is None:
-        name, arguments = read_call(migration, read, plan, outcome, read.call)
-        if read.prefixed:
-            parts = _with_prefix(view, read.call, name, arguments)
-        else:
-            parts = replaced_call(view, read.call, name, arguments, unwraps(view, read.call))
-        outcome.patches.append(view.replace(read.call, parts, why))
-        return
-    outcome.patches.append(view.replace(read.call, plan.name, why))
-    outcome.patches.append(hoisted(migration, read, plan, outcome))
-
-
-def read_call(
-    migration: Migration, read: StateRead, plan: ReadPlan, outcome: Outcome, node: ast.AST
-) -> tuple[str, list[Sequence[Part]]]:
-    """Function name and arguments of the new call."""
-    view = read.view
-    name = migration.use(outcome, view, GET_MODEL if read.kind == "model" else GET_OPTIMIZER, node)
-    arguments: list[Sequence[Part]] = [(_part(view, read.model),)]
-    if read.kind == "optimizer":
-        arguments.append((_part(view, read.optimizer),))
-    options = options_text(migration, plan.options, outcome, view, node)
-    if options:
-        arguments.append((f"options={options}",))
-    return name, arguments
-
-
-def _part(view: FileView, node: ast.expr | str | None) -> Part:
-    return view.keep(node) if isinstance(node, ast.expr) else str(node)
-
-
-def _with_prefix(view: FileView, node: ast.AST, name: str, arguments: list[Sequence[Part]]) -> list[Part]:
-    """A comprehension over the gathered state that gives the keys DDP's prefix back."""
-    indent = view.source.indent_at(view.source.span(node)[0])
-    inner = indent + "    "
-    head = "for name, tensor in "
-    call = call_text(name, arguments, inner, len(inner) + len(head), len(".items()"))
-    return [f'{{\n{inner}f"module.{{name}}": tensor\n{inner}{head}', *call, f".items()\n{indent}}}"]
-
-
-def options_text(migration: Migration, options: StateOptions, outcome: Outcome, view: FileView, node: ast.AST) -> str:
-    """``StateDictOptions(…)``, the variable that holds it, or nothing where the defaults are meant."""
-    if options.name is not None:
-        return options.name
-    flags: list[str] = []
-    if options.full:
-        flags.append("full_state_dict=True")
-    if options.cpu_offload:
-        flags.append("cpu_offload=True")
-    elif options.condition is not None:
-        flags.append(f"cpu_offload={options.condition}")
-    if not flags:
-        return ""
-    return f"{migration.use(outcome, view, OPTIONS, node)}({', '.join(flags)})"
-
-
-def hoisted(migration: Migration, read: StateRead, plan: ReadPlan, outcome: Outcome) -> Patch:
-    """The gathering of every read behind one guard, once for all of them, in front of it."""
-    assert plan.guard is not None
-    view, place = read.view, plan.guard.statement
-    together = [
-        (other, other_plan)
-        for other in reads(migration)
-        if other.view is view and other.group is read.group
-        for other_plan in (plan_of(migration, other),)
-        if other_plan.guard is not None and other_plan.guard.statement is place and not other_plan.problem
-    ]
-    blocks: list[tuple[str, list[Part]]] = []
-    indent = view.indent(place)
-    written: set[str] = set()
-    for other, other_plan in together:
-        if other_plan.name in written:
-            continue
-        written.add(other_plan.name)
-        condition = _condition(migration, other, other_plan)
-        if not blocks or blocks[-1][0] != condition:
-            blocks.append((condition, []))
-        inner = indent + ("    " if condition else "")
-        name, arguments = read_call(migration, other, other_plan, outcome, place)
-        head = f"{inner}{other_plan.name} = "
-        blocks[-1][1].extend((head, *call_text(name, arguments, inner, len(head)), "\n"))
-        if other.prefixed:
-            named = f'{{f"module.{{name}}": tensor for name, tensor in {other_plan.name}.items()}}'
-            blocks[-1][1].append(f"{head}{named}\n")
-    parts: list[Part] = []
-    for condition, lines in blocks:
-        if condition:
-            parts.append(f"{indent}if {condition}:\n")
-        parts.extend(lines)
-    return view.insert_before(place, parts, "gathering is collective: it moves in front of the rank guard")
-
-
-def _condition(migration: Migration, read: StateRead, plan: ReadPlan) -> str:
-    """Under what condition the read behind the guard happens, where that is known in front of it; else empty."""
-    finder = migration.once("guards", None, lambda: GuardFinder(migration.program))
-    view, guard = read.view, plan.guard
-    assert guard is not None
-    conditions: list[str] = []
-    child: ast.AST = read.call
-    bound = _bound_between(view, guard, read.call)
-    for ancestor in view.ancestors(read.call):
-        if isinstance(ancestor, ast.If) and child is not ancestor.test:
-            negated = child in ancestor.orelse
-            operands = ancestor.test.values if _is_and(ancestor.test) else [ancestor.test]
-            for operand in operands:
-                if finder.conditions.selects_ranks(view, operand) or (negated and len(operands) > 1):
-                    continue
-                if not _is_pure(operand) or view.names_in(operand) & bound:
-                    continue
-                text = view.text(operand)
-                conditions.insert(0, f"not ({text})" if negated else _bracketed(operand, text, len(operands)))
-        if ancestor is guard.statement or isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            break
-        child = ancestor
-    return " and ".join(conditions)
-
-
-def _is_and(test: ast.expr) -> bool:
-    return isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
-
-
-def _bracketed(operand: ast.expr, text: str, operands: int) -> str:
-    needs = isinstance(operand, (ast.BoolOp, ast.IfExp, ast.Lambda)) and operands == 1
-    return f"({text})" if needs and not _is_and(operand) else text
-
-
-def _is_pure(test: ast.expr) -> bool:
-    """Whether an expression may be evaluated twice: no calls, nothing awaited or assigned."""
-    return not any(
-        isinstance(node, (ast.Call, ast.Await, ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Lambda)) for node in ast.walk(test)
-    )
-
-
-MODEL_LIKE = (Wrapped, Annotated, Instance, Opaque, Unknown)
-"""Values that may be models."""

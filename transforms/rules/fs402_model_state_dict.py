@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state_reads import before_wrap, is_optimizer, of_another_program, optimizer_outcome, plan_of, read_of, write_read
+from ..state_plans import plan_of
+from ..state_reads import before_wrap, hidden_uses, is_optimizer, of_another_program, read_of
+from ..state_writing import optimizer_outcome, write_read
 from ..symbols import DDP, FSDP1
+
+
+def find(migration: Migration) -> Iterator[Site]:
+    """Reads that no value shows to be of a wrapped model."""
+    return (site for site in hidden_uses(migration) if site.member == "state_dict")
 
 
 def check(site: Site, migration: Migration) -> Outcome:
@@ -67,8 +75,9 @@ RULE = Rule(
         "to call it; with cpu_offload=True rank 0 alone receives it."
     ),
     symbols=(f"{FSDP1}.state_dict", f"{DDP}.state_dict", "torch.nn.Module.state_dict"),
-    roles=("use",),
+    roles=("use", "hazard"),
     check=check,
+    find=find,
     sources=(
         "https://docs.pytorch.org/docs/stable/distributed.checkpoint.html#torch.distributed.checkpoint.state_dict.get_model_state_dict",
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ..dedent import unwraps
 from ..findings import Level
@@ -15,9 +15,15 @@ from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..state_contexts import bound_arguments, context_at
 from ..state_loads import load_outcome
-from ..state_reads import OPTIONS, SET_MODEL, before_wrap, is_optimizer, is_prefixed, of_another_program
+from ..state_reads import before_wrap, hidden_uses, is_optimizer, is_prefixed, of_another_program
+from ..state_writing import OPTIONS, SET_MODEL
 from ..symbols import DDP, FSDP1
 from ..values import Annotated, Derived, Wrapped
+
+
+def find(migration: Migration) -> Iterator[Site]:
+    """Loads that no value shows to be into a wrapped model."""
+    return (site for site in hidden_uses(migration) if site.member == "load_state_dict")
 
 
 def check(site: Site, migration: Migration) -> Outcome:
@@ -108,8 +114,9 @@ RULE = Rule(
         "that it is given by shards, so that dict is of no further use."
     ),
     symbols=(f"{FSDP1}.load_state_dict", f"{DDP}.load_state_dict", "torch.nn.Module.load_state_dict"),
-    roles=("use",),
+    roles=("use", "hazard"),
     check=check,
+    find=find,
     sources=(
         "https://docs.pytorch.org/docs/stable/distributed.checkpoint.html#torch.distributed.checkpoint.state_dict.set_model_state_dict",
     ),

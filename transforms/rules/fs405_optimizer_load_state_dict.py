@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state_loads import load_outcome
-from ..state_reads import optimizer_calls
+from ..state_loads import load_outcome, optimizer_loads
 
 _SYMBOL = "torch.optim.Optimizer.load_state_dict"
 
@@ -17,7 +15,7 @@ _SYMBOL = "torch.optim.Optimizer.load_state_dict"
 def find(migration: Migration) -> Iterator[Site]:
     """Every optimizer.load_state_dict() of a group."""
     sites = {site.call for every in migration.sites.values() for site in every}
-    for view, call, group in optimizer_calls(migration, "load_state_dict"):
+    for view, call, group in optimizer_loads(migration):
         if call in sites:
             continue
         yield Site(view, call, _SYMBOL, "hazard", group, tuple(view.values(call.func)), call)

@@ -6,7 +6,9 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state_reads import OPTIMIZER_READS, plan_of, read_of, write_read
+from ..state_plans import plan_of
+from ..state_reads import OPTIMIZER_READS, read_of
+from ..state_writing import write_read
 from ..symbols import FSDP1
 
 

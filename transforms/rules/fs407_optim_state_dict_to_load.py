@@ -8,8 +8,7 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state_loads import TO_LOAD, conversion_of, plan_load
-from ..state_reads import optimizer_calls
+from ..state_loads import TO_LOAD, conversion_of, optimizer_loads, plan_load
 from ..symbols import FSDP1
 
 _WHY = "set_optimizer_state_dict takes the state as it was saved"
@@ -28,7 +27,7 @@ def check(site: Site, migration: Migration) -> Outcome:
             "Drop the call and give the saved state to set_optimizer_state_dict(model, optimizer, state, options=…).",
             holds=True,
         )
-    for other, load, group in optimizer_calls(migration, "load_state_dict"):
+    for other, load, group in optimizer_loads(migration):
         if other is not view:
             continue
         plan = plan_load(migration, view, load, group)

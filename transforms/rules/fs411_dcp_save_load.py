@@ -36,7 +36,10 @@ def check(site: Site, migration: Migration) -> Outcome:
     if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
         return Outcome(Level.MANUAL, "the arguments are unpacked", f"Call dcp.{new}(state_dict, …) with keywords.")
     outcome = Outcome(Level.SAFE, f"{site.member} is now called {new}: same files, same arguments")
-    name = migration.use(outcome, view, f"{_DCP}.{new}", call)
+    if isinstance(call.func, ast.Attribute):
+        name = f"{view.text(call.func.value)}.{new}"
+    else:
+        name = migration.use(outcome, view, f"{_DCP}.{new}", call)
     gone = [keyword for keyword in call.keywords if keyword.arg in _GONE]
     if len(call.args) <= 1 and not gone:
         outcome.patches.append(view.replace(call.func, name, "deprecated names of Distributed Checkpoint"))

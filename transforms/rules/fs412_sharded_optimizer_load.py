@@ -14,7 +14,8 @@ from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..state_contexts import bound_arguments
 from ..state_loads import Conversion, conversion_of
-from ..state_reads import GET_OPTIMIZER
+from ..state_writing import GET_OPTIMIZER
+from ..view import FileView
 
 _SYMBOL = "torch.distributed.checkpoint.optimizer.load_sharded_optimizer_state_dict"
 _WHY = "dcp.load fills the state of the optimizer in place"
@@ -46,7 +47,7 @@ def check(site: Site, migration: Migration) -> Outcome:
     outcome = Outcome(Level.SAFE, "dcp.load fills the state of the optimizer in place; files of FSDP1 are read as they are")
     indent = view.indent(statement)
     get = migration.use(outcome, view, GET_OPTIMIZER, call)
-    load = migration.use(outcome, view, "torch.distributed.checkpoint.load", call)
+    load = _spelling_of_load(view) or migration.use(outcome, view, "torch.distributed.checkpoint.load", call)
     loaded: list[Sequence[Part]] = [(target.id,), ("storage_reader=", view.keep(arguments["storage_reader"]))]
     if "planner" in arguments:
         loaded.append(("planner=", view.keep(arguments["planner"])))
@@ -61,6 +62,15 @@ def check(site: Site, migration: Migration) -> Outcome:
     )
     outcome.patches.append(view.replace(statement, parts, _WHY))
     return outcome
+
+
+def _spelling_of_load(view: FileView) -> str | None:
+    """How the file itself calls Distributed Checkpoint's functions, if by the name of the module."""
+    for node in ast.walk(view.tree):
+        if isinstance(node, ast.Attribute) and node.attr in ("load_state_dict", "save_state_dict"):
+            if view.external(node.value) in ("torch.distributed.checkpoint", "torch.distributed._shard.checkpoint"):
+                return f"{view.text(node.value)}.load"
+    return None
 
 
 def _conversion_after(site: Site, name: str) -> Conversion | None:
