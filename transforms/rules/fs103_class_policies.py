@@ -23,7 +23,7 @@ RULE = Rule(
         "policy), and a tuple is what isinstance takes."
     ),
     symbols=(f"{WRAP}ModuleWrapPolicy", f"{WRAP}transformer_auto_wrap_policy", f"{WRAP}_module_wrap_policy"),
-    roles=("call", "reference"),
+    roles=("call", "reference", "annotation", "isinstance", "base"),
     check=check,
     examples=(
         Example(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..findings import Level
 from ..rule import Example, Rule
 from ..sharding.constructor import check_keyword
 from ..symbols import FSDP1
@@ -43,6 +44,8 @@ def shard(model):
     fully_shard(model)
     return model
 """,
+            level=Level.REVIEW,
+            note="The model is moved whole, where FSDP1 went unit by unit.",
         ),
         Example(
             before="""\
@@ -68,5 +71,5 @@ def shard(model, sync):
 """,
         ),
     ),
-    proof=("synced_states",),
+    proof=("nanogpt_ddp", "fsdp_or_ddp"),
 )

@@ -16,6 +16,7 @@ from ..sites import Site
 from ..values import Constant, Container, Unknown, Value
 from ..view import FileView
 from .checkpointing import statements_behind
+from .leftovers import without_leftovers
 from .placement import CannotPlace, place
 from .plan import Code, ShardingPlan
 
@@ -77,6 +78,8 @@ class Constructor:
     """``**kwargs`` that cannot be read."""
     from_dictionaries: list[str] = field(default_factory=list)
     """Arguments that stand in a dictionary written out nearby."""
+    sets_device: bool = False
+    """Whether the current device has to be set before the model is sharded."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     patches: list[Patch] = field(default_factory=list)
     """Changes elsewhere that the plan takes (the definition of a mesh, a helper function)."""
@@ -124,9 +127,20 @@ def _translate(constructor: Constructor) -> Constructor:
         translator = _TRANSLATORS.get(name)
         constructor.outcomes[name] = translator(constructor, argument) if translator else _unknown(argument)
     initialization.prepare(constructor)
+    for name in ("limit_all_gathers", "use_orig_params", "backward_prefetch", "forward_prefetch", "device_id"):
+        if name in constructor.arguments and not (name == "device_id" and _uses_device(constructor)):
+            constructor.patches.extend(without_leftovers(constructor.view, constructor.arguments[name].node))
     if model is not None:
         constructor.plan.moved_up = statements_behind(constructor.migration, constructor.view, constructor.call, model.node)
     return constructor
+
+
+def _uses_device(constructor: Constructor) -> bool:
+    """Whether the statements of the plan name the device."""
+    node = constructor.arguments["device_id"].node
+    kept = constructor.view.keep(node, constructor.view.indent(node))
+    codes = [*constructor.plan.before, *constructor.plan.arguments.values()]
+    return any(kept in statement for statement in codes)
 
 
 def _order(name: str) -> tuple[int, str]:

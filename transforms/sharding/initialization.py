@@ -17,9 +17,7 @@ def device_id(constructor: Constructor, argument: Argument) -> Outcome:
     """fully_shard moves what it shards to the current device of the mesh."""
     if argument.is_none or _sets_device(constructor) or not _is_index(argument):
         return Outcome(Level.SAFE, "device_id goes: fully_shard moves the model to the device of its mesh")
-    constructor.plan.before.append(
-        code(constructor.plan.name("torch.cuda.set_device"), "(", argument.keep(), ")")
-    )
+    constructor.sets_device = True
     return Outcome(
         Level.REVIEW,
         "fully_shard takes the current device, and nothing in this repository sets it: torch.cuda.set_device comes before",
@@ -48,10 +46,10 @@ def sync_module_states(constructor: Constructor, argument: Argument) -> Outcome:
     constant = argument.constant()
     if isinstance(argument.node, ast.Constant) and not constant:
         return Outcome(Level.SAFE, "nothing is broadcast, as before")
-    return Outcome(
-        Level.REVIEW if constructor.arguments.get("param_init_fn") else Level.SAFE,
-        "parameters and buffers of rank 0 are broadcast before sharding: fully_shard leaves every rank its own",
-    )
+    message = "parameters and buffers of rank 0 are broadcast before sharding: fully_shard leaves every rank its own"
+    if needs_moving(constructor):
+        return Outcome(Level.REVIEW, f"{message}; the whole model is on the device for a moment, where FSDP1 went unit by unit")
+    return Outcome(Level.SAFE, message)
 
 
 @translates("param_init_fn")
@@ -131,17 +129,31 @@ def prepare(constructor: Constructor) -> None:
     if plan.model is None:
         return
     found: list[Code] = []
+    device = arguments.get("device_id")
+    if device is not None and constructor.sets_device:
+        found.append(code(plan.name("torch.cuda.set_device"), "(", device.keep(), ")"))
     init = arguments.get("param_init_fn")
     if init is not None and not init.is_none:
         found.extend(_materialise(constructor, init))
     sync = arguments.get("sync_module_states")
     if sync is not None and not (isinstance(sync.node, ast.Constant) and not sync.node.value):
-        device = arguments.get("device_id")
-        if device is not None and not device.is_none and not is_on_device(constructor.view, constructor.call, plan.model):
-            found.append(move_to(device.keep()))
-        always = isinstance(sync.node, ast.Constant)
-        found.append(broadcast(plan, None if always else sync.keep()))
+        statements = [broadcast(plan)]
+        if needs_moving(constructor):
+            assert device is not None
+            statements.insert(0, move_to(device.keep()))
+        if isinstance(sync.node, ast.Constant):
+            found.extend(statements)
+        else:
+            found.append(under(sync.keep(), code(statements[0], *(code("\n", s) for s in statements[1:]))))
     plan.before[:0] = found
+
+
+def needs_moving(constructor: Constructor) -> bool:
+    """Whether the model may still be on the CPU where it is wrapped."""
+    device, model = constructor.arguments.get("device_id"), constructor.plan.model
+    if device is None or device.is_none or model is None:
+        return False
+    return not is_on_device(constructor.view, constructor.call, model)
 
 
 def _materialise(constructor: Constructor, argument: Argument) -> list[Code]:
@@ -158,10 +170,10 @@ def _materialise(constructor: Constructor, argument: Argument) -> list[Code]:
     if isinstance(node, ast.Lambda) and _one_parameter(node) is not None:
         body = _inlined(constructor, argument, node)
     else:
-        body = code(view.keep(node, view.indent(node)), "(module)")
-    tensors = "[*module.parameters(recurse=False), *module.buffers(recurse=False)]"
+        body = code(view.keep(node, view.indent(node)), "(", UNIT, ")")
     loop = code(
-        "for module in ", MODEL, f".modules():\n    tensors = {tensors}\n",
+        "for ", UNIT, " in ", MODEL, ".modules():\n",
+        "    tensors = [*", UNIT, ".parameters(recurse=False), *", UNIT, ".buffers(recurse=False)]\n",
         "    if any(tensor.is_meta for tensor in tensors):\n        ", body,
     )  # fmt: skip
     statements.append(loop if condition is None else under(condition, loop))
@@ -175,14 +187,24 @@ def _one_parameter(node: ast.Lambda) -> str | None:
 
 
 def _inlined(constructor: Constructor, argument: Argument, node: ast.Lambda) -> Code:
-    """The body of a lambda over ``module`` as it stands; any other is called."""
-    view = argument.view
-    if _one_parameter(node) == "module" and not isinstance(node.body, ast.IfExp):
-        text = " ".join(line.strip() for line in view.text(node.body).splitlines())
-        return (text.replace("( ", "(").replace(" )", ")"),)
-    if isinstance(node.body, ast.IfExp) and isinstance(node.body.orelse, ast.Constant) and _one_parameter(node) == "module":
-        inner = node.body
-        text = " ".join(line.strip() for line in view.text(inner.body).splitlines())
-        text = text.replace("( ", "(").replace(" )", ")")
-        return code("if ", view.keep(inner.test), ":\n            ", text)
-    return code("(", view.keep(node, view.indent(node)), ")(module)")
+    """The body of a lambda, over the loop's module."""
+    view, parameter = argument.view, _one_parameter(node) or ""
+    body = node.body
+    if isinstance(body, ast.IfExp) and isinstance(body.orelse, ast.Constant):
+        test = _on_one_line(view, body.test, parameter)
+        return code("if ", test, ":\n            ", _on_one_line(view, body.body, parameter))
+    return _on_one_line(view, body, parameter)
+
+
+def _on_one_line(view: FileView, node: ast.expr, parameter: str) -> Code:
+    """An expression without its line breaks, with the loop's module for a lambda's parameter."""
+    start, end = view.source.span(node)
+    names = sorted(view.source.span(n) for n in ast.walk(node) if isinstance(n, ast.Name) and n.id == parameter)
+    pieces: list[str] = []
+    for first, last in names:
+        pieces.append(view.source.text[start:first])
+        start = last
+    joined = "\0".join([*pieces, view.source.text[start:end]])
+    text = " ".join(line.strip() for line in joined.splitlines())
+    texts = text.replace("( ", "(").replace(" )", ")").replace("[ ", "[").replace(" ]", "]").split("\0")
+    return code(texts[0], *(code(UNIT, text) for text in texts[1:]))

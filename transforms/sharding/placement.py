@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..patches import Old, Part, Patch
 from ..scopes import dotted_path
 from ..view import FileView
-from .plan import Code, ShardingPlan, code, fill, MODEL, written
+from .plan import MODEL, Code, ShardingPlan, code, deeper, fill, written
 
 _WHY = "the wrap becomes fully_shard calls on the model itself"
 
@@ -283,11 +283,7 @@ def _span(view: FileView, statement: ast.stmt, call: ast.Call) -> Old:
 
 def _indented(statements: Sequence[Code]) -> list[Code]:
     """Statements as the body of a block: each on a line of its own, one step in."""
-    return [code("\n    ", *_deeper(statement)) for statement in statements]
-
-
-def _deeper(statement: Code) -> Code:
-    return tuple(part.replace("\n", "\n    ") if isinstance(part, str) else part for part in statement)
+    return [code("\n    ", *deeper(statement)) for statement in statements]
 
 
 def _names_bound_around(view: FileView, call: ast.Call, statement: ast.stmt) -> set[str]:

@@ -95,25 +95,25 @@ class ShardingPlan:
     def statements(self) -> list[Code]:
         """The plan as statements over MODEL: preparation, units from the leaves up, the root last."""
         shard = self.name(self.function)
+        loop = _first_free(self.view, self.call, ("module", "submodule", "unit"))
         found = list(self.before)
         unit = {**self.arguments, **self.unit_arguments}
         root = {**self.arguments, **self.root_arguments}
         found.extend(self._hoist(unit, root))
         if self.units is not None:
-            loop = _first_free(self.view, self.call, ("module", "submodule", "unit"))
             body = self._call(shard, UNIT, unit, 8, self.units.extra)
-            head = code("for ", loop, " in ", self.units.modules, ":\n    ")
+            head = code("for ", UNIT, " in ", self.units.modules, ":\n    ")
             condition = self._condition(self.units)
             if condition is not None:
                 head = code(head, "if ", condition, ":\n        ")
             else:
                 body = self._call(shard, UNIT, unit, 4, self.units.extra)
-            found.append(fill(code(head, body), {UNIT: loop}))
+            found.append(code(head, body))
         if self.sharding_call is not None:
             found.append(self._unit_call(self.sharding_call, unit))
         found.append(self._call(shard, MODEL, root, 0, ()))
         found.extend(self.after)
-        return found
+        return [fill(statement, {UNIT: loop}) for statement in found]
 
     def _unit_call(self, call: Code, arguments: dict[str, Code]) -> Code:
         listed = (code(", ", f"{keyword}=", arguments[keyword]) for keyword in _KEYWORDS if keyword in arguments)
@@ -221,4 +221,24 @@ def _between(separator: str, items: Iterable[Code]) -> list[Part | Name | Code]:
 
 
 def _first_free(view: FileView, node: ast.AST, names: Sequence[str]) -> str:
-    return next((name for name in names if view.free_name(node, name) == name), view.free_name(node, names[0]))
+    """The first of the names that the function around a node does not use; parameters of lambdas do not count."""
+    scope = view.function(node)
+    taken: set[str] = set()
+    pending: list[ast.AST] = [scope or view.tree]
+    while pending:
+        current = pending.pop()
+        if isinstance(current, ast.Lambda):
+            own = {a.arg for a in ast.walk(current.args) if isinstance(a, ast.arg)}
+            taken |= view.names_in(current.body) - own
+            continue
+        if isinstance(current, ast.Name):
+            taken.add(current.id)
+        elif isinstance(current, ast.arg):
+            taken.add(current.arg)
+        pending.extend(ast.iter_child_nodes(current))
+    return next((name for name in names if name not in taken), view.free_name(node, names[0]))
+
+
+def deeper(statement: Code) -> Code:
+    """Code as part of a block: its further lines go one step in."""
+    return tuple(part.replace("\n", "\n    ") if isinstance(part, str) else part for part in statement)

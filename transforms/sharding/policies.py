@@ -35,6 +35,7 @@ _PREDICATES = {
 }
 _SIZE = (f"{WRAP}size_based_auto_wrap_policy", f"{WRAP}default_auto_wrap_policy")
 _ALWAYS = f"{WRAP}always_wrap_policy"
+_NO_POLICIES = "FSDP2 has no policies"
 _DISPLAYS = (ast.Set, ast.List, ast.Tuple)
 
 
@@ -170,6 +171,8 @@ def classes_text(view: FileView, node: ast.expr | None) -> Code:
         parts: list[Code] = []
         for number, element in enumerate(node.elts):
             parts.append(code(", " if number else "", view.keep(element)))
+        if sum(len(view.text(element)) + 2 for element in node.elts) > 80:
+            return code("(", *(code("\n    ", view.keep(element), ",") for element in node.elts), "\n)")
         return code("(", *parts, ",)" if len(node.elts) == 1 else ")")
     return code("tuple(", view.keep(node), ")")
 
@@ -383,7 +386,19 @@ def _own_function(
                 "Write the recursion as a function that returns the modules, and call fully_shard on each.",
                 holds=True,
             )
-    return code(policy, "(", UNIT, ", False, 0)")
+    positional = all(_positional_parameters(constructor, definition) > 2 for definition in own)
+    if positional:
+        return code(policy, "(", UNIT, ", False, 0)")
+    return code(policy, "(module=", UNIT, ", recurse=False, nonwrapped_numel=0)")
+
+
+def _positional_parameters(constructor: Constructor, definition: Definition) -> int:
+    """How many parameters a policy function takes by position, ``self`` left out."""
+    assert definition.function is not None
+    _, node = constructor.program.function_node(definition.function)
+    assert isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+    names = [a.arg for a in [*node.args.posonlyargs, *node.args.args]]
+    return len(names) - (1 if names and names[0] in ("self", "cls") else 0)
 
 
 def _needs_recursion(constructor: Constructor, definition: Definition) -> str:
@@ -395,10 +410,10 @@ def _needs_recursion(constructor: Constructor, definition: Definition) -> str:
     names = [a.arg for a in [*node.args.posonlyargs, *node.args.args]]
     if names and names[0] in ("self", "cls"):
         names = names[1:]
-    if len(names) < 3:
+    if len(names) < 2:
         return ""
     used = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-    if names[2] in used:
+    if len(names) > 2 and names[2] in used:
         return "counts parameters that are not wrapped yet"
     if names[1] not in used:
         return ""
@@ -460,6 +475,8 @@ def check_definition(site: Site, migration: Migration) -> Outcome:
     """The finding of a policy's definition; inside the constructor call it is part of the wrap."""
     view = site.view
     definition = _definition_at(site)
+    if definition is None and site.role == "annotation":
+        return Outcome(Level.SAFE, "policies are tuples of classes or functions now", patches=[view.replace(site.node, "tuple", _NO_POLICIES)])
     if definition is None:
         return Outcome(
             Level.MANUAL,
@@ -483,7 +500,9 @@ def check_definition(site: Site, migration: Migration) -> Outcome:
             holds=site.group is not None,
         )
     parts, outcome = text
-    outcome.patches.append(view.replace(definition.node, [part for part in parts if not isinstance(part, Name)], "FSDP2 has no policies"))
+    indent = "\n" + view.indent(definition.node)
+    texts = [part.replace("\n", indent) if isinstance(part, str) else part for part in parts if not isinstance(part, Name)]
+    outcome.patches.append(view.replace(definition.node, texts, _NO_POLICIES))
     return outcome
 
 

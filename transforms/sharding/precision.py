@@ -13,7 +13,8 @@ from ..values import ClassValue, Constant, External, FunctionValue, Instance, Op
 from ..view import FileView
 from .arguments import without_arguments
 from .constructor import Argument, Constructor, translates
-from .plan import MODEL, Code, code
+from .outside import for_others, uses_fsdp1
+from .plan import MODEL, UNIT, Code, code
 
 MIXED_PRECISION = "torch.distributed.fsdp.MixedPrecision"
 CPU_OFFLOAD = "torch.distributed.fsdp.CPUOffload"
@@ -219,8 +220,8 @@ def _normalisation(constructor: Constructor, sources: list[Precision]) -> list[s
     torch = plan.name("torch.float32")
     plan.before.append(
         code(
-            "for module in ", MODEL, ".modules():\n    if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):\n        ",
-            f"{shard}(module, mp_policy={policy}(param_dtype={torch}, output_dtype=", dtype, "))",
+            "for ", UNIT, " in ", MODEL, ".modules():\n    if isinstance(", UNIT,
+            ", torch.nn.modules.batchnorm._BatchNorm):\n        ", f"{shard}(", UNIT, f", mp_policy={policy}(param_dtype={torch}, output_dtype=", dtype, "))",
         )
     )  # fmt: skip
     return ["BatchNorm layers are units of their own in float32, as FSDP1 made them"]
@@ -258,8 +259,8 @@ def _is_off(node: ast.expr, view: FileView) -> bool:
 
 def check_precision(site: Site, migration: Migration) -> Outcome:
     """MixedPrecision: the call with its fields, or the name of the class."""
-    if not _is_used_here(migration):
-        return _for_others("MixedPrecision", "MixedPrecisionPolicy")
+    if not uses_fsdp1(migration):
+        return for_others("MixedPrecision", "MixedPrecisionPolicy")
     if site.role == "keyword":
         return _field(site, migration)
     if site.role != "call" or site.call is None:
@@ -337,8 +338,8 @@ def _buffers_matter(site: Site, migration: Migration) -> bool:
 
 def check_offload(site: Site, migration: Migration) -> Outcome:
     """CPUOffload: a policy for each value of its flag."""
-    if not _is_used_here(migration):
-        return _for_others("CPUOffload", "CPUOffloadPolicy")
+    if not uses_fsdp1(migration):
+        return for_others("CPUOffload", "CPUOffloadPolicy")
     if site.role == "keyword":
         return Outcome(Level.SAFE, "part of the policy", silent=True)
     if site.role != "call" or site.call is None:
@@ -360,18 +361,6 @@ def check_offload(site: Site, migration: Migration) -> Outcome:
 
 
 _OFFLOAD = "FSDP2 has a policy for offloading"
-
-
-def _is_used_here(migration: Migration) -> bool:
-    return any(wrap.value.kind == "FSDP1" for group in migration.groups.all for wrap in group.wraps)
-
-
-def _for_others(old: str, new: str) -> Outcome:
-    return Outcome(
-        Level.MANUAL,
-        f"no wrap of this repository takes this {old}, so something outside does",
-        f"Look up what that library wants for FSDP2, most often {new}.",
-    )
 
 
 def _rename(site: Site, migration: Migration, new: str) -> Outcome:

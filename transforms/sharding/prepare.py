@@ -6,7 +6,7 @@ import ast
 
 from ..scopes import dotted_path
 from ..view import FileView
-from .plan import MODEL, Code, ShardingPlan, code
+from .plan import MODEL, Code, ShardingPlan, code, deeper
 
 
 def broadcast(plan: ShardingPlan, condition: Code | None = None) -> Code:
@@ -20,8 +20,7 @@ def broadcast(plan: ShardingPlan, condition: Code | None = None) -> Code:
 
 def under(condition: Code, statement: Code) -> Code:
     """A statement in an ``if``."""
-    deeper = tuple(part.replace("\n", "\n    ") if isinstance(part, str) else part for part in statement)
-    return code("if ", condition, ":\n    ", deeper)
+    return code("if ", condition, ":\n    ", deeper(statement))
 
 
 def move_to(device: Code) -> Code:
@@ -30,22 +29,30 @@ def move_to(device: Code) -> Code:
 
 
 def is_on_device(view: FileView, call: ast.Call, model: ast.expr) -> bool:
-    """Whether the text before a wrap has put the model on a device already."""
-    if isinstance(model, ast.Call) and isinstance(model.func, ast.Attribute) and model.func.attr in _MOVES:
+    """Whether a statement that always runs before a wrap has put the model on a device already."""
+    if isinstance(model, ast.Call) and _moves(view, model):
         return True
     path = dotted_path(model)
     scope = view.function(call) or view.tree
+    blocks = [view.block_of(a)[0] for a in view.ancestors(call) if isinstance(a, ast.stmt) and a is not scope]
     for node in ast.walk(scope):
-        if not isinstance(node, ast.Call) or node.lineno >= call.lineno or not isinstance(node.func, ast.Attribute):
+        if not isinstance(node, ast.Call) or node.lineno >= call.lineno or not _moves(view, node):
             continue
-        if node.func.attr not in _MOVES:
-            continue
-        if dotted_path(node.func.value) == path:
-            return True
         statement = view.statement(node)
-        if isinstance(statement, ast.Assign) and any(dotted_path(t) == path for t in statement.targets):
+        if not any(statement in block for block in blocks):
+            continue
+        assert isinstance(node.func, ast.Attribute)
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        if dotted_path(node.func.value) == path or any(dotted_path(target) == path for target in targets):
             return True
     return False
 
 
-_MOVES = frozenset({"to", "cuda", "xpu", "npu"})
+def _moves(view: FileView, call: ast.Call) -> bool:
+    """``.cuda()`` and ``.to(device)``, not ``.to(torch.bfloat16)``."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("to", "cuda", "xpu", "npu"):
+        return False
+    if call.func.attr != "to":
+        return True
+    devices = [*call.args, *(k.value for k in call.keywords if k.arg == "device")]
+    return any(not (view.external(device) or "").startswith("torch.") or view.values(device) == [] for device in devices)

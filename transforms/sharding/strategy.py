@@ -13,7 +13,8 @@ from ..sites import Site
 from ..values import Constant, External, Opaque, Unknown, Value
 from ..view import FileView
 from .constructor import Argument, Constructor, translates
-from .plan import Code, code
+from .outside import for_others, uses_fsdp1
+from .plan import Code, code, deeper
 
 STRATEGY = "torch.distributed.fsdp.ShardingStrategy"
 MEMBERS = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
@@ -117,18 +118,19 @@ def _chosen(constructor: Constructor, argument: Argument) -> Outcome:
         plan.before.append(code(local, " = ", wanted))
         wanted = (local,)
     if plan.has_units:
-        table = ", ".join(f'"{name}": {_RESHARDS[name]}' for name in names)
-        plan.unit_arguments["reshard_after_forward"] = code("{", table, "}[", wanted, "]")
+        entries = [f'"{name}": {_RESHARDS[name]}' for name in names]
+        table = "{" + ", ".join(entries) + "}" if len(entries) < 3 else "{\n    " + ",\n    ".join(entries) + ",\n}"
+        plan.unit_arguments["reshard_after_forward"] = code(table, "[", wanted, "]")
     else:
         listing = ", ".join(f'"{name}"' for name in names)
         plan.before.append(code("assert ", wanted, f" in ({listing}), ", wanted))
     if not gives_mesh:
         _choose_mesh(constructor, wanted, known)
-    listed = ", ".join(names)
-    return Outcome(
-        Level.REVIEW if open_ended or len(names) > 2 or gives_mesh else Level.SAFE,
-        f"the strategy is chosen by its name now, {listed}; any other name raises instead of training differently",
-    )
+    message = f"the strategy is chosen by its name now, {', '.join(names)}; any other name raises instead of training differently"
+    mesh = constructor.arguments.get("device_mesh")
+    if mesh is not None and any(isinstance(v, Constant) and v.value is None for v in mesh.values):
+        message += "; without a mesh HYBRID_SHARD shards over all ranks now, FSDP1 made groups of a node's ranks"
+    return Outcome(Level.REVIEW if open_ended or len(names) > 2 or gives_mesh else Level.SAFE, message)
 
 
 def _needs_local(argument: Argument) -> bool:
@@ -154,7 +156,7 @@ def _choose_mesh(constructor: Constructor, strategy: Code, known: set[str]) -> N
     local = constructor.view.free_name(constructor.call, "mesh")
     text: Code = ()
     for number, (test, mesh) in enumerate(branches):
-        text = code(text, "elif " if number else "if ", test, f":\n    {local} = ", mesh, "\n")
+        text = code(text, "elif " if number else "if ", test, f":\n    {local} = ", deeper(mesh), "\n")
     plan.before.append(code(text, f"else:\n    {local} = None"))
     plan.arguments["mesh"] = (local,)
 
@@ -264,12 +266,8 @@ def _name_dimensions(view: FileView, call: ast.Call) -> Patch:
 def check_mention(site: Site, migration: Migration) -> Outcome:
     """A member becomes its name, the type a string, a look-up by name the name that was looked up."""
     view, node = site.view, site.node
-    if not any(wrap.value.kind == "FSDP1" for group in migration.groups.all for wrap in group.wraps):
-        return Outcome(
-            Level.MANUAL,
-            "no wrap of this repository takes this strategy, so something outside does",
-            "Look up what that library wants for FSDP2 (accelerate: fsdp_version 2 and fsdp_reshard_after_forward).",
-        )
+    if not uses_fsdp1(migration):
+        return for_others("ShardingStrategy", "a setting like fsdp_reshard_after_forward")
     if site.role == "keyword" or site.role == "call":
         return _unnamed(site, "is made from a value")
     tail = site.symbol[len(STRATEGY) + 1 :].split(".") if site.symbol != STRATEGY else []
