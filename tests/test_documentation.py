@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from to_fsdp2.migrate import rule_reference
 from to_fsdp2.migrate.__main__ import run
 from to_fsdp2.transforms.rule import all_rules
