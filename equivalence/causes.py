@@ -11,6 +11,8 @@ from .sketch import Sketch
 
 SAME_FACTOR = 1e-3
 """How close to one common factor all gradients must be for it to be named."""
+ROUNDING = 1e-6
+"""Relative difference below which only the order of additions can differ."""
 
 
 def add_causes(comparison: Comparison) -> None:
@@ -53,7 +55,7 @@ def causes_of_parameters(comparison: Comparison) -> Iterator[str]:
         elif _step(comparison, "hyperparameters") <= step:
             yield "gradients equal, parameters differ: the hyperparameters of the optimizer (see there)"
         else:
-            yield "gradients equal, parameters differ: optimizer groups or hyperparameters (or gradients edited by hand)"
+            yield "gradients equal, parameters differ: optimizer groups or hyperparameters, or edited gradients"
 
 
 def causes_of_gradients(comparison: Comparison) -> Iterator[str]:
@@ -72,6 +74,8 @@ def causes_of_gradients(comparison: Comparison) -> Iterator[str]:
         yield "the model is sharded over a mesh that does not span all ranks: the wrong dimension of the mesh was taken"
     elif step > 0 and _step(comparison, "parameters") >= step and _step(comparison, "loss") > step:
         yield "gradients of an earlier step are left over: zero_grad() is missing or does not reach these parameters"
+    elif _step(comparison, "loss") > step and (comparison.results["gradients"].difference or 1.0) < ROUNDING:
+        yield "rounding alone: gradients are added up in another order, as when every micro-step is reduced (communication)"
     elif _step(comparison, "loss") > step:
         factor = common_factor(old, new, int(max(step, 0)))
         if factor is not None:

@@ -35,12 +35,15 @@ def verify(options: VerifyOptions) -> int:
     workspace = Path(tempfile.mkdtemp(prefix="to-fsdp2-")).resolve()
     try:
         verdict = _judge(options, workspace)
-        if options.report is not None:
+        if verdict is not None and options.report is not None:
             from . import report
 
             report.write(verdict, options.report)
     finally:
         shutil.rmtree(workspace, ignore_errors=True)
+    if verdict is None:
+        print("judged on the machine of rank 0", file=sys.stderr)
+        return 0
     _print(verdict, options)
     return verdict.exit_code
 
@@ -66,7 +69,7 @@ def check_options(options: VerifyOptions) -> None:
             raise UsageError(f"{name} {text}: {error}") from error
 
 
-def _judge(options: VerifyOptions, workspace: Path) -> Verdict:
+def _judge(options: VerifyOptions, workspace: Path) -> Verdict | None:
     # Everything below reads checkpoints, and with them imports torch.
     from .judge import judge
     from .sides import open_sides

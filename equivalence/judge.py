@@ -27,8 +27,11 @@ DECISIVE = ("loss", "gradients", "parameters")
 PERTURBED = {"TO_FSDP2_MODE": "exact", "TO_FSDP2_PERTURB": "1"}
 
 
-def judge(options: VerifyOptions, places: tuple[Place, Place], workspace: Path, progress: Progress) -> Verdict:
-    """Runs both sides (and the controls that mode and options ask for) and joins the evidence."""
+def judge(options: VerifyOptions, places: tuple[Place, Place], workspace: Path, progress: Progress) -> Verdict | None:
+    """Runs both sides (and the controls that mode and options ask for) and joins the evidence.
+
+    None on a machine that took part without holding rank 0: the one that does has the checkpoints, and judges.
+    """
     old, new = places
     needs: dict[Side, Needs] = {"old": needs_of(options.command, old), "new": needs_of(options.command, new)}
     keep = workspace / "kept" if options.report is None else options.report.resolve()
@@ -40,11 +43,11 @@ def judge(options: VerifyOptions, places: tuple[Place, Place], workspace: Path, 
         return _not_judged(session, "the code of the two sides does not differ: there is nothing to compare")
     for side in ("old", "new"):
         run, record = session.run(side, side)
-        if record.starts:
+        if record.starts and session.holds_rank_0(side):
             session.keep_checkpoints(side)
         if run.failure is not None:
             return _not_judged(session, f"the {side} run failed: {run.failure}")
-    return _compare(session, workspace)
+    return _compare(session, workspace) if session.holds_rank_0("new") else None
 
 
 def _compare(session: Session, workspace: Path) -> Verdict:
@@ -100,7 +103,7 @@ def _causal(name: str) -> int:
 
 def _not_judged(session: Session, reason: str, coverage: Coverage | None = None) -> Verdict:
     """The verdict where a comparison would say nothing. What both sides did record is compared all the same."""
-    results = {name: CheckResult(name, "not compared", reason) for name in CHECKS}
+    results = {name: CheckResult(name, "not compared", reason.partition(":")[0]) for name in CHECKS}
     records = [session.runs[side][1] for side in ("old", "new") if side in session.runs]
     verdict = Verdict("not judged", reason, session.device.mode, session.device.name, [], _runs(session))
     if len(records) == 2 and all(record.step_count for record in records) and coverage is None:

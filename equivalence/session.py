@@ -70,6 +70,11 @@ class Session:
         """Runs a side once more in its place, over what it left there."""
         return self.run(side, name, extra)
 
+    def holds_rank_0(self, side: Side) -> bool:
+        """Whether rank 0 ran on this machine: every machine has temporary directories of its own."""
+        start = self.runs[side][1].starts.get(0, {})
+        return self.options.nnodes == "1" or start.get("root") == str(self.places[side].top)
+
     def kept_checkpoints(self, name: str) -> Path:
         """Where the checkpoints of a run are kept."""
         return self.keep / "checkpoints" / name

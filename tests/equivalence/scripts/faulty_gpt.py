@@ -55,10 +55,11 @@ class GPT(nn.Module):
         self.unused = nn.Linear(WIDTH, WIDTH) if options.unused else None
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        hidden = (self.tokens(x) + self.positions(torch.arange(x.shape[1]))) * self.table.to(self.tokens.weight.dtype)
+        hidden = self.tokens(x) + self.positions(torch.arange(x.shape[1]))
+        hidden = hidden * self.table.to(self.tokens.weight.dtype)
         for block in self.blocks:
             hidden = block(hidden)
-        logits = self.head(self.norm(hidden))
+        logits = self.head(self.norm(hidden)).float()
         return F.cross_entropy(logits.reshape(-1, VOCABULARY), y.reshape(-1))
 
 
@@ -84,6 +85,7 @@ def parse() -> argparse.Namespace:
         "buffer-dtype",
         "compress",
         "frozen",
+        "abort",
     ):
         parser.add_argument(f"--{flag}", action="store_true")
     return parser.parse_args()
@@ -297,7 +299,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, options: argparse.
                 loss = call(x, y)
                 loss = loss if fault == "loss_not_divided" else loss / options.accumulation
                 (scaler.scale(loss) if scaled else loss).backward()
-            if fault == "window_aborted" and step == 1 and micro == 0:
+            if options.abort and step == 1 and micro == 0:
                 optimizer.zero_grad()
         if options.wrap == "fsdp2" and hasattr(options, "after_backward"):
             options.after_backward(model)
