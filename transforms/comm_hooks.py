@@ -32,6 +32,11 @@ def hook_of(site: Site) -> str | None:
     return outside_name(site.view, node) if node is not None else None
 
 
+def is_compression(hook: str) -> bool:
+    """Whether a hook only rounds gradients for their reduction."""
+    return hook.endswith(tuple(_COMPRESSED))
+
+
 def compression(migration: Migration, site: Site) -> str | None:
     """The dtype that gradients are reduced in under a registered hook, if every rank registers it in any case."""
     hook = hook_of(site)

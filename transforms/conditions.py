@@ -9,7 +9,9 @@ from .migration import Migration
 from .patches import Part
 from .rule import Outcome
 from .scopes import dotted_path
-from .sites import Site
+from .sites import UNIQUE_MEMBERS, Site
+from .symbols import DDP, FSDP1
+from .values import Annotated
 from .view import FileView
 
 FSDP_MODULE = "torch.distributed.fsdp.FSDPModule"
@@ -63,12 +65,59 @@ def only_where_sharded(
     return ["if isinstance(", site.view.keep(site.node.value), f", {module}):\n{indent}    ", *inner]
 
 
+def is_known(site: Site, migration: Migration) -> bool:
+    """Whether anything in the repository, a wrap or an annotation, says that the receiver may be wrapped."""
+    return bool(migration.groups.all) or any(isinstance(value, Annotated) for value in site.values)
+
+
 def needs_guard(site: Site, at: ast.AST) -> bool:
     """Whether a path without sharding reaches ``at``, and no branch around it keeps that path out."""
     if (not site.maybe_plain and site.certain) or _wrapped_by_constructor(site, at):
         return False
+    if _tested_before(site, at):
+        return False
     here = conditions_of(site.view, at)
     return not any(conditions <= here for conditions in conditions_of_wraps(site))
+
+
+def _tested_before(site: Site, at: ast.AST) -> bool:
+    """Whether the code itself asks if the receiver is wrapped: in a branch around, or by leaving where it is not."""
+    view, node = site.view, site.node
+    receiver = view.text(node.value) if isinstance(node, ast.Attribute) else ""
+    child = at
+    for ancestor in view.ancestors(at):
+        if isinstance(ancestor, ast.If) and child in ancestor.body and _asks(view, ancestor.test, receiver):
+            return True
+        for name in ("body", "orelse"):
+            block = getattr(ancestor, name, None)
+            if isinstance(block, list) and child in block:
+                for earlier in block[: block.index(child)]:
+                    if isinstance(earlier, ast.If) and not earlier.orelse and _jumps(earlier.body[-1]):
+                        test = earlier.test
+                        negative = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
+                        if negative and _asks(view, test.operand, receiver):  # pyright: ignore[reportAttributeAccessIssue]
+                            return True
+        if isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            return False
+        child = ancestor
+    return False
+
+
+def _asks(view: FileView, test: ast.expr, receiver: str) -> bool:
+    """``isinstance(model, …)`` or ``hasattr(model, …)``, alone or in an ``and``."""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        return any(_asks(view, value, receiver) for value in test.values)
+    if not isinstance(test, ast.Call) or not isinstance(test.func, ast.Name) or len(test.args) != 2:
+        return False
+    named = isinstance(test.args[1], ast.Constant) and test.args[1].value in UNIQUE_MEMBERS
+    typed = test.func.id == "isinstance" and any(
+        view.external(n) in (FSDP1, DDP) for n in ast.walk(test.args[1]) if isinstance(n, (ast.Name, ast.Attribute))
+    )
+    return view.text(test.args[0]) == receiver and ((test.func.id == "hasattr" and named) or typed)
+
+
+def _jumps(statement: ast.stmt) -> bool:
+    return isinstance(statement, (ast.Return, ast.Continue, ast.Raise, ast.Break))
 
 
 def _wrapped_by_constructor(site: Site, at: ast.AST) -> bool:

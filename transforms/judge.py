@@ -10,6 +10,7 @@ from .groups import Group
 from .migration import Migration
 from .rule import Outcome, Rule, all_rules, rule_for
 from .sites import Site
+from .symbols import DDP
 from .values import Annotated, Wrapped
 
 _NO_RULE = Rule(
@@ -110,7 +111,7 @@ def _judge_site(site: Site, migration: Migration) -> Judgement:
 
 
 def _decide(site: Site, rule: Rule, migration: Migration) -> Judgement:
-    outcome = rule.check(site, migration)
+    outcome = _KEPT if _is_kept(site, migration) else rule.check(site, migration)
     level = outcome.level
     notes: list[str] = []
     if level is Level.SAFE and not rule.proof:
@@ -120,6 +121,16 @@ def _decide(site: Site, rule: Rule, migration: Migration) -> Judgement:
         level = Level.REVIEW
         notes.append("the receiver may also be something else")
     return Judgement(site, rule, outcome, level, notes=notes)
+
+
+_KEPT = Outcome(Level.OK, "DDP stays as it is (--ddp keep)")
+
+
+def _is_kept(site: Site, migration: Migration) -> bool:
+    """Whether a site belongs to nothing but DDP, and DDP is to be kept."""
+    if migration.options.ddp != "keep" or site.role == "import":
+        return False
+    return site.group.kinds == {"DDP"} if site.group is not None else site.symbol.startswith(DDP)
 
 
 def _hold_groups(migration: Migration, judgements: list[Judgement]) -> None:

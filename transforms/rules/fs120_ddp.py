@@ -39,6 +39,10 @@ def check(site: Site, migration: Migration) -> Outcome:
             "Give the wrap a statement of its own, model = DDP(model, …), and run again.",
             holds=True,
         )
+    statement = view.statement(call)
+    if isinstance(statement, ast.Assign) and any(isinstance(target, ast.Subscript) for target in statement.targets):
+        ddp.level = Level.REVIEW
+        ddp.notes.append("what reads the model from its container may not be followed: look for state dicts there")
     message = "; ".join(["fully_shard on the model takes the place of DDP", *ddp.notes])
     return Outcome(ddp.level, message, unit_advice(ddp), patches=patches, needs=list(ddp.plan.needs))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ..conditions import needs_guard, negated, negated_all, only_where_sharded, split_guard
+from ..conditions import is_known, needs_guard, negated, negated_all, only_where_sharded, split_guard
 from ..dedent import can_unwrap, unwrapped
 from ..findings import Level
 from ..gradient_sync import WHY, as_helper, in_try, stays_unsharded, switch, without_item
@@ -23,7 +23,7 @@ def check(site: Site, migration: Migration) -> Outcome:
     """Finds the form and rewrites it; a form that nothing simpler fits gets a restoring context manager."""
     if not isinstance(site.node, ast.Attribute):
         return _manual("it is not read off a model")
-    if not migration.groups.all:
+    if not is_known(site, migration):
         return _manual("nothing in this code wraps the model, so whoever passes it decides what it is")
     view = site.view
     expression: ast.expr = site.call or site.node

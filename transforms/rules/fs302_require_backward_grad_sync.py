@@ -6,7 +6,7 @@ import ast
 
 from ..findings import Level
 from ..gradient_sync import WHY, switch
-from ..conditions import only_where_sharded
+from ..conditions import is_known, only_where_sharded
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -18,7 +18,7 @@ _ADVICE = "Keep the condition in a variable of your own: FSDP2 has no public way
 def check(site: Site, migration: Migration) -> Outcome:
     """A store becomes a call; a read is right only where it saves the value for a later store."""
     view, node = site.view, site.node
-    if not migration.groups.all:
+    if not is_known(site, migration):
         return Outcome(Level.MANUAL, "nothing in this code wraps the model", _ADVICE)
     if not isinstance(node, ast.Attribute):
         return Outcome(Level.MANUAL, "the flag is not used on a model", _ADVICE, holds=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from ..clipping import CLIP, is_used
+from ..conditions import is_known
 from ..findings import Level
 from ..migration import Migration
 from ..patches import Old, Part
@@ -24,7 +25,7 @@ def check(site: Site, migration: Migration) -> Outcome:
             "Pass a function that calls torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm).full_tensor().",
             holds=True,
         )
-    if not migration.groups.all:
+    if not is_known(site, migration):
         return Outcome(Level.MANUAL, "nothing in this code wraps the model")
     arguments = list(call.args)
     if site.role == "use":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ..comm_hooks import PACKAGES, compression, hook_of
+from ..comm_hooks import PACKAGES, compression, hook_of, is_compression
 from ..findings import Level
 from ..generated import removed
 from ..migration import Migration
@@ -34,6 +34,8 @@ def check(site: Site, migration: Migration) -> Outcome:
             "type, too",
             "Without accumulation the numbers are the same. With it they differ by 7e-6 in fp16 losses.",
         )
+    elif is_compression(hook):
+        return _manual(f"{name} is registered on some ways only, or not for DDP: reduce_dtype is set where it is sharded")
     else:
         return _manual(f"{name} has no counterpart in FSDP2")
     outcome.patches.append(removed(view, statement, _WHY))

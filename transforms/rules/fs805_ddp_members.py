@@ -1,4 +1,4 @@
-"""Other members of DDP: what can go, what is the model's own, and what breaks."""
+"""Other members of the wrappers: what can go, what is the model's own, and what breaks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..generated import removed
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..symbols import DDP
+from ..symbols import DDP, FSDP1
 from ..values import Instance, Opaque, Unknown
 
 _PUBLIC = (
@@ -45,7 +45,7 @@ def check(site: Site, migration: Migration) -> Outcome:
         return outcome
     return Outcome(
         Level.MANUAL,
-        f"{name} is a member of DDP, and an FSDP2 model does not have it",
+        f"{name} is a member of the wrapper, and an FSDP2 model does not have it",
         _ADVICE.get(name, "Look at what it is for: FSDP2 reduces gradients in hooks and keeps no buckets."),
         holds=True,
     )
@@ -85,9 +85,9 @@ net = nn.Linear(8, 8)
 
 RULE = Rule(
     id="FS805",
-    title="Members that only DDP has",
+    title="Members that only the wrappers have",
     why="They belong to a wrapper that is gone: reading one raises, setting one does nothing.",
-    symbols=(*(f"{DDP}.{name}" for name in _PUBLIC), f"{DDP}._*"),
+    symbols=(*(f"{owner}.{name}" for name in _PUBLIC for owner in (DDP, FSDP1)), f"{DDP}._*"),
     roles=("use", "call", "reference"),
     check=check,
     sources=("torch/nn/parallel/distributed.py",),

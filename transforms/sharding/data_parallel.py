@@ -89,6 +89,7 @@ def _translate(ddp: DataParallel) -> DataParallel:
         policy = ddp.plan.name("torch.distributed.fsdp.MixedPrecisionPolicy")
         ddp.plan.arguments["mp_policy"] = (f"{policy}(reduce_dtype={ddp.plan.name(dtype)})",)
     _replicate(ddp)
+    _mesh_of_model(ddp)
     _prepare(ddp)
     return ddp
 
@@ -284,6 +285,12 @@ def _keys(migration: Migration, values: list[Value]) -> tuple[set[str], bool]:
 
 def _replicate(ddp: DataParallel) -> None:
     """``--ddp replicate``: parameters stay whole on every rank."""
+    if ddp.migration.options.ddp == "keep" and ddp.group is not None:
+        ddp.refusal = _refused(
+            "DDP is to be kept (--ddp keep), but the same model is wrapped by FSDP1 elsewhere, and its uses serve both",
+            "Migrate both (--ddp shard or --ddp replicate).",
+        )
+        return
     if ddp.migration.options.ddp != "replicate":
         return
     if ddp.migration.torch_has(2, 9):
@@ -301,6 +308,28 @@ def _replicate(ddp: DataParallel) -> None:
         init, "(\n    next(", MODEL, f'.parameters()).device.type, ({size}(), 1), mesh_dim_names=("replicate", "shard")\n)'
     )  # fmt: skip
     ddp.notes.append("replicated over a (ranks, 1) mesh")
+
+
+def _mesh_of_model(ddp: DataParallel) -> None:
+    """A model that DDP keeps on the CPU: the default mesh would take the accelerators of the host."""
+    devices = ddp.arguments.get("device_ids")
+    if "mesh" in ddp.plan.arguments or not (devices.is_none if devices is not None else _only_gloo(ddp.migration)):
+        return
+    init = ddp.plan.name("torch.distributed.device_mesh.init_device_mesh")
+    size = ddp.plan.name("torch.distributed.get_world_size")
+    ddp.plan.arguments["mesh"] = code(init, "(next(", MODEL, f".parameters()).device.type, ({size}(),))")
+    ddp.notes.append("the mesh is one of the model's own device")
+
+
+def _only_gloo(migration: Migration) -> bool:
+    """Whether every process group of the repository is one of gloo, by a constant."""
+    backends: list[object] = []
+    for view in migration.views():
+        for node in ast.walk(view.tree):
+            if isinstance(node, ast.Call) and called_name(node) == "init_process_group":
+                given = node.args[0] if node.args else next((k.value for k in node.keywords if k.arg == "backend"), None)
+                backends.append(given.value if isinstance(given, ast.Constant) else None)
+    return bool(backends) and all(backend == "gloo" for backend in backends)
 
 
 def _prepare(ddp: DataParallel) -> None:
@@ -355,19 +384,18 @@ def _converts_batch_norm(ddp: DataParallel) -> bool:
     return any(
         isinstance(node, ast.Call) and called_name(node) == "convert_sync_batchnorm"
         and node.lineno <= ddp.call.lineno and view.function(node) is view.function(ddp.call)
-        and conditions_of(view, node) <= certain and not _is_optional(view, node)
+        and conditions_of(view, node) <= certain and not _is_optional(view, node, ddp.call)
         for node in ast.walk(scope)
     )  # fmt: skip
 
 
-def _is_optional(view: FileView, node: ast.AST) -> bool:
-    """Whether a node stands in an ``else`` or a handler, which ``conditions_of`` says nothing about."""
+def _is_optional(view: FileView, node: ast.AST, call: ast.Call) -> bool:
+    """Whether a node stands in an ``else`` that the call does not stand in as well."""
+    shared = set(view.ancestors(call))
     child = node
     for ancestor in view.ancestors(node):
-        if isinstance(ancestor, ast.If) and child in ancestor.orelse:
+        if isinstance(ancestor, ast.If) and child in ancestor.orelse and child not in shared:
             return True
-        if isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            return False
         child = ancestor
     return False
 
