@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
+from .lifting import Lift, bound_between, lift_of
 from .migration import Migration
 from .rank_guards import Guard, GuardFinder
 from .rank_zero_uses import rank_zero_alone_reads
 from .state_contexts import Config, StateContext, bound_arguments, context_at
 from .state_reads import StateRead, last_name
-from .view import FileView
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,9 @@ class ReadPlan:
     advice: str = ""
     options: StateOptions = field(default_factory=StateOptions)
     guard: Guard | None = None
+    """The guard in front of which the read moves."""
+    lift: Lift | None = None
+    """Set where the read moves to the callers of its function."""
     name: str = ""
     notes: list[str] = field(default_factory=list)
 
@@ -45,10 +48,6 @@ def plan_of(migration: Migration, read: StateRead) -> ReadPlan:
 def _plan(migration: Migration, read: StateRead) -> ReadPlan:
     finder = migration.once("guards", None, lambda: GuardFinder(migration.program))
     plan = ReadPlan()
-    if read.model is None:
-        plan.problem = "no name here refers to the model whose optimizer this is"
-        plan.advice = "Pass the model to this function and call get_optimizer_state_dict(model, optimizer, …)."
-        return plan
     if read.kind == "model" and (read.call.args or read.call.keywords):
         plan.problem = "state_dict() is called with arguments"
         plan.advice = "Call get_model_state_dict(model, options=…) and apply the prefix or the filter to its result."
@@ -61,11 +60,21 @@ def _plan(migration: Migration, read: StateRead) -> ReadPlan:
     guards = finder.around(read.view, read.call)
     outside = finder.callers_guarded(read.view, read.call)
     if outside is not None or any(guard.kind == "decorator" for guard in guards):
+        plan.lift = lift_of(migration, finder, read) if context.kind != "sharded" else None
+        if plan.lift is not None:
+            return plan
         place = f"{outside.view.path}:{outside.statement.lineno}" if outside is not None else "its decorator"
         plan.problem = f"this function runs on some ranks only (guard at {place}), but gathering the state needs all of them"
         plan.advice = (
             "Call get_model_state_dict / get_optimizer_state_dict on all ranks in front of the guard and pass the result in."
         )
+        return plan
+    if read.model is None:
+        plan.lift = lift_of(migration, finder, read)
+        if plan.lift is not None:
+            return plan
+        plan.problem = "no name here refers to the model whose optimizer this is"
+        plan.advice = "Pass the model to this function and call get_optimizer_state_dict(model, optimizer, …)."
         return plan
     if guards:
         _plan_hoist(migration, finder, read, guards, plan)
@@ -142,19 +151,6 @@ def _plan_hoist(
     plan.name = _hoisted_name(migration, read)
     if not plan.options.cpu_offload:
         plan.notes.append("the guard may let several ranks pass, so every rank gets the full state")
-
-
-def bound_between(view: FileView, guard: Guard, node: ast.AST) -> set[str]:
-    """Names that are assigned behind a guard, before a place."""
-    end = view.source.span(node)[0]
-    start = view.source.span(guard.statement)[0]
-    return {
-        inner.id
-        for inner in ast.walk(view.function(node) or view.tree)
-        if isinstance(inner, ast.Name)
-        and isinstance(inner.ctx, ast.Store)
-        and start <= view.source.span(inner)[0] < end
-    }
 
 
 def _hoisted_name(migration: Migration, read: StateRead) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from .groups import Group
 from .in_scope import model_at
 from .migration import Migration
+from .patches import Part
 from .sites import RAW_MEMBERS, Site
 from .state_contexts import bound_arguments
 from .symbols import FSDP1
@@ -29,9 +30,9 @@ class StateRead:
     group: Group | None
     kind: str
     """``model`` or ``optimizer``."""
-    model: ast.expr | str | None
+    model: ast.expr | Part | None
     """The model, as a node of this place or as text; None where nothing in scope refers to it."""
-    optimizer: ast.expr | None = None
+    optimizer: ast.expr | Part | None = None
     legacy: str = ""
     """Name of the static method of FSDP1, empty for a plain ``state_dict()``."""
     prefixed: bool = False
@@ -224,7 +225,7 @@ def is_prefixed(site: Site) -> bool:
     return bool(wrapped) and all(v.kind == "DDP" for v in wrapped) and not site.maybe_plain
 
 
-def last_name(node: ast.expr | str | None) -> str:
+def last_name(node: ast.expr | Part | None) -> str:
     """The name that people would call a receiver by: ``netG`` for ``netG.module``."""
     if isinstance(node, ast.Attribute):
         return node.attr if node.attr != "module" else last_name(node.value)

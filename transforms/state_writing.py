@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from typing import TypeGuard
 
 from .dedent import unwraps
-from .findings import Level
+from .evaluation import is_evaluated, reshard_lines
 from .generated import call_text, replaced_call
+from .lifting import bound_between
 from .migration import Migration
-from .patches import Part, Patch
-from .rank_guards import GuardFinder
+from .patches import Old, Part, Patch
+from .rank_guards import Guard, GuardFinder
 from .rule import Outcome
-from .state_plans import ReadPlan, StateOptions, bound_between, plan_of
+from .state_plans import ReadPlan, StateOptions, plan_of
 from .state_reads import StateRead, reads
 from .view import FileView
 
@@ -26,19 +28,6 @@ GET_MODEL = f"{_MODULE}.get_model_state_dict"
 SET_MODEL = f"{_MODULE}.set_model_state_dict"
 GET_OPTIMIZER = f"{_MODULE}.get_optimizer_state_dict"
 SET_OPTIMIZER = f"{_MODULE}.set_optimizer_state_dict"
-
-
-def optimizer_outcome(migration: Migration, read: StateRead) -> Outcome:
-    """``optimizer.state_dict()`` becomes ``get_optimizer_state_dict``."""
-    plan = plan_of(migration, read)
-    if plan.problem:
-        return Outcome(Level.MANUAL, plan.problem, plan.advice, holds=True)
-    message = "the optimizer state is gathered from the shards; its keys are parameter names instead of numbers"
-    if plan.guard is not None:
-        message += ", on all ranks in front of the rank guard"
-    outcome = Outcome(Level.REVIEW if plan.notes else Level.SAFE, "; ".join([message, *plan.notes]))
-    write_read(migration, read, plan, outcome)
-    return outcome
 
 
 def write_read(migration: Migration, read: StateRead, plan: ReadPlan, outcome: Outcome) -> None:
@@ -52,6 +41,10 @@ def write_read(migration: Migration, read: StateRead, plan: ReadPlan, outcome: O
         else:
             parts = replaced_call(view, read.call, name, arguments, unwraps(view, read.call))
         outcome.patches.append(view.replace(read.call, parts, why))
+        if needs_reshard(migration, read):
+            lines = reshard_lines(migration, outcome, view, part_of(view, read.model), view.indent(read.call), read.call)
+            place = view.statement(read.call)
+            outcome.patches.append(view.insert_before(place, lines, "the optimizer knows the shards only"))
         return
     outcome.patches.append(view.replace(read.call, plan.name, why))
     outcome.patches.append(hoisted(migration, read, plan, outcome))
@@ -63,17 +56,40 @@ def read_call(
     """Function name and arguments of the new call."""
     view = read.view
     name = migration.use(outcome, view, GET_MODEL if read.kind == "model" else GET_OPTIMIZER, node)
-    arguments: list[Sequence[Part]] = [(_part(view, read.model),)]
+    arguments: list[Sequence[Part]] = [(part_of(view, read.model),)]
     if read.kind == "optimizer":
-        arguments.append((_part(view, read.optimizer),))
+        arguments.append((part_of(view, read.optimizer),))
     options = options_text(migration, plan.options, outcome, view, node)
     if options:
         arguments.append((f"options={options}",))
     return name, arguments
 
 
-def _part(view: FileView, node: ast.expr | str | None) -> Part:
-    return view.keep(node) if isinstance(node, ast.expr) else str(node)
+def needs_reshard(migration: Migration, read: StateRead) -> bool:
+    """Whether whole parameters may be registered where the state of an optimizer is read.
+
+    They are after an evaluation, and get_optimizer_state_dict then raises KeyError. Taking the state of the model
+    puts them back, so nothing is needed where that comes first.
+    """
+    if read.kind != "optimizer" or read.group is None or not is_evaluated(migration, read.group):
+        return False
+    view = read.view
+    start = view.source.span(read.call)
+    return not any(
+        other.kind == "model"
+        and other.view is view
+        and other.group is read.group
+        and view.function(other.call) is view.function(read.call)
+        and view.source.span(other.call) < start
+        for other in reads(migration)
+    )
+
+
+def part_of(view: FileView, node: ast.expr | Part | None) -> Part:
+    """A model or optimizer as a part of a patch: kept text, or text that was made up."""
+    if isinstance(node, ast.expr):
+        return view.keep(node)
+    return node if isinstance(node, Old) else str(node)
 
 
 def _with_prefix(view: FileView, node: ast.AST, name: str, arguments: list[Sequence[Part]]) -> list[Part]:
@@ -104,6 +120,7 @@ def options_text(migration: Migration, options: StateOptions, outcome: Outcome, 
 def hoisted(migration: Migration, read: StateRead, plan: ReadPlan, outcome: Outcome) -> Patch:
     """The gathering of every read behind one guard, once for all of them, in front of it."""
     assert plan.guard is not None
+    finder = migration.once("guards", None, lambda: GuardFinder(migration.program))
     view, place = read.view, plan.guard.statement
     together = [
         (other, other_plan)
@@ -112,6 +129,7 @@ def hoisted(migration: Migration, read: StateRead, plan: ReadPlan, outcome: Outc
         for other_plan in (plan_of(migration, other),)
         if other_plan.guard is not None and other_plan.guard.statement is place and not other_plan.problem
     ]
+    together.sort(key=lambda pair: pair[0].kind)  # the model first: it puts whole parameters back to shards
     blocks: list[tuple[str, list[Part]]] = []
     indent = view.indent(place)
     written: set[str] = set()
@@ -119,11 +137,14 @@ def hoisted(migration: Migration, read: StateRead, plan: ReadPlan, outcome: Outc
         if other_plan.name in written:
             continue
         written.add(other_plan.name)
-        condition = _condition(migration, other, other_plan)
+        assert other_plan.guard is not None
+        condition = condition_in_front(finder, view, other_plan.guard, other.call)
         if not blocks or blocks[-1][0] != condition:
             blocks.append((condition, []))
         inner = indent + ("    " if condition else "")
         name, arguments = read_call(migration, other, other_plan, outcome, place)
+        if together[0][0].kind == "optimizer" and needs_reshard(migration, other):
+            blocks[-1][1].extend(reshard_lines(migration, outcome, view, part_of(view, other.model), inner, place))
         head = f"{inner}{other_plan.name} = "
         blocks[-1][1].extend((head, *call_text(name, arguments, inner, len(head)), "\n"))
         if other.prefixed:
@@ -137,15 +158,12 @@ def hoisted(migration: Migration, read: StateRead, plan: ReadPlan, outcome: Outc
     return view.insert_before(place, parts, "gathering is collective: it moves in front of the rank guard")
 
 
-def _condition(migration: Migration, read: StateRead, plan: ReadPlan) -> str:
-    """Under what condition the read behind the guard happens, where that is known in front of it; else empty."""
-    finder = migration.once("guards", None, lambda: GuardFinder(migration.program))
-    view, guard = read.view, plan.guard
-    assert guard is not None
+def condition_in_front(finder: GuardFinder, view: FileView, guard: Guard, node: ast.AST) -> str:
+    """Under what condition a place behind a guard is reached, as far as it is known in front of it; else empty."""
     conditions: list[str] = []
-    child: ast.AST = read.call
-    bound = bound_between(view, guard, read.call)
-    for ancestor in view.ancestors(read.call):
+    child = node
+    bound = bound_between(view, guard, node)
+    for ancestor in view.ancestors(node):
         if isinstance(ancestor, ast.If) and child is not ancestor.test:
             negated = child in ancestor.orelse
             operands = ancestor.test.values if _is_and(ancestor.test) else [ancestor.test]
@@ -162,7 +180,7 @@ def _condition(migration: Migration, read: StateRead, plan: ReadPlan) -> str:
     return " and ".join(conditions)
 
 
-def _is_and(test: ast.expr) -> bool:
+def _is_and(test: ast.expr) -> TypeGuard[ast.BoolOp]:
     return isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
 
 
@@ -176,5 +194,6 @@ def _is_pure(test: ast.expr) -> bool:
     return not any(
         isinstance(node, (ast.Call, ast.Await, ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Lambda)) for node in ast.walk(test)
     )
+
 
 

@@ -9,9 +9,9 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..state_outcomes import optimizer_outcome, write_state
 from ..state_plans import plan_of
 from ..state_reads import before_wrap, hidden_uses, is_optimizer, of_another_program, read_of
-from ..state_writing import optimizer_outcome, write_read
 from ..symbols import DDP, FSDP1
 
 
@@ -44,11 +44,13 @@ def check(site: Site, migration: Migration) -> Outcome:
     message = "the full state dict is gathered from the shards" if plan.options.full else "the sharded state dict"
     if plan.guard is not None:
         message += ", on all ranks in front of the rank guard"
+    if plan.lift is not None:
+        message += "; the callers do it on all ranks and hand it in"
     if read.prefixed:
         message += "; the keys keep DDP's module. prefix"
     outcome = Outcome(Level.SAFE, message)
-    write_read(migration, read, plan, outcome)
-    if plan.notes:
+    write_state(migration, read, plan, outcome)
+    if plan.notes or plan.lift is not None:
         outcome.level = Level.REVIEW
         outcome.message = "; ".join([message, *plan.notes])
     return outcome

@@ -8,8 +8,8 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..state_outcomes import optimizer_outcome
 from ..state_reads import optimizer_calls, read_of
-from ..state_writing import optimizer_outcome
 
 _SYMBOL = "torch.optim.Optimizer.state_dict"
 

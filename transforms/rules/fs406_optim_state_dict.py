@@ -6,9 +6,9 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..state_outcomes import write_state
 from ..state_plans import plan_of
 from ..state_reads import OPTIMIZER_READS, read_of
-from ..state_writing import write_read
 from ..symbols import FSDP1
 
 
@@ -28,7 +28,7 @@ def check(site: Site, migration: Migration) -> Outcome:
     if plan.problem:
         return Outcome(Level.MANUAL, plan.problem, plan.advice, holds=True)
     outcome = Outcome(Level.SAFE, f"{site.member} becomes get_optimizer_state_dict: the same names and the same values")
-    write_read(migration, read, plan, outcome)
+    write_state(migration, read, plan, outcome)
     if plan.notes:
         outcome.level = Level.REVIEW
         outcome.message = "; ".join([outcome.message, *plan.notes])
