@@ -44,8 +44,8 @@ def shard(model):
     fully_shard(model, reshard_after_forward=False)
     return model
 """,
-            level=Level.REVIEW,
         ),
         Example(before=_UNKNOWN, after=_UNKNOWN, level=Level.MANUAL),
     ),
+    proof=("keywords_in_a_dict",),
 )

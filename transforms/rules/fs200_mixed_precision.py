@@ -126,7 +126,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 
 def shard(model, precision=None):
-    fully_shard(model, mp_policy=precision or MixedPrecisionPolicy())
+    mp_policy = precision or MixedPrecisionPolicy()
+    fully_shard(model, mp_policy=mp_policy)
     return model
 """,
             level=Level.REVIEW,

@@ -30,7 +30,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 
 
 def shard(model, args):
-    fully_shard(model, offload_policy=CPUOffloadPolicy() if args.offload else OffloadPolicy())
+    offload_policy = CPUOffloadPolicy() if args.offload else OffloadPolicy()
+    fully_shard(model, offload_policy=offload_policy)
     return model
 """,
         ),

@@ -35,7 +35,8 @@ def offloading(args):
 
 
 def shard(model, args):
-    fully_shard(model, offload_policy=offloading(args))
+    offload_policy = offloading(args)
+    fully_shard(model, offload_policy=offload_policy)
     return model
 """,
         ),

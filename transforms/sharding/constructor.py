@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ..findings import Level
 from ..groups import Group
@@ -19,6 +20,9 @@ from .checkpointing import statements_behind
 from .leftovers import without_leftovers
 from .placement import CannotPlace, place
 from .plan import Code, ShardingPlan
+
+if TYPE_CHECKING:
+    from .spread import Dictionary
 
 PARAMETERS = (
     "module", "process_group", "sharding_strategy", "cpu_offload", "auto_wrap_policy", "backward_prefetch",
@@ -73,9 +77,12 @@ class Constructor:
     view: FileView
     call: ast.Call
     group: Group | None
+    skipped: int = 0
+    """Arguments of the call that come before those of the constructor: one for ``functools.partial(FSDP, …)``."""
     arguments: dict[str, Argument] = field(default_factory=dict)
     spread: list[ast.keyword] = field(default_factory=list)
     """``**kwargs`` that cannot be read."""
+    dictionaries: list[tuple[ast.keyword, Dictionary]] = field(default_factory=list)
     from_dictionaries: list[str] = field(default_factory=list)
     """Arguments that stand in a dictionary written out nearby."""
     sets_device: bool = False
@@ -97,6 +104,16 @@ class Constructor:
         return name in self.arguments and not named and name not in self.from_dictionaries
 
 
+    def together(self, names: list[str], message: str) -> Outcome:
+        """One outcome for several arguments: the worst level, with what is to be said of each."""
+        outcomes = [self.outcomes[name] for name in names]
+        manual = next((outcome for outcome in outcomes if outcome.level is Level.MANUAL), None)
+        if manual is not None:
+            return manual
+        notes = [outcome.message for outcome in outcomes if outcome.level is Level.REVIEW]
+        return Outcome(Level.REVIEW if notes else Level.SAFE, "; ".join([message, *notes]))
+
+
 Translator = Callable[[Constructor, Argument], Outcome]
 _TRANSLATORS: dict[str, Translator] = {}
 
@@ -116,8 +133,13 @@ def constructor_of(migration: Migration, view: FileView, call: ast.Call, group: 
     return migration.once("constructor", call, lambda: _translate(Constructor(migration, view, call, group)))
 
 
+def factory_of(migration: Migration, view: FileView, call: ast.Call, group: Group | None) -> Constructor:
+    """``functools.partial(FSDP, …)``, translated as the constructor that it calls."""
+    return migration.once("constructor", call, lambda: _translate(Constructor(migration, view, call, group, 1)))
+
+
 def _translate(constructor: Constructor) -> Constructor:
-    from . import initialization, performance, policies, precision, strategy  # noqa: F401 - they register here
+    from . import initialization, performance, policies, precision, spread, strategy  # noqa: F401 - they register here
 
     _read_arguments(constructor)
     model = constructor.arguments.pop("module", None)
@@ -127,6 +149,8 @@ def _translate(constructor: Constructor) -> Constructor:
         translator = _TRANSLATORS.get(name)
         constructor.outcomes[name] = translator(constructor, argument) if translator else _unknown(argument)
     initialization.prepare(constructor)
+    for keyword, dictionary in constructor.dictionaries:
+        spread.settle(constructor, keyword, dictionary)
     for name in ("limit_all_gathers", "use_orig_params", "backward_prefetch", "forward_prefetch", "device_id"):
         if name in constructor.arguments and not (name == "device_id" and _uses_device(constructor)):
             constructor.patches.extend(without_leftovers(constructor.view, constructor.arguments[name].node))
@@ -153,7 +177,7 @@ _PLACE = {name: place for place, name in enumerate(PARAMETERS)}
 
 def _read_arguments(constructor: Constructor) -> None:
     view, call = constructor.view, constructor.call
-    for name, node in zip(PARAMETERS, call.args, strict=False):
+    for name, node in zip(PARAMETERS, call.args[constructor.skipped :], strict=False):
         if isinstance(node, ast.Starred):
             break
         constructor.arguments[name] = Argument(name, view, node)
@@ -165,17 +189,17 @@ def _read_arguments(constructor: Constructor) -> None:
 
 
 def _read_dictionary(constructor: Constructor, keyword: ast.keyword) -> None:
-    from .spread import entries_of
+    from .spread import dictionary_of
 
-    found = entries_of(constructor.view, keyword)
+    wraps = {wrap.node for group in constructor.migration.groups.all for wrap in group.wraps if "FSDP1" in group.kinds}
+    found = dictionary_of(constructor.view, keyword, wraps.__contains__)
     if found is None:
         constructor.spread.append(keyword)
         return
-    entries, statements = found
-    for name, node in entries.items():
+    for name, node in found.entries.items():
         constructor.arguments[name] = Argument(name, constructor.view, node)
         constructor.from_dictionaries.append(name)
-    constructor.patches.extend(constructor.view.delete(s, "its entries go into the calls") for s in statements)
+    constructor.dictionaries.append((keyword, found))
 
 
 def _is_empty(program: Program, view: FileView, node: ast.expr) -> bool:
@@ -221,12 +245,9 @@ def check_call(site: Site, migration: Migration) -> Outcome:
     assert site.call is not None
     constructor = constructor_of(migration, site.view, site.call, site.group)
     plan = constructor.plan
-    positional = [outcome for name, outcome in constructor.outcomes.items() if constructor.positional(name)]
-    worst = max(positional, key=lambda outcome: outcome.level.rank, default=None)
-    if worst is not None and worst.level is Level.MANUAL:
-        return worst
-    if constructor.spread:
-        return Outcome(Level.SAFE, "its arguments come from a dictionary")
+    outcome = constructor.together([name for name in constructor.outcomes if constructor.positional(name)], _message(plan))
+    if outcome.level is Level.MANUAL or constructor.spread:
+        return outcome
     try:
         patches = [*place(plan), *constructor.patches]
     except CannotPlace as error:
@@ -236,10 +257,8 @@ def check_call(site: Site, migration: Migration) -> Outcome:
             "Give the wrap a statement of its own, model = FSDP(model, …), and run again.",
             holds=True,
         )
-    outcome = Outcome(Level.SAFE, _message(plan), patches=patches, needs=list(plan.needs))
-    if worst is not None and worst.level is Level.REVIEW:
-        outcome.level = Level.REVIEW
-        outcome.message += f"; {worst.message}"
+    outcome.patches.extend(patches)
+    outcome.needs.extend(plan.needs)
     return outcome
 
 

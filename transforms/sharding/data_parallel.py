@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ..comm_hooks import reduce_dtype
 from ..conditions import conditions_of
 from ..findings import Level
+from ..forward_methods import methods_of
 from ..groups import Group
 from ..migration import Migration
 from ..passes import called_name
@@ -91,6 +92,9 @@ def _translate(ddp: DataParallel) -> DataParallel:
     _replicate(ddp)
     _mesh_of_model(ddp)
     _prepare(ddp)
+    for method in methods_of(ddp.migration, ddp.group):
+        register = ddp.plan.name("torch.distributed.fsdp.register_fsdp_forward_method")
+        ddp.plan.after.append(code(register, "(", MODEL, f', "{method}")'))
     return ddp
 
 

@@ -115,7 +115,7 @@ def _ignore(constructor: Constructor, argument: Argument, parameters: Code) -> O
     if units is not None:
         skip = code("not ", local, ".issuperset(", UNIT, ".parameters())")
         condition = skip if units.condition is None else code(units.condition, " and ", skip)
-        constructor.plan.units = Units(condition, units.modules, units.skip_root, units.extra)
+        constructor.plan.units = Units(condition, units.modules, units.skip_root)
     return Outcome(
         Level.REVIEW,
         f"{argument.name} becomes ignored_params; plain parameters beside sharded ones make clip_grad_norm_ over all of "
@@ -126,8 +126,6 @@ def _ignore(constructor: Constructor, argument: Argument, parameters: Code) -> O
 def prepare(constructor: Constructor) -> None:
     """What has to happen to the model before it is sharded, in FSDP1's order: materialise, move, broadcast."""
     plan, arguments = constructor.plan, constructor.arguments
-    if plan.model is None:
-        return
     found: list[Code] = []
     device = arguments.get("device_id")
     if device is not None and constructor.sets_device:
@@ -151,9 +149,9 @@ def prepare(constructor: Constructor) -> None:
 def needs_moving(constructor: Constructor) -> bool:
     """Whether the model may still be on the CPU where it is wrapped."""
     device, model = constructor.arguments.get("device_id"), constructor.plan.model
-    if device is None or device.is_none or model is None:
+    if device is None or device.is_none:
         return False
-    return not is_on_device(constructor.view, constructor.call, model)
+    return model is None or not is_on_device(constructor.view, constructor.call, model)
 
 
 def _materialise(constructor: Constructor, argument: Argument) -> list[Code]:

@@ -59,9 +59,13 @@ def _assignment(plan: ShardingPlan, statement: ast.Assign | ast.AnnAssign) -> li
         first = code(_span(view, statement, plan.call), view.keep(model))
         return _replace(plan, statement, [first, *plan.statements()], name)
     statements = plan.statements()
-    if path != name and not _is_element_of(view, target, model):
+    loop = _loop_over(view, target, model)
+    if path != name and loop is None:
         statements.append(code(_span(view, statement, plan.call), path))
-    return _replace(plan, statement, statements, path)
+    patches = _replace(plan, statement, statements, path)
+    if loop is not None:
+        patches.extend(_without_index(view, loop, target))
+    return patches
 
 
 def _conditional(plan: ShardingPlan, statement: ast.Assign | ast.AnnAssign, value: ast.IfExp) -> list[Patch]:
@@ -244,10 +248,10 @@ def path_text(view: FileView, node: ast.expr) -> str | None:
     return None
 
 
-def _is_element_of(view: FileView, target: ast.expr, model: ast.expr) -> bool:
-    """``layers[i]`` and ``layer`` in ``for i, layer in enumerate(layers)``: the assignment has nothing to do."""
+def _loop_over(view: FileView, target: ast.expr, model: ast.expr) -> ast.For | None:
+    """The loop ``for i, layer in enumerate(layers)`` around ``layers[i] = FSDP(layer)``: nothing is to be assigned."""
     if not isinstance(target, ast.Subscript) or not isinstance(model, ast.Name):
-        return False
+        return None
     container = view.text(target.value)
     for ancestor in view.ancestors(target):
         if isinstance(ancestor, ast.For) and isinstance(ancestor.target, ast.Tuple):
@@ -255,8 +259,21 @@ def _is_element_of(view: FileView, target: ast.expr, model: ast.expr) -> bool:
             over = view.text(ancestor.iter)
             known = (f"enumerate({container})", f"{container}.items()", f"{container}.named_children()")
             if names == [view.text(target.slice), model.id] and over in known:
-                return True
-    return False
+                return ancestor
+    return None
+
+
+def _without_index(view: FileView, loop: ast.For, target: ast.expr) -> list[Patch]:
+    """``for layer in layers``, where nothing else asks for the index."""
+    assert isinstance(loop.target, ast.Tuple) and isinstance(target, ast.Subscript)
+    index, element = loop.target.elts
+    used = [n for n in ast.walk(loop) if isinstance(n, ast.Name) and n.id == view.text(index)]
+    if len(used) > 2 or not isinstance(loop.iter, ast.Call) or not isinstance(loop.iter.func, ast.Name):
+        return []
+    return [
+        view.replace(loop.target, (view.keep(element),), _WHY),
+        view.replace(loop.iter, (view.keep(loop.iter.args[0]),), _WHY),
+    ]
 
 
 def _single_target(statement: ast.Assign | ast.AnnAssign) -> ast.expr | None:

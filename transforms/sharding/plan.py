@@ -52,8 +52,6 @@ class Units:
     condition: Code | None
     modules: Code = ("reversed(list(", MODEL, ".modules()))")
     skip_root: bool = True
-    extra: Code = ()
-    """More arguments of the units' calls, ``**kwargs`` for instance."""
 
 
 @dataclass
@@ -78,6 +76,10 @@ class ShardingPlan:
     moved_up: list[ast.stmt] = field(default_factory=list)
     """Later statements of the same block that go before the sharding (activation checkpointing)."""
     function: str = FULLY_SHARD
+    extra: Code = ()
+    """A last argument of every call, ``**kwargs``."""
+    named: set[str] = field(default_factory=set)
+    """Arguments that get a local name of their own even where one call alone takes them."""
     sharding_call: Code | None = None
     """In place of a loop over units: a call that shards them, open for the arguments of ``fully_shard``."""
     sharding_condition: Code | None = None
@@ -101,23 +103,23 @@ class ShardingPlan:
         root = {**self.arguments, **self.root_arguments}
         found.extend(self._hoist(unit, root))
         if self.units is not None:
-            body = self._call(shard, UNIT, unit, 8, self.units.extra)
+            body = self._call(shard, UNIT, unit, 8)
             head = code("for ", UNIT, " in ", self.units.modules, ":\n    ")
             condition = self._condition(self.units)
             if condition is not None:
                 head = code(head, "if ", condition, ":\n        ")
             else:
-                body = self._call(shard, UNIT, unit, 4, self.units.extra)
+                body = self._call(shard, UNIT, unit, 4)
             found.append(code(head, body))
         if self.sharding_call is not None:
             found.append(self._unit_call(self.sharding_call, unit))
-        found.append(self._call(shard, MODEL, root, 0, ()))
+        found.append(self._call(shard, MODEL, root, 0))
         found.extend(self.after)
         return [fill(statement, {UNIT: loop}) for statement in found]
 
     def _unit_call(self, call: Code, arguments: dict[str, Code]) -> Code:
-        listed = (code(", ", f"{keyword}=", arguments[keyword]) for keyword in _KEYWORDS if keyword in arguments)
-        complete = code(call, *listed, ")")
+        listed = [code(", ", f"{keyword}=", arguments[keyword]) for keyword in _KEYWORDS if keyword in arguments]
+        complete = code(call, *listed, ", " if self.extra else "", self.extra, ")")
         if self.sharding_condition is None:
             return complete
         return code("if ", self.sharding_condition, ":\n    ", complete)
@@ -136,7 +138,7 @@ class ShardingPlan:
             if value is None or is_simple(self.view, value):
                 continue
             shared = root.get(keyword) == value
-            if not self.has_units and (not shared or "\n" not in plain_text(self.view, value)):
+            if not self.has_units and not (shared and (keyword in self.named or is_choice(self.view, value))):
                 continue
             wanted = keyword if shared or keyword not in root else f"unit_{keyword}"
             local = self.view.free_name(self.call, wanted)
@@ -146,12 +148,12 @@ class ShardingPlan:
                 root[keyword] = (local,)
         return found
 
-    def _call(self, shard: str, target: Name, arguments: dict[str, Code], depth: int, extra: Code) -> Code:
+    def _call(self, shard: str, target: Name, arguments: dict[str, Code], depth: int) -> Code:
         """One ``fully_shard`` call on as few lines as it fits on; ``depth`` is its indentation."""
         listed: list[Code] = [(target,)]
         listed.extend(code(f"{keyword}=", arguments[keyword]) for keyword in _KEYWORDS if keyword in arguments)
-        if extra:
-            listed.append(extra)
+        if self.extra:
+            listed.append(self.extra)
         line = code(shard, "(", *_between(", ", listed), ")")
         if depth + len(self.view.indent(self.call)) + length(self.view, line) <= _WIDTH:
             return line
@@ -203,6 +205,16 @@ def is_simple(view: FileView, value: Code) -> bool:
     while isinstance(node, ast.Attribute):
         node = node.value
     return isinstance(node, (ast.Name, ast.Constant))
+
+
+def is_choice(view: FileView, value: Code) -> bool:
+    """Whether a value is chosen between others, ``a or b``, or spreads over lines."""
+    text = plain_text(view, value).strip()
+    try:
+        node = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return False
+    return "\n" in text or isinstance(node, (ast.IfExp, ast.BoolOp))
 
 
 def _text(view: FileView, part: Part | Name) -> str:

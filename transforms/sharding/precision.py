@@ -178,7 +178,7 @@ def _buffers(constructor: Constructor, argument: Argument, sources: list[Precisi
         constructor.plan.before.append(
             code(
                 "for buffer in ", MODEL, ".buffers():\n    if buffer.is_floating_point():\n        ",
-                "buffer.data = buffer.data.to(", constructor.view.keep(dtypes[0]), ")",
+                "buffer.data = buffer.to(", constructor.view.keep(dtypes[0]), ")",
             )
         )  # fmt: skip
         return ["float buffers are cast once before sharding as FSDP1 did in the forward; checkpoints hold them in that type, too"]
@@ -240,6 +240,7 @@ def cpu_offload(constructor: Constructor, argument: Argument) -> Outcome:
     if argument.is_none or _is_off(argument.node, argument.view):
         return Outcome(Level.SAFE, "no offloading, no policy")
     constructor.plan.arguments["offload_policy"] = _or_default(constructor, argument, CPU_OFFLOAD)
+    constructor.plan.named.add("offload_policy")
     level = Level.SAFE
     note = "parameters, gradients and optimizer state live on the CPU"
     if any(isinstance(v, Unknown) for v in argument.values) or not argument.values:
@@ -286,9 +287,9 @@ def check_precision(site: Site, migration: Migration) -> Outcome:
 
 
 def _stays(source: Precision, keyword: ast.keyword) -> bool:
-    """A cast that is computed stays; an uncast root becomes a policy that casts nothing."""
+    """A cast that is asked for stays; an uncast root becomes a policy that casts nothing."""
     if keyword.arg == "cast_forward_inputs":
-        return source.flag("cast_forward_inputs", False) is None
+        return source.flag("cast_forward_inputs", False) is not False
     if keyword.arg == "cast_root_forward_inputs":
         return source.flag(keyword.arg, True) is False and "cast_forward_inputs" not in source.fields
     return False

@@ -3,62 +3,91 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from ..findings import Level
 from ..migration import Migration
+from ..patches import Part, Patch
 from ..rule import Outcome
 from ..sites import Site
 from ..view import FileView
-from .constructor import check_keyword, constructor_of
+from .constructor import Constructor, check_keyword, constructor_of
+from .plan import Code, Name, code
+
+_WHY = "the arguments of fully_shard in place of those of FSDP1"
+_BECOMES = {
+    "process_group": ("mesh",),
+    "device_mesh": ("mesh",),
+    "sharding_strategy": ("reshard_after_forward", "mesh"),
+    "mixed_precision": ("mp_policy",),
+    "cpu_offload": ("offload_policy",),
+}
 
 
-def entries_of(view: FileView, keyword: ast.keyword) -> tuple[dict[str, ast.expr], list[ast.stmt]] | None:
-    """Names and values of a spread dictionary, and the statements that made it; None where it cannot be read.
+@dataclass
+class Dictionary:
+    """A dictionary of arguments: where it is made, what it holds, and how many wraps take it."""
+
+    display: ast.expr
+    entries: dict[str, ast.expr]
+    statements: list[ast.stmt] = field(default_factory=list)
+    """The assignment and the additions; empty where the dictionary stands in the call itself."""
+    wraps: int = 1
+
+
+def dictionary_of(view: FileView, keyword: ast.keyword, is_wrap: Callable[[ast.AST], bool]) -> Dictionary | None:
+    """The dictionary behind a ``**``; None where it cannot be read.
 
     Read are ``**{…}``, ``**dict(…)``, and a local name that is bound once, filled in the same block, and used
-    for nothing but this call.
+    for nothing but wraps.
     """
-    direct = _display(view, keyword.value)
+    direct = _entries(view, keyword.value)
     if direct is not None:
-        return direct, []
-    if not isinstance(keyword.value, ast.Name):
-        return None
-    return _local_dictionary(view, keyword.value)
+        return Dictionary(keyword.value, direct)
+    return _local(view, keyword.value, is_wrap) if isinstance(keyword.value, ast.Name) else None
 
 
-def _display(view: FileView, node: ast.expr) -> dict[str, ast.expr] | None:
+def _entries(view: FileView, node: ast.expr) -> dict[str, ast.expr] | None:
     if isinstance(node, ast.Dict):
-        if all(isinstance(key, ast.Constant) and isinstance(key.value, str) for key in node.keys):
-            return {k.value: v for k, v in zip(node.keys, node.values, strict=True) if isinstance(k, ast.Constant)}  # pyright: ignore[reportReturnType]
+        keys = [k.value if isinstance(k, ast.Constant) else None for k in node.keys]
+        if all(isinstance(key, str) for key in keys):
+            return {str(key): value for key, value in zip(keys, node.values, strict=True)}
     elif isinstance(node, ast.Call) and view.external(node.func) == "builtins.dict" and not node.args:
         if all(k.arg is not None for k in node.keywords):
             return {k.arg: k.value for k in node.keywords if k.arg is not None}
     return None
 
 
-def _local_dictionary(view: FileView, use: ast.Name) -> tuple[dict[str, ast.expr], list[ast.stmt]] | None:
+def _local(view: FileView, use: ast.Name, is_wrap: Callable[[ast.AST], bool]) -> Dictionary | None:
     scope = view.function(use) or view.tree
-    mentions = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == use.id and n is not use]
-    entries: dict[str, ast.expr] | None = None
-    statements: list[ast.stmt] = []
+    found: Dictionary | None = None
     block: list[ast.stmt] = []
-    for mention in sorted(mentions, key=lambda n: n.lineno):
-        statement = view.statement(mention)
-        if view.function(mention) is not view.function(use) or not view.stands_alone(statement):
+    names = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == use.id]
+    for name in sorted(names, key=lambda n: (n.lineno, n.col_offset)):
+        statement = view.statement(name)
+        if view.function(name) is not view.function(use):
             return None
-        if isinstance(statement, ast.Assign) and statement.targets == [mention] and entries is None:
-            entries = _display(view, statement.value)
+        if found is None:
+            entries = _entries(view, statement.value) if isinstance(statement, ast.Assign) else None
+            if entries is None or not isinstance(statement, ast.Assign) or statement.targets != [name]:
+                return None
+            found = Dictionary(statement.value, entries, [statement], 0)
             block, _ = view.block_of(statement)
-        elif entries is not None and statement in block and (item := _item(statement, mention)) is not None:
-            entries[item[0]] = item[1]
+        elif _is_spread(view, name, is_wrap):
+            found.wraps += 1
+        elif statement in block and not found.wraps and (item := _item(statement, name)) is not None:
+            found.entries[item[0]] = item[1]
+            found.statements.append(statement)
         else:
             return None
-        if entries is None:
-            return None
-        statements.append(statement)
-    if entries is None or not any(view.statement(use) in ast.walk(s) for s in block):
-        return None
-    return entries, statements
+    whole = found is not None and all(view.stands_alone(statement) for statement in found.statements)
+    return found if whole and any(a in block for a in [view.statement(use), *view.ancestors(use)]) else None
+
+
+def _is_spread(view: FileView, name: ast.Name, is_wrap: Callable[[ast.AST], bool]) -> bool:
+    parent = view.parents[name]
+    return isinstance(parent, ast.keyword) and parent.arg is None and is_wrap(view.parents[parent])
 
 
 def _item(statement: ast.stmt, mention: ast.Name) -> tuple[str, ast.expr] | None:
@@ -69,6 +98,41 @@ def _item(statement: ast.stmt, mention: ast.Name) -> tuple[str, ast.expr] | None
     if isinstance(target, ast.Subscript) and target.value is mention and isinstance(target.slice, ast.Constant):
         return (target.slice.value, statement.value) if isinstance(target.slice.value, str) else None
     return None
+
+
+def settle(constructor: Constructor, keyword: ast.keyword, dictionary: Dictionary) -> None:
+    """Decides where the arguments of a dictionary go: into the calls, or, for several wraps, back into it."""
+    view, plan = constructor.view, constructor.plan
+    if dictionary.wraps < 2 or not _fits(constructor, dictionary):
+        constructor.patches.extend(view.delete(s, "its entries go into the calls") for s in dictionary.statements)
+        return
+    keys = [key for name in dictionary.entries for key in _BECOMES.get(name, ()) if key in plan.arguments]
+    entries = [(key, plan.arguments.pop(key)) for key in dict.fromkeys(keys)]
+    plan.extra = code("**", view.keep(keyword.value))
+    constructor.patches.append(_rewritten(view, dictionary, entries))
+
+
+def _fits(constructor: Constructor, dictionary: Dictionary) -> bool:
+    """Whether each entry becomes at most an entry, with no statement of its own."""
+    plan = constructor.plan
+    prepared = plan.before or plan.unit_arguments or plan.root_arguments or len(dictionary.statements) > 1
+    special = {"auto_wrap_policy", "param_init_fn", "ignored_modules", "ignored_states", "ignored_parameters"}
+    return not prepared and not special & dictionary.entries.keys()
+
+
+def _rewritten(view: FileView, dictionary: Dictionary, entries: list[tuple[str, Code]]) -> Patch:
+    display = dictionary.display
+    opening, mark, closing = ("{", '"', "}") if isinstance(display, ast.Dict) else ("dict(", "", ")")
+    joint = ": " if isinstance(display, ast.Dict) else "="
+    lines = "\n" in view.text(display)
+    indent = view.indent(display)
+    before, between = (f"\n{indent}    ", f",\n{indent}    ") if lines else ("", ", ")
+    parts: list[Part] = [opening]
+    for number, (key, value) in enumerate(entries):
+        parts.append(f"{between if number else before}{mark}{key}{mark}{joint}")
+        parts.extend(part for part in value if not isinstance(part, Name))
+    parts.append((f",\n{indent}" if lines and entries else "") + closing)
+    return view.replace(display, parts, _WHY)
 
 
 def check_spread(site: Site, migration: Migration) -> Outcome:
@@ -85,9 +149,4 @@ def check_spread(site: Site, migration: Migration) -> Outcome:
             "Give the arguments by name: sharding_strategy, mixed_precision and auto_wrap_policy decide how the model trains.",
             holds=True,
         )
-    worst = [constructor.outcomes[name] for name in constructor.from_dictionaries]
-    manual = next((outcome for outcome in worst if outcome.level is Level.MANUAL), None)
-    if manual is not None:
-        return manual
-    notes = [outcome.message for outcome in worst if outcome.level is Level.REVIEW]
-    return Outcome(Level.REVIEW, "; ".join([f"the arguments in **{text} go into the fully_shard calls", *notes]))
+    return constructor.together(constructor.from_dictionaries, f"the arguments in **{text} become those of fully_shard")

@@ -14,10 +14,11 @@ from ..values import Constant, External, Opaque, Unknown, Value
 from ..view import FileView
 from .constructor import Argument, Constructor, translates
 from .outside import for_others, uses_fsdp1
-from .plan import Code, code, deeper
+from .plan import Code, code, deeper, length
 
 STRATEGY = "torch.distributed.fsdp.ShardingStrategy"
 MEMBERS = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
+_WIDTH = 100
 _HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 _RESHARDS = {"FULL_SHARD": True, "SHARD_GRAD_OP": False, "HYBRID_SHARD": True, "_HYBRID_SHARD_ZERO2": False, "NO_SHARD": False}
 _DIMENSIONS = '("replicate", "shard")'
@@ -88,6 +89,7 @@ def _no_shard(constructor: Constructor) -> Outcome:
         plan.function = "torch.distributed._composable.replicate_with_fsdp.replicate"
         return Outcome(Level.REVIEW, "NO_SHARD becomes replicate, which keeps all parameters on every rank")
     plan.arguments["mesh"] = _replicated_mesh(constructor)
+    plan.named.add("mesh")
     return Outcome(
         Level.REVIEW,
         "NO_SHARD becomes a mesh that replicates over all ranks and shards over one: every rank keeps all "
@@ -188,7 +190,10 @@ def _node_mesh(constructor: Constructor) -> Code:
 def _replicated_mesh(constructor: Constructor) -> Code:
     init = constructor.plan.name("torch.distributed.device_mesh.init_device_mesh")
     size = constructor.plan.name("torch.distributed.get_world_size")
-    return code(f"{init}(", device_type(constructor), f", ({size}(), 1), mesh_dim_names={_DIMENSIONS})")
+    arguments = code(device_type(constructor), f", ({size}(), 1), mesh_dim_names={_DIMENSIONS}")
+    line = code(f"{init}(", arguments, ")")
+    room = _WIDTH - len(constructor.view.indent(constructor.call)) - len("mesh = ")
+    return line if length(constructor.view, line) <= room else code(f"{init}(\n    ", arguments, "\n)")
 
 
 # --- process_group and device_mesh --------------------------------------------------------------------------
