@@ -1,0 +1,95 @@
+"""Methods like ``model.module.encode(x)``: they run without the hooks that gather parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..findings import Level
+from ..forward_methods import method_calls
+from ..migration import Migration
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+
+SYMBOL = "torch.distributed.fsdp.register_fsdp_forward_method"
+
+
+def find(migration: Migration) -> Iterator[Site]:
+    for found in method_calls(migration):
+        yield Site(found.view, found.call.func, SYMBOL, "hazard", found.group, (), found.call)
+
+
+def check(site: Site, migration: Migration) -> Outcome:
+    name = getattr(site.node, "attr", "")
+    return Outcome(
+        Level.REVIEW,
+        f"{name} computes with parameters: where the model is sharded it is registered, so that it gathers them",
+        "All ranks have to call it, as they have to call the model.",
+    )
+
+
+_BEFORE = """\
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def encode(self, x):
+        return self.layer(x)
+
+    def forward(self, x):
+        return self.encode(x).sum()
+
+
+torch.cuda.set_device(local_rank)
+model = Net().to(device)
+model = DDP(model)
+codes = model.module.encode(x)
+"""
+_AFTER = """\
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def encode(self, x):
+        return self.layer(x)
+
+    def forward(self, x):
+        return self.encode(x).sum()
+
+
+torch.cuda.set_device(local_rank)
+model = Net().to(device)
+for tensor in [*model.parameters(), *model.buffers()]:
+    dist.broadcast(tensor.detach(), src=0)
+fully_shard(model)
+register_fsdp_forward_method(model, "encode")
+codes = model.encode(x)
+"""
+
+RULE = Rule(
+    id="FS308",
+    title="Methods besides forward that compute are registered",
+    why=(
+        "FSDP2 gathers parameters in hooks around the model's call. A method called by its name meets sharded "
+        "parameters and raises (mixed Tensor and DTensor); registered, it is treated like forward."
+    ),
+    symbols=(SYMBOL,),
+    roles=("hazard",),
+    check=check,
+    find=find,
+    sources=("torch/distributed/fsdp/_fully_shard/_fully_shard.py: register_fsdp_forward_method",),
+    examples=(Example(_BEFORE, _AFTER, Level.REVIEW),),
+)
