@@ -150,23 +150,25 @@ def compare_tensors(
     name: str, old: torch.Tensor | Shards, new: torch.Tensor | Shards, tolerance: float
 ) -> Iterator[Difference]:
     """One tensor of both files. Shards that cover the whole tensor are joined and compared like one."""
+    whole_old = old.join() if isinstance(old, Shards) else old
+    whole_new = new.join() if isinstance(new, Shards) else new
+    if whole_old is None:
+        yield Difference("old shards", "not compared", f"the old file holds only shards of {name}", name)
+        return
     if isinstance(new, Shards):
-        held = sum(part.numel() for _, part in new.parts)
-        whole = new.join()
         text = f"{name} is a {new.kind} of shape {list(new.shape)}"
-        if whole is None:
+        if whole_new is None:
+            held = sum(part.numel() for _, part in new.parts)
             text += f", and the file holds {held} of its {math.prod(new.shape)} elements"
             yield Difference("incomplete shards", "fail", text, name)
             return
         if not isinstance(old, Shards):
             yield Difference("sharded tensors", "fail", f"{text} instead of a plain tensor", name)
-        new = whole
-    if isinstance(old, Shards):
-        whole = old.join()
-        if whole is None:
-            yield Difference("old shards", "not compared", f"the old file holds only shards of {name}", name)
-            return
-        old = whole
+    assert whole_new is not None
+    yield from _compare_whole(name, whole_old, whole_new, tolerance)
+
+
+def _compare_whole(name: str, old: torch.Tensor, new: torch.Tensor, tolerance: float) -> Iterator[Difference]:
     if old.shape != new.shape:
         yield _shapes(name, old, new)
         return

@@ -9,30 +9,25 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
+pytest.importorskip("safetensors")
 
 from to_fsdp2.equivalence import checkpoints  # noqa: E402
 from to_fsdp2.equivalence.checkpoint_store import restore  # noqa: E402
 from to_fsdp2.equivalence.record import read_record  # noqa: E402
 
 SCRIPT = Path(__file__).parent / "scripts" / "save_checkpoints.py"
+INJECT = Path(__file__).parents[2] / "equivalence" / "inject"
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """The directory of files that one real two-rank run wrote."""
+    """The directory of files that one real, recorded two-rank run wrote; its record is `record` in it."""
     out = tmp_path_factory.mktemp("saved")
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        str(SCRIPT),
-        str(out),
-    ]
-    done = subprocess.run(
-        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=150
-    )
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [*launcher, str(SCRIPT), str(out)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(INJECT)}
+    environment["TO_FSDP2_RECORD"] = str(out / "record")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr[-4000:]
     return out
 
@@ -308,9 +303,35 @@ def test_joined_takes_the_worst_and_keeps_all_reasons(compare):
     assert one.tensor == "embedding.weight"
 
 
+def test_safetensors_hold_the_same_model(saved):
+    results = checkpoints.compare_paths(saved / "fsdp2_full.pt", saved / "fsdp2.safetensors")
+    failed = [result.reason.split(": ", 1)[1] for result in results if result.outcome == "fail"]
+    assert any("saved as safetensors instead of torch.save" in reason for reason in failed)
+    assert any("section 'model' is now '(top)'" in reason for reason in failed)
+    assert not any("differs" in reason or "shape" in reason for reason in failed)
+
+
 def test_paths_can_be_compared_directly(saved):
     results = checkpoints.compare_paths(saved / "fsdp1_full.pt", saved / "fsdp2_dcp")
     assert {result.outcome for result in results} == {"expected", "pass"}
+
+
+def test_a_real_record_leads_to_every_file_and_names_every_parameter(saved, tmp_path):
+    run = checkpoints.preserve(read_record(saved / "record"), tmp_path / "kept")
+    written = {path.name for path in saved.iterdir()} - {"record", "order.json"}
+    assert {Path(file.name).name for file in run.files} == written
+    assert all(file.copy is not None for file in run.files)
+    order = json.loads((saved / "order.json").read_text())
+    assert run.orders[0] == order
+    assert ["embedding.weight", "head.weight"] in [sorted(group) for group in run.aliases]
+    results = checkpoints.compare(tmp_path / "kept", tmp_path / "kept")
+    # One of the files is a shard, which cannot be compared even with itself.
+    assert {result.outcome for result in results} == {"pass", "not compared"}
+    assert [
+        r.reason for r in results if r.outcome == "not compared" and "fsdp2_rank0_dtensors.pt" not in r.reason
+    ] == []
+    passed = sum(result.outcome == "pass" for result in results)
+    assert passed == len(written) - sum(name.endswith("_rank1.pt") for name in written) - 1
 
 
 def test_restore_puts_files_and_their_companions_to_the_same_places(tmp_path):
