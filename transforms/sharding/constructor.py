@@ -19,7 +19,7 @@ from ..view import FileView
 from .checkpointing import statements_behind
 from .leftovers import without_leftovers
 from .placement import CannotPlace, place
-from .plan import Code, ShardingPlan
+from .plan import Code, ShardingPlan, code
 
 if TYPE_CHECKING:
     from .spread import Dictionary
@@ -82,6 +82,8 @@ class Constructor:
     arguments: dict[str, Argument] = field(default_factory=dict)
     spread: list[ast.keyword] = field(default_factory=list)
     """``**kwargs`` that cannot be read."""
+    unused: list[ast.keyword] = field(default_factory=list)
+    """``**kwargs`` in which nothing in the repository passes anything."""
     dictionaries: list[tuple[ast.keyword, Dictionary]] = field(default_factory=list)
     from_dictionaries: list[str] = field(default_factory=list)
     """Arguments that stand in a dictionary written out nearby."""
@@ -149,6 +151,9 @@ def _translate(constructor: Constructor) -> Constructor:
         translator = _TRANSLATORS.get(name)
         constructor.outcomes[name] = translator(constructor, argument) if translator else _unknown(argument)
     initialization.prepare(constructor)
+    for keyword in constructor.unused:
+        text = constructor.view.keep(keyword.value)
+        constructor.plan.before.insert(0, code("assert not ", text, ", ", text))
     for keyword, dictionary in constructor.dictionaries:
         spread.settle(constructor, keyword, dictionary)
     for name in ("limit_all_gathers", "use_orig_params", "backward_prefetch", "forward_prefetch", "device_id"):
@@ -184,7 +189,9 @@ def _read_arguments(constructor: Constructor) -> None:
     for keyword in call.keywords:
         if keyword.arg is not None:
             constructor.arguments[keyword.arg] = Argument(keyword.arg, view, keyword.value)
-        elif not _is_empty(constructor.program, view, keyword.value):
+        elif _is_empty(constructor.program, view, keyword.value):
+            constructor.unused.append(keyword)
+        else:
             _read_dictionary(constructor, keyword)
 
 

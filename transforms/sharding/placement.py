@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..patches import Old, Part, Patch
 from ..scopes import dotted_path
+from ..symbols import FSDP1
 from ..view import FileView
 from .plan import MODEL, Code, ShardingPlan, code, deeper, fill, written
 
@@ -31,6 +32,8 @@ def place(plan: ShardingPlan) -> list[Patch]:
     view, call = plan.view, plan.call
     if plan.model is None:
         raise CannotPlace("the call does not say which model it wraps")
+    if isinstance(plan.model, ast.Call) and view.external(plan.model.func) == FSDP1:
+        raise CannotPlace("it wraps a model that the same statement has wrapped already, and a module is sharded once")
     statement = view.statement(call)
     value = getattr(statement, "value", None)
     if isinstance(statement, (ast.Assign, ast.AnnAssign)) and _single_target(statement) is not None:
@@ -38,8 +41,11 @@ def place(plan: ShardingPlan) -> list[Patch]:
             return _assignment(plan, statement)
         if isinstance(value, ast.IfExp) and value.body is call and view.stands_alone(statement):
             return _conditional(plan, statement, value)
-    if isinstance(statement, ast.Return) and value is call:
-        return _return(plan, statement)
+    if isinstance(statement, ast.Return):
+        if value is call:
+            return _return(plan, statement)
+        if isinstance(value, ast.IfExp) and value.body is call and view.stands_alone(statement):
+            return _conditional_return(plan, statement, value)
     if isinstance(statement, ast.Expr) and value is call:
         return _statement(plan, statement)
     if _runs_once_and_first(view, call, statement):
@@ -96,6 +102,24 @@ def _return(plan: ShardingPlan, statement: ast.Return) -> list[Patch]:
     statements = [*plan.statements(), (f"return {name}",)]
     if path is None:
         statements.insert(0, code(f"{name} = ", view.keep(model)))
+    return _replace(plan, statement, statements, name)
+
+
+def _conditional_return(plan: ShardingPlan, statement: ast.Return, value: ast.IfExp) -> list[Patch]:
+    """``return FSDP(model) if sharded else model``."""
+    view, model = plan.view, plan.model
+    assert model is not None
+    path = path_text(view, model)
+    name = path or view.free_name(plan.call, "model")
+    inner = list(plan.statements())
+    if path is None:
+        inner.insert(0, code(f"{name} = ", view.keep(model)))
+    branch = code("if ", view.keep(value.test), ":")
+    if view.text(value.orelse) == path:
+        statements = [code(branch, *_indented(inner)), (f"return {name}",)]
+    else:
+        other = code("return ", view.keep(value.orelse))
+        statements = [code(branch, *_indented([*inner, (f"return {name}",)])), other]
     return _replace(plan, statement, statements, name)
 
 

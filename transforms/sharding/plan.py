@@ -174,7 +174,7 @@ def written(statements: Sequence[Code], model: str, indent: str) -> list[Part]:
     parts: list[Part] = []
     for number, statement in enumerate(statements):
         if number:
-            parts.append("\n" + indent)
+            parts.append("\n" + indent if statement else "\n")
         for part in fill(statement, {MODEL: model}):
             text = part.replace("\n", "\n" + indent) if isinstance(part, str) else part
             if isinstance(text, str) and parts and isinstance(parts[-1], str):

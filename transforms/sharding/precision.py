@@ -9,7 +9,7 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Outcome
 from ..sites import Site
-from ..values import ClassValue, Constant, External, FunctionValue, Instance, Opaque, Unknown
+from ..values import ClassValue, Constant, External, FunctionValue, Instance, Opaque, Unknown, Wrapped
 from ..view import FileView
 from .arguments import without_arguments
 from .constructor import Argument, Constructor, translates
@@ -103,9 +103,10 @@ def _inputs(constructor: Constructor, argument: Argument, sources: list[Precisio
     roots = [source.flag("cast_root_forward_inputs", True) for source in sources]
     if any(root is not True and cast is not True for root, cast in zip(roots, casts, strict=True)):
         return ["FSDP1 was told not to cast the inputs of the model; FSDP2 casts them unless cast_forward_inputs=False"]
-    if plan.units is None or all(cast is True for cast in casts) or not _side_inputs(constructor):
+    nested = constructor.group is not None and len(constructor.group.wraps) > 1
+    if not (plan.has_units or nested) or all(cast is True for cast in casts) or not _side_inputs(constructor):
         return []
-    inline = len(sources) == 1 and sources[0].view is constructor.view and casts[0] is False
+    inline = plan.has_units and len(sources) == 1 and sources[0].view is constructor.view and casts[0] is False
     if inline and constructor.view.function(sources[0].call) is constructor.view.function(constructor.call):
         policy = plan.name(_NEW[MIXED_PRECISION])
         fields = sources[0].fields
@@ -125,9 +126,6 @@ def _inputs(constructor: Constructor, argument: Argument, sources: list[Precisio
 def _side_inputs(constructor: Constructor) -> bool:
     """Whether a unit may be given more than its one activation."""
     flow, program = constructor.program.flow, constructor.program
-    units = constructor.plan.units
-    if units is None:
-        return False
     for name in _unit_classes(constructor):
         if not isinstance(name, ClassValue):
             return True
@@ -147,12 +145,14 @@ def _side_inputs(constructor: Constructor) -> bool:
 
 
 def _unit_classes(constructor: Constructor) -> list[object]:
-    """Classes that the policy names; empty where it picks modules in another way."""
+    """Classes of the units: those that the policy names, or that of the wrapped model; empty where nothing says."""
     from .policies import definitions
 
     argument = constructor.arguments.get("auto_wrap_policy")
-    if argument is None:
-        return []
+    if argument is None or argument.is_none:
+        model = constructor.plan.model
+        values = constructor.view.values(model) if model is not None else []
+        return [v.cls if isinstance(v, Instance) else v for v in values if not isinstance(v, Wrapped)]
     found, complete = definitions(constructor.program, argument.values, argument.view, argument.node)
     classes: list[object] = []
     for definition in found:

@@ -149,4 +149,6 @@ def check_spread(site: Site, migration: Migration) -> Outcome:
             "Give the arguments by name: sharding_strategy, mixed_precision and auto_wrap_policy decide how the model trains.",
             holds=True,
         )
+    if site.keyword in constructor.unused:
+        return Outcome(Level.REVIEW, f"nothing in this repository passes anything in **{text}; what others pass is refused now")
     return constructor.together(constructor.from_dictionaries, f"the arguments in **{text} become those of fully_shard")
