@@ -59,10 +59,20 @@ def only_where_sharded(
     """
     if not needs_guard(site, at):
         return list(statement)
-    module = migration.use(outcome, site.view, FSDP_MODULE, site.node)
     assert isinstance(site.node, ast.Attribute)
+    receiver = site.view.keep(site.node.value)
     inner = [part.replace("\n" + indent, "\n" + indent + "    ") if isinstance(part, str) else part for part in statement]
-    return ["if isinstance(", site.view.keep(site.node.value), f", {module}):\n{indent}    ", *inner]
+    if compiles(migration):
+        # isinstance does not see through torch.compile's module, attributes do
+        return ["if hasattr(", receiver, f', "set_requires_gradient_sync"):\n{indent}    ', *inner]
+    module = migration.use(outcome, site.view, FSDP_MODULE, site.node)
+    return ["if isinstance(", receiver, f", {module}):\n{indent}    ", *inner]
+
+
+def compiles(migration: Migration) -> bool:
+    """Whether the repository compiles a model anywhere, so that a wrapper of ``torch.compile`` may come by."""
+    calls = (call for file in migration.program.files for call in file.calls)
+    return migration.once("compiles", None, lambda: any(call.method == "compile" for call in calls))
 
 
 def is_known(site: Site, migration: Migration) -> bool:

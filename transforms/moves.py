@@ -26,17 +26,20 @@ class Meeting:
     wrap: int
 
 
-def meeting_of(migration: Migration, optimizer: tuple[FileView, ast.AST], wrap: Wrap) -> Meeting | None:
-    """The block in which both are reached, if there is exactly one such place."""
+def meetings_of(migration: Migration, optimizer: tuple[FileView, ast.AST], wrap: Wrap) -> list[Meeting] | None:
+    """Every block in which the optimizer is reached before the wrap; None where they meet in no block."""
     found: list[Meeting] = []
     for view, first, second in migration.order.meetings(optimizer, (wrap.view, wrap.node)):
-        one = _blocks(view, first)
         other = {id(block): index for block, index in _blocks(view, second)}
-        for block, index in one:
-            if id(block) in other:
-                found.append(Meeting(view, block, index, other[id(block)]))
-                break
-    return found[0] if len(found) == 1 and found[0].optimizer < found[0].wrap else None
+        common = next(((block, index) for block, index in _blocks(view, first) if id(block) in other), None)
+        if common is None:
+            return None
+        meeting = Meeting(view, common[0], common[1], other[id(common[0])])
+        if meeting.optimizer == meeting.wrap:
+            return None
+        if meeting.optimizer < meeting.wrap:
+            found.append(meeting)
+    return found
 
 
 def _blocks(view: FileView, node: ast.AST) -> list[tuple[list[ast.stmt], int]]:
@@ -49,6 +52,34 @@ def _blocks(view: FileView, node: ast.AST) -> list[tuple[list[ast.stmt], int]]:
         if isinstance(statement, ast.stmt):
             found.append(view.block_of(statement))
         statement = view.parents[statement]  # pyright: ignore[reportAssignmentType]
+    return found
+
+
+def parameters_taken(migration: Migration, view: FileView, call: ast.Call, group: Group) -> list[ast.Call]:
+    """Calls in the function of an optimizer that take the parameters it is given off the model."""
+    scope = view.function(call) or view.tree
+    names = {n.id for n in ast.walk(call) if isinstance(n, ast.Name)}
+    statements: list[ast.stmt] = []
+    grown = True
+    while grown:
+        grown = False
+        for node in ast.walk(scope):
+            if isinstance(node, (ast.Assign, ast.AugAssign, ast.For)) and node not in statements:
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                written = {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+                if written & names and view.function(node) is view.function(call):
+                    source = node.iter if isinstance(node, ast.For) else node.value
+                    names |= {n.id for n in ast.walk(source) if isinstance(n, ast.Name)}
+                    statements.append(node)
+                    grown = True
+    found: list[ast.Call] = []
+    for statement in statements:
+        source = statement.iter if isinstance(statement, ast.For) else statement.value  # pyright: ignore[reportAttributeAccessIssue]
+        for node in ast.walk(source):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                taken = node.func.attr in ("parameters", "named_parameters")
+                if taken and migration.groups.of(view.values(node.func.value)) is group:
+                    found.append(node)
     return found
 
 

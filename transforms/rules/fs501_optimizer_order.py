@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from ..findings import Level
 from ..groups import Group, Wrap
 from ..migration import Migration
-from ..moves import Meeting, Move, meeting_of, sound_move
+from ..moves import Meeting, Move, meetings_of, parameters_taken, sound_move
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..view import FileView
 
 SYMBOL = "torch.optim.Optimizer"
 _ADVICE = (
@@ -24,42 +25,49 @@ def find(migration: Migration) -> Iterator[Site]:
     for group in migration.groups.all:
         for optimizer in group.optimizers:
             view, call = migration.program.call_node(optimizer.site)
-            if _early_wraps(migration, group, (view, call)) or _unordered(migration, group, (view, call)):
+            if _early(migration, group, view, call) or _unordered(migration, group, (view, call)):
                 yield Site(view, call, SYMBOL, "hazard", group, (optimizer,), call)
 
 
-def _early_wraps(migration: Migration, group: Group, place: tuple[object, ast.AST]) -> list[Wrap]:
-    return [
-        wrap for wrap in group.wraps
-        if migration.order.relation(place, (wrap.view, wrap.node)) in ("before", "both")  # pyright: ignore[reportArgumentType]
-    ]  # fmt: skip
+def _early(migration: Migration, group: Group, view: FileView, call: ast.Call) -> list[tuple[ast.AST, Wrap]]:
+    """What of an optimizer runs before which wrap: its construction, or the collection of its parameters."""
+    found: list[tuple[ast.AST, Wrap]] = []
+    for node in (call, *parameters_taken(migration, view, call, group)):
+        for wrap in group.wraps:
+            if migration.order.relation((view, node), (wrap.view, wrap.node)) in ("before", "both"):
+                found.append((node, wrap))
+    return found
 
 
-def _unordered(migration: Migration, group: Group, place: tuple[object, ast.AST]) -> bool:
+def _unordered(migration: Migration, group: Group, place: tuple[FileView, ast.AST]) -> bool:
     return all(
-        not migration.order.meetings(place, (wrap.view, wrap.node)) for wrap in group.wraps  # pyright: ignore[reportArgumentType]
+        not migration.order.meetings(place, (wrap.view, wrap.node)) for wrap in group.wraps
     )  # fmt: skip
 
 
 def check(site: Site, migration: Migration) -> Outcome:
     group, view, call = site.group, site.view, site.call
     assert group is not None and call is not None
-    wraps = _early_wraps(migration, group, (view, call))
-    if not wraps:
+    early = _early(migration, group, view, call)
+    if not early:
         return Outcome(
             Level.REVIEW,
             "nothing here shows whether this optimizer is built before or after the model is sharded",
             _ADVICE,
         )
-    meetings = [meeting_of(migration, (view, call), wrap) for wrap in wraps]
-    known = [meeting for meeting in meetings if meeting is not None]
-    if len(known) != len(meetings) or len({id(meeting.block) for meeting in known}) != 1:
-        places = ", ".join(wrap.place for wrap in wraps)
-        return _manual(f"the optimizer is built here, before the model is wrapped at {places}")
-    move = _move(migration, known[0])
-    if isinstance(move, str):
-        return _manual(f"the optimizer is built before the wrap: {move}")
-    return Outcome(Level.SAFE, f"the optimizer was built before the wrap: {move.message}", patches=[move.patch()])
+    places = ", ".join(dict.fromkeys(wrap.place for _, wrap in early))
+    outcome = Outcome(Level.SAFE, "the optimizer was built before the wrap")
+    for node, wrap in early:
+        meetings = meetings_of(migration, (view, node), wrap)
+        if not meetings:
+            return _manual(f"the optimizer is built here, before the model is wrapped at {places}")
+        for meeting in meetings:
+            move = _move(migration, meeting)
+            if isinstance(move, str):
+                return _manual(f"the optimizer is built before the model is wrapped at {places}: {move}")
+            outcome.message = f"the optimizer was built before the wrap: {move.message}"
+            outcome.patches.append(move.patch())
+    return outcome
 
 
 def _manual(message: str) -> Outcome:
@@ -78,12 +86,12 @@ def _plan(migration: Migration, meeting: Meeting) -> Move | str:
     for group in migration.groups.all:
         for optimizer in group.optimizers:
             view, call = migration.program.call_node(optimizer.site)
-            for wrap in _early_wraps(migration, group, (view, call)):
-                other = meeting_of(migration, (view, call), wrap)
-                if other is not None and other.block is meeting.block:
-                    firsts.append(other.optimizer)
-                    wraps.add(other.wrap)
-                    groups.extend((group,) if group not in groups else ())
+            for node, wrap in _early(migration, group, view, call):
+                for other in meetings_of(migration, (view, node), wrap) or ():
+                    if other.block is meeting.block:
+                        firsts.append(other.optimizer)
+                        wraps.add(other.wrap)
+                        groups.extend((group,) if group not in groups else ())
     return sound_move(migration, meeting.view, meeting.block, min(firsts), sorted(wraps), groups)
 
 
