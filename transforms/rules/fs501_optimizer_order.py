@@ -65,7 +65,8 @@ def check(site: Site, migration: Migration) -> Outcome:
             move = _move(migration, meeting)
             if isinstance(move, str):
                 return _manual(f"the optimizer is built before the model is wrapped at {places}: {move}")
-            outcome.message = f"the optimizer was built before the wrap: {move.message}"
+            what = "the optimizer was built" if node is call else "the optimizer's parameters were collected"
+            outcome.message = f"{what} before the wrap: {move.message}"
             outcome.patches.append(move.patch())
     return outcome
 

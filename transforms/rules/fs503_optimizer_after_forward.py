@@ -1,0 +1,90 @@
+"""Optimizers built after a forward of the sharded model: it may still show whole parameters."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ..conditions import FSDP_MODULE
+from ..findings import Level
+from ..in_scope import model_at
+from ..migration import Migration
+from ..passes import BACKWARD, FORWARD, passes_in
+from ..patches import Patch
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+
+SYMBOL = "torch.optim.Optimizer.forward"
+
+
+def find(migration: Migration) -> Iterator[Site]:
+    """Optimizers with a forward between the wrap and their construction, in the function of both."""
+    for group in migration.groups.all:
+        for optimizer in group.optimizers:
+            view, call = migration.program.call_node(optimizer.site)
+            block, place = view.block_of(view.statement(call))
+            for wrap in group.wraps:
+                inside = [i for i, statement in enumerate(block[:place]) if wrap.view is view and _holds(statement, wrap.node)]
+                between = block[inside[0] + 1 : place] if inside else []
+                passes = passes_in(migration, view, between, group)
+                if FORWARD in passes and BACKWARD not in passes:
+                    yield Site(view, call, SYMBOL, "hazard", group, (optimizer,), call)
+                    break
+
+
+def _holds(statement: ast.stmt, node: ast.AST) -> bool:
+    return any(inner is node for inner in ast.walk(statement))
+
+
+def check(site: Site, migration: Migration) -> Outcome:
+    view, group, call = site.view, site.group, site.call
+    assert group is not None and call is not None
+    model = model_at(migration.groups, view, call, group)
+    statement = view.statement(call)
+    if model is None or not view.stands_alone(statement):
+        return Outcome(
+            Level.MANUAL,
+            "the optimizer is built after a forward, when the model may still show whole parameters",
+            "Reshard every FSDPModule of the model before.",
+            holds=True,
+        )
+    outcome = Outcome(
+        Level.REVIEW, "a forward ran before: the units are resharded, so that the optimizer gets the sharded parameters"
+    )
+    module = migration.use(outcome, view, FSDP_MODULE, call)
+    unit, indent = view.free_name(call, "module"), view.indent(statement)
+    text = (
+        f"for {unit} in {model}.modules():\n{indent}    if isinstance({unit}, {module}):\n{indent}        "
+        f"{unit}.reshard()\n{indent}"
+    )
+    start = view.source.span(statement)[0]
+    outcome.patches.append(Patch(view.path, start, start, (text,), "an optimizer takes the sharded parameters"))
+    return outcome
+
+
+_BODY = "sizes = model(example).shape\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+
+RULE = Rule(
+    id="FS503",
+    title="The optimizer is built on sharded, not on gathered parameters",
+    why=(
+        "After a forward without backward (a sanity pass, a count of operations) the root still shows whole parameters. "
+        "An optimizer built then holds those, and part of the model is never trained, without an error."
+    ),
+    symbols=(SYMBOL,),
+    roles=("hazard",),
+    check=check,
+    find=find,
+    sources=("https://github.com/pytorch/pytorch/issues/149205",),
+    examples=(
+        Example(
+            "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
+            "model = FSDP(build())\n" + _BODY,
+            "import torch\nfrom torch.distributed.fsdp import FSDPModule, fully_shard\n\n"
+            "model = build()\nfully_shard(model)\nsizes = model(example).shape\n"
+            "for module in model.modules():\n    if isinstance(module, FSDPModule):\n        module.reshard()\n"
+            "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n",
+            Level.REVIEW,
+        ),
+    ),
+)
