@@ -37,39 +37,25 @@ import importlib.util
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed._tools.mem_tracker import MemTracker
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
-from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from .report_charts import in_bytes
+from .simulation import Collectives, MadeUpValues, bytes_of, real_meshes, several_forwards
 from .verdict import Traffic
 
 Build = Callable[[], tuple[torch.nn.Module, torch.optim.Optimizer, Callable[[], Any]]]
-
-_OPERATIONS = {
-    "allgather": "all_gather",
-    "all_gather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "allreduce": "all_reduce",
-    "all_reduce": "all_reduce",
-    "broadcast": "broadcast",
-    "alltoall": "all_to_all",
-    "all_to_all": "all_to_all",
-}
 
 _CATEGORIES = {
     "Parameter": "parameters", "Gradient": "gradients", "Activation": "activations", "Buffer": "buffers",
@@ -107,14 +93,14 @@ def predict(build: Build, world_size: int) -> Prediction:
     began = time.monotonic()
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
     try:
-        with _real_meshes(), FakeTensorMode(allow_non_fake_inputs=True), _MadeUpValues():
+        with real_meshes(), FakeTensorMode(allow_non_fake_inputs=True), MadeUpValues():
             model, optimizer, step = build()
             layout = layout_of(model)
             # A first step brings the optimizer's state and the lazy set-up of sharding into being.
             step()
-            collectives = _Collectives()
+            collectives = Collectives()
             tracker = _tracker(layout, model, optimizer)
-            with tracker or nullcontext(), _several_forwards(tracker, model), collectives:
+            with tracker or nullcontext(), several_forwards(tracker, model), collectives:
                 step()
     finally:
         dist.destroy_process_group()
@@ -148,29 +134,6 @@ def _tracker(layout: str, model: torch.nn.Module, optimizer: torch.optim.Optimiz
     return tracker
 
 
-@contextmanager
-def _several_forwards(tracker: MemTracker | None, model: torch.nn.Module) -> Iterator[None]:
-    """Lets a step run the model more than once (gradient accumulation).
-
-    The tracker keeps statistics of each module and refuses to overwrite those of the root; only the peak of the
-    whole step is wanted here, so those of the root are dropped before each forward pass.
-    """
-
-    original = torch.nn.Module.__call__
-
-    def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if self is model and tracker is not None:
-            tracker.memory_tracking.pop(model, None)
-        return original(self, *args, **kwargs)
-
-    # Not a hook of the module: the tracker's own hooks come before those.
-    torch.nn.Module.__call__ = call
-    try:
-        yield
-    finally:
-        torch.nn.Module.__call__ = original
-
-
 def _at_peak(tracker: MemTracker) -> dict[str, int]:
     found: dict[str, int] = {}
     for snapshot in tracker.get_tracker_snapshot("peak").values():
@@ -188,7 +151,7 @@ def _gradient_bytes(model: torch.nn.Module) -> dict[str, int]:
     for parameter in model.parameters():
         if parameter.requires_grad:
             dtype = str(parameter.dtype).removeprefix("torch.")
-            sizes[dtype] = sizes.get(dtype, 0) + _bytes([parameter])
+            sizes[dtype] = sizes.get(dtype, 0) + bytes_of([parameter])
     return sizes
 
 
@@ -197,84 +160,6 @@ def _global_parameters(model: torch.nn.Module, layout: str) -> int:
         return sum(parameter.numel() for parameter in model.parameters())
     units = [getattr(module, "_handle", None) for module in FullyShardedDataParallel.fsdp_modules(model)]
     return sum(shape.numel() for unit in units if unit is not None for shape in unit.flat_param._shapes)
-
-
-class _MadeUpValues(TorchDispatchMode):
-    """Answers `.item()`, `float()` and `bool()` of a tensor without memory, so that a step's logging can run."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if _has_dtensor(types):
-            return NotImplemented
-        if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
-            if args[0].dtype == torch.bool:
-                return False
-            return 1.0 if args[0].dtype.is_floating_point else 1
-        return func(*args, **(kwargs or {}))
-
-
-class _Collectives(TorchDispatchMode):
-    """Counts the collectives that pass, by kind and dtype."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: dict[tuple[str, str], Traffic] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if _has_dtensor(types):
-            return NotImplemented
-        result = func(*args, **(kwargs or {}))
-        if func.namespace in ("c10d", "_c10d_functional"):
-            self._count(str(func), [*args, result])
-        return result
-
-    def _count(self, name: str, values: list[Any]) -> None:
-        operation = name.split(".")[1].strip("_")
-        kind = next((kind for start, kind in _OPERATIONS.items() if operation.startswith(start)), None)
-        groups = [[leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)] for value in values]
-        if kind is None or not any(groups):
-            return
-        # The whole is the output of an all-gather and the input of a reduce-scatter, as one tensor or as a list.
-        whole = max(groups, key=_bytes)
-        key = kind, str(whole[0].dtype).removeprefix("torch.")
-        entry = self.seen.setdefault(key, Traffic(*key, calls=0, bytes=0))
-        entry.calls += 1
-        entry.bytes += _bytes(whole)
-
-    def traffic(self) -> list[Traffic]:
-        return [self.seen[key] for key in sorted(self.seen)]
-
-
-def _bytes(tensors: Sequence[torch.Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def _has_dtensor(types: Sequence[type]) -> bool:
-    """A mode that declines such a call sees the calls that DTensor makes for it, collectives among them."""
-    return any(issubclass(cls, DTensor) for cls in types)
-
-
-@contextmanager
-def _real_meshes() -> Iterator[None]:
-    """Lets device meshes be made among fake tensors: a mesh computes with the ranks in it, which must be real.
-
-    `init_device_mesh` hands over the ranks in order, as a tensor that is fake by then and is made again here.
-    """
-    original = DeviceMesh.__init__
-
-    def real(value: Any) -> Any:
-        return (
-            torch.arange(value.numel(), dtype=torch.int).view(value.shape) if isinstance(value, FakeTensor) else value
-        )
-
-    def initialize(self: DeviceMesh, *args: Any, **kwargs: Any) -> None:
-        with unset_fake_temporarily():
-            original(self, *(real(value) for value in args), **{key: real(value) for key, value in kwargs.items()})
-
-    DeviceMesh.__init__ = initialize
-    try:
-        yield
-    finally:
-        DeviceMesh.__init__ = original
 
 
 def table(predictions: Sequence[Prediction]) -> str:
