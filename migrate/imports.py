@@ -48,26 +48,46 @@ def imported_modules(data: bytes, package: str) -> set[str]:
     return found
 
 
-def connected(imports: Mapping[str, set[str]], hits: Iterable[str]) -> set[str]:
-    """The files that imports connect to `hits`, in either direction, over any number of files between.
+class Neighbours:
+    """Which files import which.
 
     `imports` maps each file's label to what `imported_modules` found. A module name stands for every file
     whose path ends with it, since any folder may be on the import path.
     """
-    files_by_module = _files_by_module(imports)
-    neighbours: dict[str, set[str]] = defaultdict(set)
-    for label, modules in imports.items():
-        for module in modules:
-            for other in files_by_module.get(module, ()):
-                neighbours[label].add(other)
-                neighbours[other].add(label)
-    reached = set(hits)
-    waiting = list(reached)
-    while waiting:
-        for other in neighbours[waiting.pop()] - reached:
-            reached.add(other)
-            waiting.append(other)
-    return reached
+
+    def __init__(self, imports: Mapping[str, set[str]]) -> None:
+        files_by_module = _files_by_module(imports)
+        self._imported: dict[str, set[str]] = defaultdict(set)
+        self._importers: dict[str, set[str]] = defaultdict(set)
+        for label, modules in imports.items():
+            for module in modules:
+                for other in files_by_module.get(module, ()):
+                    self._imported[label].add(other)
+                    self._importers[other].add(label)
+
+    def imported_by(self, label: str) -> set[str]:
+        """The files that a file imports."""
+        return self._imported.get(label, set())
+
+    def importers_of(self, label: str) -> set[str]:
+        """The files that import a file."""
+        return self._importers.get(label, set())
+
+    def connected(self, hits: Iterable[str]) -> set[str]:
+        """The files that imports connect to `hits`, in either direction, over any number of files between."""
+        reached = set(hits)
+        waiting = list(reached)
+        while waiting:
+            label = waiting.pop()
+            for other in (self.imported_by(label) | self.importers_of(label)) - reached:
+                reached.add(other)
+                waiting.append(other)
+        return reached
+
+
+def connected(imports: Mapping[str, set[str]], hits: Iterable[str]) -> set[str]:
+    """The files that imports connect to `hits`; see `Neighbours`."""
+    return Neighbours(imports).connected(hits)
 
 
 def package_of(label: str) -> str:

@@ -10,10 +10,11 @@ from functools import lru_cache
 
 from ..transforms.edits import EditConflict, apply_edits
 from ..transforms.engine import STRONG_TOKENS, Analysis, Options, analyse
+from ..transforms.facts import FileFacts
 from ..transforms.findings import FileError, Finding
 from ..transforms.source import Source
-from .extraction import extract_all
-from .imports import connected, imported_modules, package_of
+from .gather import gather
+from .imports import imported_modules, package_of
 from .progress import Progress
 from .workspace import LARGEST, Workspace
 from .writer import Change
@@ -33,8 +34,12 @@ class Migration:
 def migrate(workspace: Workspace, options: Options, jobs: int, progress: Progress) -> Migration:
     """Find every site in the workspace and work out the new texts."""
     migration = Migration(workspace, errors=list(workspace.errors))
-    sizes = _relevant_files(migration, progress)
-    extracted = extract_all(workspace, sizes, jobs, progress) if sizes else []
+    contents, hits = _search(migration, progress)
+    extracted: list[FileFacts | FileError] = []
+    if hits:
+        imports = {label: imported_modules(data, package_of(label)) for label, data in contents.items()}
+        extracted = gather(workspace, contents, hits, imports, jobs, progress)
+    del contents
     migration.errors += [result for result in extracted if isinstance(result, FileError)]
     facts = [result for result in extracted if not isinstance(result, FileError)]
     migration.parsed = len(facts)
@@ -49,10 +54,10 @@ def migrate(workspace: Workspace, options: Options, jobs: int, progress: Progres
     return migration
 
 
-def _relevant_files(migration: Migration, progress: Progress) -> dict[str, int]:
-    """Sizes of the files that hold a strong token or are connected to one that does.
+def _search(migration: Migration, progress: Progress) -> tuple[dict[str, bytes], set[str]]:
+    """The bytes of all files, and the labels of those that hold a strong token.
 
-    Nothing else can hold a site, so without a token in the whole repository there is nothing to parse.
+    Without a token in the whole repository there is nothing to parse.
     """
     workspace = migration.workspace
     progress.stage("searching", len(workspace.files))
@@ -75,11 +80,7 @@ def _relevant_files(migration: Migration, progress: Progress) -> dict[str, int]:
         if hit:
             hits.add(label)
     migration.errors += _notebooks_with_sites(workspace)
-    if not hits:
-        return {}
-    imports = {label: imported_modules(data, package_of(label)) for label, data in contents.items()}
-    reached = connected(imports, hits)
-    return {label: len(data) for label, data in contents.items() if label in reached}
+    return contents, hits
 
 
 def _notebooks_with_sites(workspace: Workspace) -> list[FileError]:

@@ -77,7 +77,8 @@ class Calls(Objects):
             self.call_container(call, value, method)
             return
         if isinstance(value, Derived):
-            self.add_all(call.result, {self.identify(value)}, call.function)
+            if method in library.STAYS_DERIVED:
+                self.add_all(call.result, {self.identify(value)}, call.function)
             return
         if isinstance(value, Constant):
             return

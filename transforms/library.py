@@ -52,6 +52,15 @@ DERIVED: dict[str, str] = {
 }
 """Methods of a wrapped or raw model, and what their result is in relation to it."""
 
+STAYS_DERIVED: frozenset[str] = frozenset(
+    {
+        "items", "values", "keys", "copy", "get", "pop", "setdefault", "data", "detach", "clone", "to", "cpu", "cuda",
+        "float", "half", "double", "bfloat16", "contiguous", "__getitem__", "__iter__", "__next__", "__enter__",
+        "named_parameters", "parameters", "state_dict", "modules", "named_modules", "children", "named_children",
+    }
+)  # fmt: skip
+"""Methods whose result is still the parameters, state dict … that they are called on."""
+
 CONTAINER_READS: frozenset[str] = frozenset(
     {"values", "items", "pop", "popitem", "popleft", "copy", "__iter__", "__next__"}
 )

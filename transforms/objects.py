@@ -157,7 +157,7 @@ class Objects(Solver):
             return None
         seen.add(file)
         facts = self.files[file]
-        if name in facts.defined:
+        if name in facts.defined and name in facts.names:
             return facts.names[name] + self.variable_offsets[file]
         for star in facts.stars:
             target = self.modules.find(file, star)

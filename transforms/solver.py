@@ -9,10 +9,14 @@ from itertools import pairwise
 
 from .facts import NOTHING, FileFacts
 from .modules import ModuleTable
-from .values import Annotated, Derived, Optimizer, Value, Wrapped
+from .symbols import is_old
+from .values import Annotated, Derived, External, Optimizer, Unknown, Value, Wrapped
 
 TRACED = (Wrapped, Annotated, Derived, Optimizer)
 """Values whose way through the program is remembered, for provenance."""
+
+MOST_VALUES = 48
+"""A variable that would hold more (a registry, a visitor's receiver) holds *unknown* instead of the rest."""
 
 
 class Solver:
@@ -39,6 +43,8 @@ class Solver:
         self.fields: dict[tuple[int, str], int] = {}
         self.values: list[Value] = []
         self.ids: dict[Value, int] = {}
+        self.vital: set[int] = set()
+        """Values that always flow on, however many meet."""
         self.traced: set[int] = set()
         self.sources: dict[tuple[int, int], int] = {}
         self.pending: dict[int, set[int]] = {}
@@ -52,6 +58,9 @@ class Solver:
             self.values.append(value)
             if isinstance(value, TRACED):
                 self.traced.add(number)
+            owner = value.owner if isinstance(value, Derived) else value
+            if isinstance(owner, (Wrapped, Annotated)) or (isinstance(value, External) and is_old(value.name)):
+                self.vital.add(number)
         return number
 
     def add(self, variable: int, value: Value) -> None:
@@ -66,6 +75,11 @@ class Solver:
             new = values - held
             if not new:
                 return
+            if len(held) + len(new) > MOST_VALUES:
+                # Too much meets here to be told apart: the rest is whatever it is, but wrapped models stay known.
+                new = ((new & self.vital) | {self.identify(Unknown(NOTHING))}) - held
+                if not new:
+                    return
             held |= new
         if source != NOTHING:
             for value in new:

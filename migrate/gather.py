@@ -1,0 +1,60 @@
+"""Facts of the files that matter: those with a token of the old APIs, and what a wrapped model can reach from them.
+
+A repository of ordinary size is read whole, as far as imports connect it. In a huge one (torch itself: everything
+is connected to everything) reading starts at the files with a token, and goes on from wherever a model is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..transforms.facts import FileFacts
+from ..transforms.findings import FileError
+from ..transforms.flow import Flow
+from ..transforms.reach import carriers
+from .collector import paused_collector
+from .extraction import extract_all
+from .imports import Neighbours
+from .progress import Progress
+from .workspace import Workspace
+
+HUGE = 12_000_000
+"""Bytes of connected files beyond which they are not all read."""
+
+
+def gather(
+    workspace: Workspace, contents: Mapping[str, bytes], hits: set[str], imports: Mapping[str, set[str]],
+    jobs: int, progress: Progress,
+) -> list[FileFacts | FileError]:  # fmt: skip
+    """Facts, or the reason why there are none, of every file that may hold a site or pass a model on."""
+    neighbours = Neighbours(imports)
+    reached = neighbours.connected(hits)
+    sizes = {label: len(data) for label, data in contents.items() if label in reached}
+    if sum(sizes.values()) <= HUGE:
+        return extract_all(workspace, sizes, jobs, progress)
+    read: dict[str, FileFacts | FileError] = {}
+    wanted = set(hits)
+    while wanted:
+        batch = {label: size for label, size in sizes.items() if label in wanted}
+        for label, result in zip(batch, extract_all(workspace, batch, jobs, progress), strict=True):
+            read[label] = result
+        wanted = _next(read, neighbours, contents)
+    return [read[label] for label in sizes if label in read]
+
+
+def _next(
+    read: Mapping[str, FileFacts | FileError], neighbours: Neighbours, contents: Mapping[str, bytes]
+) -> set[str]:
+    """Unread files that a carrier imports, or that import one and mention what it hands on."""
+    facts = [facts for _, facts in sorted(read.items()) if isinstance(facts, FileFacts)]
+    with paused_collector():
+        carrying = carriers(Flow(facts))
+    wanted: set[str] = set()
+    for index, names in carrying.items():
+        label = facts[index].path
+        wanted |= neighbours.imported_by(label)
+        mentions = [name.encode() for name in names]
+        for other in neighbours.importers_of(label):
+            if any(name in contents[other] for name in mentions):
+                wanted.add(other)
+    return wanted - set(read)
