@@ -11,7 +11,9 @@ from .view import FileView
 Block = ast.With | ast.AsyncWith | ast.If | ast.Try
 
 
-def unwrapped(view: FileView, statement: Block, why: str, before: Sequence[Part] = (), after: Sequence[Part] = ()) -> Patch:
+def unwrapped(
+    view: FileView, statement: Block, why: str, before: Sequence[Part] = (), after: Sequence[Part] = ()
+) -> Patch:
     """Replaces a compound statement by its body; patches inside the body apply.
 
     ``before`` and ``after`` are put around the body at the statement's own indentation; each ends with a newline.
@@ -74,6 +76,7 @@ def unwraps(view: FileView, node: ast.AST) -> int:
     for ancestor in view.ancestors(node):
         if isinstance(ancestor, (ast.With, ast.AsyncWith)) and len(ancestor.items) == 1:
             call = ancestor.items[0].context_expr
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "state_dict_type":
-                steps += len(view.source.indent_at(view.source.span(ancestor.body[0])[0])) - len(view.indent(ancestor))
+            called = call.func if isinstance(call, ast.Call) else None
+            if isinstance(called, ast.Attribute) and called.attr == "state_dict_type":
+                steps += len(view.indent(ancestor.body[0])) - len(view.indent(ancestor))
     return steps

@@ -26,13 +26,16 @@ def is_evaluated(migration: Migration, group: Group | None) -> bool:
     def find() -> bool:
         flow = migration.program.flow
         return any(
-            call.method == "eval" and any(_of_group(group, v) for v in flow.values_of(call.function)) for call in flow.calls
+            call.method == "eval" and any(_of_group(group, value) for value in flow.values_of(call.function))
+            for call in flow.calls
         )
 
     return migration.once("is evaluated", group, find)
 
 
-def reshard_lines(migration: Migration, outcome: Outcome, view: FileView, model: Part, indent: str, node: ast.AST) -> list[Part]:
+def reshard_lines(
+    migration: Migration, outcome: Outcome, view: FileView, model: Part, indent: str, node: ast.AST
+) -> list[Part]:
     """Statements that put every unit of a model back to its shards."""
     name = migration.use(outcome, view, "torch.distributed.fsdp.FSDPModule", node)
     unit = view.free_name(node, "module")
@@ -52,9 +55,9 @@ def runs_of(migration: Migration, group: Group) -> set[int]:
         flow = program.flow
         found: set[int] = set()
         for number, call in enumerate(flow.calls):
-            if call.method is None or call.method in _RUNS:
-                if any(_of_group(group, v) for v in flow.values_of(call.function)):
-                    found.add(number)
+            runs = call.method is None or call.method in _RUNS
+            if runs and any(_of_group(group, value) for value in flow.values_of(call.function)):
+                found.add(number)
         pending = list(found)
         while pending:
             number = pending.pop()
@@ -71,4 +74,6 @@ def runs_of(migration: Migration, group: Group) -> set[int]:
 
 
 def _of_group(group: Group, value: Value) -> bool:
-    return value in group.raw or (isinstance(value, (Wrapped, Annotated)) and any(w.value == value for w in group.wraps))
+    if value in group.raw:
+        return True
+    return isinstance(value, (Wrapped, Annotated)) and any(wrap.value == value for wrap in group.wraps)

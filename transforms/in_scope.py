@@ -28,7 +28,11 @@ def model_at(groups: Groups, view: FileView, node: ast.AST, group: Group) -> str
 
 def optimizer_at(view: FileView, node: ast.AST, group: Group) -> str | None:
     """An expression for an optimizer of the group that is valid at ``node``."""
-    found = [path for path, values in _paths(view, node) if any(isinstance(v, Optimizer) and v in group.optimizers for v in values)]
+    found = [
+        path
+        for path, values in _paths(view, node)
+        if any(isinstance(value, Optimizer) and value in group.optimizers for value in values)
+    ]
     return min(found, key=lambda path: path.count(".")) if found else None
 
 
@@ -49,9 +53,10 @@ def _paths(view: FileView, node: ast.AST) -> Iterator[tuple[str, list[Value]]]:
         _add(found, view, inner)
     local = set(found)
     for inner in ast.walk(view.tree):
-        if isinstance(inner, ast.Name) and inner.id not in local and view.function(inner) is None:
-            if (function is not None or inner.lineno < line) and view.enclosing_class(inner) is None:
-                _add(found, view, inner)
+        if not isinstance(inner, ast.Name) or inner.id in local or view.function(inner) is not None:
+            continue
+        if (function is not None or inner.lineno < line) and view.enclosing_class(inner) is None:
+            _add(found, view, inner)
     for path, values in found.items():
         if values:
             yield path, list(dict.fromkeys(values))

@@ -79,9 +79,10 @@ class GuardFinder:
         """Guards that leave the block before a statement: ``if rank != 0: return``."""
         block, place = view.block_of(statement)
         for earlier in block[:place]:
-            if isinstance(earlier, ast.If) and not earlier.orelse and leaves(earlier.body):
-                if self.conditions.selects_ranks(view, earlier.test):
-                    yield Guard(view, earlier, earlier.test, "exit", negated=True)
+            if not isinstance(earlier, ast.If) or earlier.orelse or not leaves(earlier.body):
+                continue
+            if self.conditions.selects_ranks(view, earlier.test):
+                yield Guard(view, earlier, earlier.test, "exit", negated=True)
 
     def _decorators(self, view: FileView, function: ast.AST) -> Iterator[Guard]:
         for decorator in getattr(function, "decorator_list", ()):

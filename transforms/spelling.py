@@ -7,7 +7,10 @@ import ast
 from .symbols import canonical
 from .view import FileView
 
-_IN_FULL = ("torch", "torch.nn", "torch.nn.utils", "torch.amp", "torch.cuda", "torch.optim", "torch.nn.parallel")
+_IN_FULL = (
+    "torch", "torch.nn", "torch.nn.utils", "torch.nn.parallel", "torch.amp", "torch.cuda", "torch.optim",
+    "torch.random",
+)  # fmt: skip
 """Modules whose members people write in full after ``import torch``."""
 
 

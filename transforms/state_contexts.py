@@ -131,7 +131,10 @@ def _set_before(migration: Migration, view: FileView, node: ast.AST) -> StateCon
     calls = [
         site.call
         for site in _settings(migration)
-        if site.view is view and site.call is not None and site.call.lineno < line and view.function(site.call) is function
+        if site.view is view
+        and site.call is not None
+        and site.call.lineno < line
+        and view.function(site.call) is function
     ]
     return read_context(migration, view, max(calls, key=lambda call: call.lineno)) if calls else None
 

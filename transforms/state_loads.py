@@ -22,10 +22,12 @@ from .state_writing import OPTIONS, SET_OPTIMIZER
 from .values import Optimizer
 from .view import FileView
 
+_FULL = ("full_optim_state_dict", "model", "optim_input", "optim")
+
 TO_LOAD: dict[str, tuple[tuple[str, ...], str]] = {
     "optim_state_dict_to_load": (("model", "optim", "optim_state_dict"), "optim_state_dict"),
-    "shard_full_optim_state_dict": (("full_optim_state_dict", "model", "optim_input", "optim"), "full_optim_state_dict"),
-    "scatter_full_optim_state_dict": (("full_optim_state_dict", "model", "optim_input", "optim"), "full_optim_state_dict"),
+    "shard_full_optim_state_dict": (_FULL, "full_optim_state_dict"),
+    "scatter_full_optim_state_dict": (_FULL, "full_optim_state_dict"),
     "flatten_sharded_optim_state_dict": (("sharded_optim_state_dict", "model", "optim"), "sharded_optim_state_dict"),
 }
 """FSDP1's converters for loading: their parameters, and the one that is the state dict."""
@@ -174,7 +176,8 @@ def _plan_load(migration: Migration, view: FileView, call: ast.Call, group: Grou
         plan.options.append("full_state_dict=True")
         if conversion is not None and conversion.name == "scatter_full_optim_state_dict":
             plan.options.append("broadcast_from_rank0=True")
-        plan.clones = group is not None and any(_is_flat(wrap.view, wrap.node) for wrap in group.wraps if wrap.value.kind == "FSDP1")
+        wraps = group.wraps if group is not None else []
+        plan.clones = any(wrap.value.kind == "FSDP1" and _is_flat(wrap.view, wrap.node) for wrap in wraps)
     return plan
 
 

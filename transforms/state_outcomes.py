@@ -28,7 +28,8 @@ def optimizer_outcome(migration: Migration, read: StateRead) -> Outcome:
         message += "; the callers do it on all ranks and hand it in"
     if plan.guard is not None:
         message += ", on all ranks in front of the rank guard"
-    outcome = Outcome(Level.REVIEW if plan.notes or plan.lift is not None else Level.SAFE, "; ".join([message, *plan.notes]))
+    level = Level.REVIEW if plan.notes or plan.lift is not None else Level.SAFE
+    outcome = Outcome(level, "; ".join([message, *plan.notes]))
     write_state(migration, read, plan, outcome)
     return outcome
 

@@ -64,9 +64,10 @@ def _plan(migration: Migration, read: StateRead) -> ReadPlan:
         if plan.lift is not None:
             return plan
         place = f"{outside.view.path}:{outside.statement.lineno}" if outside is not None else "its decorator"
-        plan.problem = f"this function runs on some ranks only (guard at {place}), but gathering the state needs all of them"
+        plan.problem = f"this function runs on some ranks only (guard at {place}), but gathering needs all of them"
         plan.advice = (
-            "Call get_model_state_dict / get_optimizer_state_dict on all ranks in front of the guard and pass the result in."
+            "Call get_model_state_dict / get_optimizer_state_dict on all ranks in front of the guard and pass the "
+            "result in."
         )
         return plan
     if read.model is None:
@@ -128,9 +129,8 @@ def config_options(kind: str, config: Config | None, notes: list[str]) -> StateO
         notes.append(
             "every rank keeps the full state, now on its device: cpu_offload=True would leave it to rank 0 alone"
         )
-    return StateOptions(
-        cpu_offload=config.rank0_only is True, condition=config.condition if config.name is None else None, name=config.name
-    )
+    condition = config.condition if config.name is None else None
+    return StateOptions(cpu_offload=config.rank0_only is True, condition=condition, name=config.name)
 
 
 def _plan_hoist(

@@ -18,7 +18,9 @@ from .values import Annotated, External, Instance, Opaque, Optimizer, Unknown, W
 from .view import FileView
 
 OPTIMIZER_READS = ("optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict")
-_NOT_A_MODEL = re.compile(r"optim|sched|scaler|loader|sampler|dataset|metric|timer|logger|callback|meter", re.IGNORECASE)
+_NOT_A_MODEL = re.compile(
+    r"optim|sched|scaler|loader|sampler|dataset|metric|timer|logger|callback|meter", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,10 +213,11 @@ def of_another_program(migration: Migration, site: Site) -> bool:
 
 
 def is_optimizer(site: Site) -> bool:
-    """Whether a receiver that may be a model is an optimizer: it holds one, or no model is known and its name says so."""
+    """Whether a receiver is an optimizer: it may hold one, or its name says so and nothing says that it is a model."""
     if any(isinstance(v, Optimizer) for v in site.values):
         return True
-    if not isinstance(site.node, ast.Attribute) or any(isinstance(v, (Wrapped, Annotated, Instance)) for v in site.values):
+    is_model = any(isinstance(v, (Wrapped, Annotated, Instance)) for v in site.values)
+    if is_model or not isinstance(site.node, ast.Attribute):
         return False
     return "optim" in last_name(site.node.value).lower()
 

@@ -42,8 +42,8 @@ def write_read(migration: Migration, read: StateRead, plan: ReadPlan, outcome: O
             parts = replaced_call(view, read.call, name, arguments, unwraps(view, read.call))
         outcome.patches.append(view.replace(read.call, parts, why))
         if needs_reshard(migration, read):
-            lines = reshard_lines(migration, outcome, view, part_of(view, read.model), view.indent(read.call), read.call)
-            place = view.statement(read.call)
+            place, model = view.statement(read.call), part_of(view, read.model)
+            lines = reshard_lines(migration, outcome, view, model, view.indent(place), read.call)
             outcome.patches.append(view.insert_before(place, lines, "the optimizer knows the shards only"))
         return
     outcome.patches.append(view.replace(read.call, plan.name, why))
@@ -191,9 +191,8 @@ def _bracketed(operand: ast.expr, text: str, operands: int) -> str:
 
 def _is_pure(test: ast.expr) -> bool:
     """Whether an expression may be evaluated twice: no calls, nothing awaited or assigned."""
-    return not any(
-        isinstance(node, (ast.Call, ast.Await, ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Lambda)) for node in ast.walk(test)
-    )
+    active = (ast.Call, ast.Await, ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Lambda)
+    return not any(isinstance(node, active) for node in ast.walk(test))
 
 
 

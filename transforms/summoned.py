@@ -11,12 +11,10 @@ from .values import Annotated, Derived, Value, Wrapped
 from .view import FileView
 
 _SAFE_READS = frozenset(
-    {"numel", "dim", "size", "shape", "ndim", "dtype", "device", "requires_grad", "is_meta", "stride", "element_size", "nelement"}
-)
+    {"numel", "nelement", "element_size", "dim", "ndim", "size", "shape", "stride", "dtype", "device", "requires_grad",
+     "is_meta"}
+)  # fmt: skip
 """What a sharded parameter answers as the whole one would."""
-
-_WRITES = frozenset({"copy_", "data", "set_", "zero_", "fill_", "normal_", "uniform_", "mul_", "add_", "sub_", "div_", "clamp_"})
-
 
 @dataclass
 class Summoned:
@@ -83,7 +81,7 @@ def _classify(view: FileView, node: ast.expr, found: Summoned) -> None:
             return
         if parent.attr == "data":
             return _classify_data(view, parent, found)
-        if parent.attr in _WRITES or isinstance(parent.ctx, ast.Store) or parent.attr.endswith("_"):
+        if isinstance(parent.ctx, ast.Store) or parent.attr.endswith("_"):
             found.writes.append(parent)
         elif parent.attr in ("grad", "full_tensor"):
             if parent.attr == "grad":
@@ -93,7 +91,7 @@ def _classify(view: FileView, node: ast.expr, found: Summoned) -> None:
         return
     if isinstance(getattr(node, "ctx", None), ast.Store):
         found.writes.append(node)
-    elif isinstance(parent, (ast.BinOp, ast.UnaryOp, ast.Compare)) or (isinstance(parent, ast.Subscript) and parent.value is node):
+    elif isinstance(parent, (ast.BinOp, ast.UnaryOp, ast.Compare, ast.Subscript)):
         if isinstance(getattr(parent, "ctx", None), ast.Store):
             found.writes.append(node)
         else:
@@ -113,7 +111,7 @@ def _classify_data(view: FileView, node: ast.Attribute, found: Summoned) -> None
         found.writes.append(node)
         return
     parent = view.parents[node]
-    if isinstance(parent, ast.Attribute) and (parent.attr in _WRITES or parent.attr.endswith("_")):
+    if isinstance(parent, ast.Attribute) and parent.attr.endswith("_"):
         found.writes.append(node)
     elif not (isinstance(parent, ast.Attribute) and parent.attr in _SAFE_READS):
         found.tensors.append(node)

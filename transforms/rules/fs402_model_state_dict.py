@@ -31,7 +31,7 @@ def check(site: Site, migration: Migration) -> Outcome:
         return Outcome(
             Level.MANUAL,
             "state_dict is handed on as a function; called later, it would give this rank's shards only",
-            "Hand on a function that calls get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)).",
+            "Hand on a function that calls get_model_state_dict(model, options=…) instead.",
             holds=True,
         )
     if _only_names(site, read.prefixed):

@@ -100,7 +100,8 @@ def _manual(what: str) -> Outcome:
         Level.MANUAL,
         what,
         "On all ranks: set_model_state_dict(model, state_dict, options=StateDictOptions(full_state_dict=True)); add "
-        "broadcast_from_rank0=True where rank 0 alone has read the file and the others pass {}. Or load before sharding.",
+        "broadcast_from_rank0=True where rank 0 alone has read the file and the others pass {}. Or load before "
+        "sharding.",
         holds=True,
     )
 
@@ -110,8 +111,8 @@ RULE = Rule(
     title="Loading model state",
     why=(
         "model.load_state_dict() of full tensors into a sharded model raises (their shapes differ). "
-        "set_model_state_dict with full_state_dict=True gives each rank its shards; it replaces the tensors of the dict "
-        "that it is given by shards, so that dict is of no further use."
+        "set_model_state_dict with full_state_dict=True gives each rank its shards; it replaces the tensors of the "
+        "dict that it is given by shards, so that dict is of no further use."
     ),
     symbols=(f"{FSDP1}.load_state_dict", f"{DDP}.load_state_dict", "torch.nn.Module.load_state_dict"),
     roles=("use", "hazard"),

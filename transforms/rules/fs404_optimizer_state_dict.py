@@ -35,8 +35,8 @@ RULE = Rule(
     id="FS404",
     title="Optimizer state dicts",
     why=(
-        "The state of an optimizer over sharded parameters is sharded: torch.save of it on rank 0 writes a fraction and "
-        "raises nothing. get_optimizer_state_dict gathers it, keyed by parameter name."
+        "The state of an optimizer over sharded parameters is sharded: torch.save of it on rank 0 writes a fraction "
+        "and raises nothing. get_optimizer_state_dict gathers it, keyed by parameter name."
     ),
     symbols=(_SYMBOL,),
     roles=("hazard",),

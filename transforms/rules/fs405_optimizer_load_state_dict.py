@@ -31,8 +31,8 @@ RULE = Rule(
     title="Loading optimizer state",
     why=(
         "optimizer.load_state_dict() puts full tensors beside sharded parameters: the load succeeds and the first step "
-        "raises. set_optimizer_state_dict shards them. Files of FSDP1's optim_state_dict have the same names; with flat "
-        "parameters they share one step counter, which then counts several times a step unless it is cloned."
+        "raises. set_optimizer_state_dict shards them. Files of FSDP1's optim_state_dict have the same names; with "
+        "flat parameters they share one step counter, which then counts several times a step unless it is cloned."
     ),
     symbols=(_SYMBOL,),
     roles=("hazard",),

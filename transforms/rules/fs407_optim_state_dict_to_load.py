@@ -31,9 +31,10 @@ def check(site: Site, migration: Migration) -> Outcome:
         if other is not view:
             continue
         plan = plan_load(migration, view, load, group)
-        if plan is not None and plan.conversion is not None and plan.conversion.call is call:
-            if plan.drops is not None or load.args[:1] == [call]:
-                return Outcome(Level.SAFE, f"{site.member} and the load become one set_optimizer_state_dict")
+        if plan is None or plan.conversion is None or plan.conversion.call is not call:
+            continue
+        if plan.drops is not None or load.args[:1] == [call]:
+            return Outcome(Level.SAFE, f"{site.member} and the load become one set_optimizer_state_dict")
     outcome = Outcome(Level.SAFE, f"{site.member} goes: set_optimizer_state_dict takes the state as it was saved")
     statement = view.statement(call)
     if isinstance(statement, ast.Expr) and statement.value is call:
@@ -48,7 +49,8 @@ RULE = Rule(
     title="Converting optimizer state for loading",
     why=(
         "FSDP1 had to cut saved optimizer state into its flat parameters before optimizer.load_state_dict. "
-        "set_optimizer_state_dict does both, and broadcast_from_rank0=True takes the place of scatter_full_optim_state_dict."
+        "set_optimizer_state_dict does both, and broadcast_from_rank0=True takes the place of "
+        "scatter_full_optim_state_dict."
     ),
     symbols=tuple(f"{FSDP1}.{name}{end}" for name in TO_LOAD for end in ("", "(*")),
     roles=("call", "keyword", "use"),

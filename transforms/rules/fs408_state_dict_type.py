@@ -72,7 +72,10 @@ def quoted(view: FileView, text: str) -> str:
 RULE = Rule(
     id="FS408",
     title="StateDictType",
-    why="FSDP2 has no StateDictType. Where a program keeps one in its configuration to choose between formats, a string does.",
+    why=(
+        "FSDP2 has no StateDictType. Where a program keeps one in its configuration to choose between formats, a "
+        "string does."
+    ),
     symbols=(_ENUM, f"{_ENUM}.*"),
     roles=("reference", "annotation", "isinstance", "use"),
     check=check,

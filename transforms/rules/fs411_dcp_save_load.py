@@ -75,13 +75,15 @@ RULE = Rule(
     id="FS411",
     title="dcp.save and dcp.load",
     why=(
-        "save_state_dict and load_state_dict of torch.distributed.checkpoint are deprecated; save and load write and read "
-        "the same files, and do not need a process group where there is none."
+        "save_state_dict and load_state_dict of torch.distributed.checkpoint are deprecated; save and load write and "
+        "read the same files, and do not need a process group where there is none."
     ),
     symbols=tuple(name + end for name in _NEW for end in ("", "(*")),
     roles=("call", "keyword", "reference"),
     check=check,
-    sources=("https://docs.pytorch.org/docs/stable/distributed.checkpoint.html#torch.distributed.checkpoint.state_dict_saver.save",),
+    sources=(
+        "https://docs.pytorch.org/docs/stable/distributed.checkpoint.html#torch.distributed.checkpoint.state_dict_saver.save",
+    ),
     examples=(
         Example(
             before="""\

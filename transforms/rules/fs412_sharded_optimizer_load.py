@@ -27,11 +27,12 @@ def check(site: Site, migration: Migration) -> Outcome:
         return Outcome(Level.SAFE, "part of its call", silent=True)
     view, call = site.view, site.call
     statement = view.statement(site.node)
-    arguments = bound_arguments(call, ("model_state_dict", "optimizer_key", "storage_reader", "planner")) if call else {}
+    parameters = ("model_state_dict", "optimizer_key", "storage_reader", "planner")
+    arguments = bound_arguments(call, parameters) if call else {}
     target = statement.targets[0] if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
     if call is None or not isinstance(target, ast.Name) or view.statement(call) is not statement:
         return _manual("its result is not assigned to a name of its own")
-    if getattr(statement, "value", None) is not call or "storage_reader" not in arguments or "optimizer_key" not in arguments:
+    if getattr(statement, "value", None) is not call or not {"storage_reader", "optimizer_key"} <= arguments.keys():
         return _manual("its result is not assigned to a name of its own")
     conversion = _conversion_after(site, target.id)
     model: Part | None = None
@@ -44,7 +45,8 @@ def check(site: Site, migration: Migration) -> Outcome:
         optimizer = optimizer or optimizer_at(view, call, site.group)
     if model is None or optimizer is None:
         return _manual("no names here refer to the model and its optimizer")
-    outcome = Outcome(Level.SAFE, "dcp.load fills the state of the optimizer in place; files of FSDP1 are read as they are")
+    message = "dcp.load fills the state of the optimizer in place; files of FSDP1 are read as they are"
+    outcome = Outcome(Level.SAFE, message)
     indent = view.indent(statement)
     get = migration.use(outcome, view, GET_OPTIMIZER, call)
     load = _spelling_of_load(view) or migration.use(outcome, view, "torch.distributed.checkpoint.load", call)
@@ -67,9 +69,10 @@ def check(site: Site, migration: Migration) -> Outcome:
 def _spelling_of_load(view: FileView) -> str | None:
     """How the file itself calls Distributed Checkpoint's functions, if by the name of the module."""
     for node in ast.walk(view.tree):
-        if isinstance(node, ast.Attribute) and node.attr in ("load_state_dict", "save_state_dict"):
-            if view.external(node.value) in ("torch.distributed.checkpoint", "torch.distributed._shard.checkpoint"):
-                return f"{view.text(node.value)}.load"
+        if not isinstance(node, ast.Attribute) or node.attr not in ("load_state_dict", "save_state_dict"):
+            continue
+        if view.external(node.value) in ("torch.distributed.checkpoint", "torch.distributed._shard.checkpoint"):
+            return f"{view.text(node.value)}.load"
     return None
 
 

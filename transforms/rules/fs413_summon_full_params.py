@@ -24,7 +24,8 @@ def check(site: Site, migration: Migration) -> Outcome:
     if site.role == "keyword":
         return Outcome(Level.SAFE, "part of its call", silent=True)
     statement = view.statement(site.node)
-    if call is None or not isinstance(statement, (ast.With, ast.AsyncWith)) or not isinstance(view.parents[call], ast.withitem):
+    is_entered = call is not None and isinstance(view.parents[call], ast.withitem)
+    if call is None or not is_entered or not isinstance(statement, (ast.With, ast.AsyncWith)):
         return _manual("the context is not entered where it is made")
     if len(statement.items) != 1 or statement.items[0].optional_vars is not None or not can_unwrap(view, statement):
         return _manual("the context shares its statement with others")
@@ -39,7 +40,8 @@ def check(site: Site, migration: Migration) -> Outcome:
     for node in found.tensors:
         inside = [g for g in finder.around(view, node) if view.line(g.statement) >= statement.lineno]
         if inside:
-            return _manual(f"a parameter is read on some ranks only (line {view.line(node)}), and gathering it is collective")
+            line = view.line(node)
+            return _manual(f"a parameter is read on some ranks only (line {line}), and gathering it is collective")
     outcome = Outcome(Level.SAFE, "the context goes: " + _message(len(found.tensors)))
     if site.maybe_plain and found.tensors:
         return _manual("the model may be unsharded here, and full_tensor() exists on sharded parameters only")
@@ -50,7 +52,8 @@ def check(site: Site, migration: Migration) -> Outcome:
         outcome.level = Level.REVIEW
     outcome.patches.append(unwrapped(view, statement, _WHY, before))
     for node in found.tensors:
-        outcome.patches.append(view.replace(node, (view.keep(node), ".full_tensor()"), "the whole parameter, gathered from its shards"))
+        parts = (view.keep(node), ".full_tensor()")
+        outcome.patches.append(view.replace(node, parts, "the whole parameter, gathered from its shards"))
     return outcome
 
 
@@ -68,7 +71,7 @@ def _manual(what: str) -> Outcome:
     return Outcome(
         Level.MANUAL,
         f"{what}; under FSDP2 a parameter holds this rank's shard there",
-        "Read with parameter.full_tensor() or get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)) "
+        "Read with parameter.full_tensor() or get_model_state_dict(model, options=…) "
         "on all ranks (after an evaluation call model.reshard() first); write with set_model_state_dict or "
         "distribute_tensor; call generate and forward as they are, on all ranks.",
         holds=True,
@@ -80,7 +83,8 @@ RULE = Rule(
     title="summon_full_params",
     why=(
         "Reads of a sharded parameter give this rank's rows without an error: a norm came out as 0.80 instead of 1.29. "
-        "full_tensor() gathers the whole; generate and forward gather by themselves; writes to gathered tensors are lost."
+        "full_tensor() gathers the whole; generate and forward gather by themselves; writes to gathered tensors are "
+        "lost."
     ),
     symbols=(f"{FSDP1}.summon_full_params", f"{FSDP1}.summon_full_params(*"),
     roles=("call", "keyword", "use"),

@@ -8,6 +8,7 @@ from ..evaluation import runs_of
 from ..findings import Level
 from ..migration import Migration
 from ..rank_guards import Guard, GuardFinder
+from ..rank_moves import Move, move_of, write_move
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
@@ -28,16 +29,30 @@ def find(migration: Migration) -> Iterator[Site]:
 
 
 def check(site: Site, migration: Migration) -> Outcome:
-    """Left to a person: what else the other ranks would then do is theirs to decide."""
+    """All ranks make the call in front of the guard where that is sound; else it is left to a person."""
     finder = migration.once("guards", None, lambda: GuardFinder(migration.program))
     guard = finder.around(site.view, site.node)[0]
-    called = site.view.text(site.call.func) if site.call is not None else "the model"
+    call = site.call
+    assert call is not None
+    called = site.view.text(call.func)
+    move = move_of(migration, finder, site.view, call)
+    if isinstance(move, Move):
+        message = (
+            f"all ranks call {called} in front of the guard; what the others draw from torch's random numbers is "
+            "taken back"
+        )
+        if move.prints:
+            message += "; what it prints or logs now comes from every rank"
+        outcome = Outcome(Level.REVIEW, message)
+        write_move(migration, finder, move, outcome)
+        return outcome
     return Outcome(
         Level.MANUAL,
-        f"{called} runs the model on some ranks only ({_place(guard)}): a forward of a sharded model gathers parameters "
-        "from all ranks, so this hangs",
-        "Let all ranks make this call on the same batches and keep only printing and writing behind the guard; mind what "
-        "the others then do, too: draw random numbers, move on in an iterator, decide by a value that only rank 0 had.",
+        f"{called} runs the model on some ranks only ({_place(guard)}): a forward of a sharded model gathers "
+        f"parameters from all ranks, so this hangs; it stays, since {move}",
+        "Let all ranks make this call on the same batches and keep only printing and writing behind the guard; mind "
+        "what the others then do, too: draw random numbers, move on in an iterator, decide by a value that only rank "
+        "0 had.",
         holds=True,
     )
 
@@ -52,8 +67,8 @@ RULE = Rule(
     id="FS414",
     title="Forwards behind rank guards",
     why=(
-        "DDP's forward in evaluation is local, so many scripts evaluate or sample on rank 0 alone. A forward of a sharded "
-        "model is collective: the other ranks never join, and the job hangs until the watchdog ends it."
+        "DDP's forward in evaluation is local, so many scripts evaluate or sample on rank 0 alone. A forward of a "
+        "sharded model is collective: the other ranks never join, and the job hangs until the watchdog ends it."
     ),
     symbols=(_SYMBOL,),
     roles=("hazard",),
@@ -67,9 +82,43 @@ import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
+def main(rank, batch, step):
+    model = DDP(torch.nn.Linear(2, 2))
+    if step % 100 == 0 and rank == 0:
+        output = model(batch)
+        print(output)
+""",
+            after="""\
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+
+def main(rank, batch, step):
+    model = torch.nn.Linear(2, 2)
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+    fully_shard(model)
+    if step % 100 == 0:
+        # a forward needs all ranks; random numbers go on as if rank 0 alone had run it
+        devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+        with torch.random.fork_rng(devices, enabled=rank != 0):
+            output = model(batch)
+    if step % 100 == 0 and rank == 0:
+        print(output)
+""",
+            level=Level.REVIEW,
+        ),
+        Example(
+            before="""\
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
 def main(rank, batch):
     model = DDP(torch.nn.Linear(2, 2))
     if rank == 0:
+        batch = batch.cuda()
         print(model(batch))
 """,
             after="""\
@@ -80,6 +129,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 def main(rank, batch):
     model = DDP(torch.nn.Linear(2, 2))
     if rank == 0:
+        batch = batch.cuda()
         print(model(batch))
 """,
             level=Level.MANUAL,
