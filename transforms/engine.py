@@ -14,11 +14,11 @@ from .edits import Edit, apply_edits
 from .extract import Extractor
 from .facts import FileFacts
 from .findings import FileError, Finding, Level
-from .judge import Judgement, judge
+from .judge import Judgement, hold_back, judge
 from .migration import Migration, Options
 from .patches import Patch, PatchConflict
 from .program import Program
-from .rewrite import rewrite
+from .rewrite import RewriteError, rewrite
 from .sites import Site
 from .source import Source
 from .spelling import imported_symbols
@@ -83,16 +83,26 @@ def uses(judgement: Judgement, imported: Site) -> bool:
 
 
 def resolve_conflicts(migration: Migration, judgements: list[Judgement]) -> dict[str, list[Edit]]:
-    """Edits of all files; where two patches want the same text, their groups are held back and it starts again."""
+    """Edits of all files.
+
+    Where two patches want the same text, or a file would not be Python any more, the groups behind them are held
+    back and it starts again: one file never ends the run.
+    """
     while True:
         try:
             return _edits(migration, judgements)
         except PatchConflict as conflict:
-            clashing = [j for j in judgements if j.applied and _has(j, conflict.first, conflict.second)]
-            if not clashing:
-                raise
-            for judgement in clashing:
-                judgement.hold(f"this rewrite and another one would change the same text ({conflict})")
+            causes = [j for j in judgements if j.applied and _has(j, conflict.first, conflict.second)]
+            reason = f"this rewrite and another one would change the same text ({conflict})"
+            failure: Exception = conflict
+        except RewriteError as error:
+            causes = [j for j in judgements if j.applied and any(p.file == error.file for p in j.outcome.patches)]
+            reason = str(error)
+            failure = error
+        if not causes:
+            raise failure
+        for cause in causes:
+            hold_back(judgements, cause, reason)
 
 
 def _has(judgement: Judgement, *patches: Patch) -> bool:

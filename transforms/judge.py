@@ -152,6 +152,16 @@ def _hold_groups(migration: Migration, judgements: list[Judgement]) -> None:
             judgement.held_by = holder
 
 
+def hold_back(judgements: list[Judgement], cause: Judgement, reason: str) -> None:
+    """Leaves a site alone after all, and with it the rest of its group."""
+    cause.hold(reason)
+    if cause.site.group is None:
+        return
+    for judgement in judgements:
+        if judgement.site.group is cause.site.group and judgement.applied and judgement.level is not Level.OK:
+            judgement.held_by = cause
+
+
 def _selected(judgement: Judgement, migration: Migration) -> bool:
     return judgement.rule.id in migration.options.select
 

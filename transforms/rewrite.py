@@ -17,6 +17,10 @@ from .view import FileView
 class RewriteError(Exception):
     """The new text of a file would not be Python: a defect of a rule, never written to disk."""
 
+    def __init__(self, file: str, error: SyntaxError) -> None:
+        super().__init__(f"the rewritten file would not parse: {error.msg} (line {error.lineno} of {file})")
+        self.file = file
+
 
 def rewrite(
     migration: Migration, patches: Mapping[str, Sequence[Patch]], needs: Sequence[Need]
@@ -35,17 +39,23 @@ def rewrite(
             removable |= _own_uses(migration, view)
         local_needs = [need for need in needs if need.view is view]
         if path in edits or (removable and _passes_on(migration, path)):
-            complete[path] = _checked(view, mend_imports(view, edits.get(path, []), local_needs, removable))
+            complete[path] = _mended(view, edits.get(path, []), local_needs, removable)
     return {path: wanted for path, wanted in complete.items() if wanted}
 
 
-def _checked(view: FileView, edits: list[Edit]) -> list[Edit]:
+def _mended(view: FileView, edits: list[Edit], needs: list[Need], removable: set[str]) -> list[Edit]:
+    parse_edited(view, edits)
+    complete = mend_imports(view, edits, needs, removable)
+    parse_edited(view, complete)
+    return complete
+
+
+def parse_edited(view: FileView, edits: Sequence[Edit]) -> ast.Module:
+    """The tree of a file with edits made; raises RewriteError if it is not Python."""
     try:
-        ast.parse(apply_edits(view.source, edits))
+        return ast.parse(apply_edits(view.source, edits))
     except SyntaxError as error:
-        message = f"{view.path}: the rewritten file would not parse: {error.msg} (line {error.lineno})"
-        raise RewriteError(message) from error
-    return edits
+        raise RewriteError(view.path, error) from error
 
 
 def old_import_names(migration: Migration, path: str) -> set[str]:
@@ -96,7 +106,7 @@ def _exported(migration: Migration, edits: Mapping[str, list[Edit]]) -> dict[str
         if index not in still_used:
             path = program.files[index].path
             view = program.view(path)
-            still_used[index] = used_names(ast.parse(apply_edits(view.source, edits.get(path, []))))
+            still_used[index] = used_names(parse_edited(view, edits.get(path, [])))
         aliases = [a for s in all_imports(program.view(program.files[index].path)) for a in s.names if a.name == name]
         return any((alias.asname or name) in still_used[index] for alias in aliases)
 

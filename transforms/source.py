@@ -11,6 +11,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 
+from .fstrings import mend_positions
+
 # The tokenizer of CPython ends a line at these three only. `str.splitlines` also splits at form feeds,
 # U+2028 and others, which would shift every line number after them.
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+\Z")
@@ -75,7 +77,10 @@ class Source:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a user's invalid escape sequence is not our message
-                return ast.parse(self.text)
+                tree = ast.parse(self.text)
+            if sys.version_info < (3, 12):
+                mend_positions(tree, self.text)
+            return tree
         except SyntaxError as error:
             version = ".".join(map(str, sys.version_info[:2]))
             message = f"{error.msg} (read as Python {version})"
