@@ -79,10 +79,9 @@ def compare(old: Path, new: Path, tolerance: float = 0.0) -> list[CheckResult]:
 
 
 def compare_paths(old: Path, new: Path, tolerance: float = 0.0) -> list[CheckResult]:
-    """Compares two checkpoints given by their paths, without a record: numbered optimizer states stay
-    unnamed."""
-    files = [SavedFile(path.name, str(path), str(path), 0, 0) for path in (old, new)]
-    pair = [_Checkpoint(file.name, [file]) for file in files]
+    """Compares two checkpoints given by their paths, without a record: numbered optimizer states stay unnamed."""
+    files = [SavedFile(new.name, str(path), str(path), 0, 0) for path in (old, new)]
+    pair = [_Checkpoint(new.name, [file]) for file in files]
     return _compare_pair(pair[0], pair[1], SavedRun(), SavedRun(), tolerance)
 
 
@@ -101,11 +100,16 @@ def _result(outcome: Outcome, reason: str, **details: Any) -> CheckResult:
     return CheckResult("checkpoints", outcome, reason, **details)
 
 
+def _stem(name: str) -> str:
+    """The name without its numbers, which may be steps, ranks or dates."""
+    return re.sub(r"\d+", "#", name)
+
+
 def _grouped(files: list[SavedFile]) -> list[_Checkpoint]:
     """Files that differ in a number only, saved at the same step by different ranks, are one checkpoint."""
     groups: dict[tuple[str, int], list[SavedFile]] = {}
     for file in files:
-        groups.setdefault((re.sub(r"\d+", "#", file.name), file.step), []).append(file)
+        groups.setdefault((_stem(file.name), file.step), []).append(file)
     found: list[_Checkpoint] = []
     for members in groups.values():
         if len({file.rank for file in members}) == len(members):
@@ -116,14 +120,17 @@ def _grouped(files: list[SavedFile]) -> list[_Checkpoint]:
 
 
 def _pairs(old: list[_Checkpoint], new: list[_Checkpoint]) -> Iterator[tuple[_Checkpoint | None, _Checkpoint | None]]:
-    """By equal name; what is left over (a changed ending, a date in the name) in the order of saving."""
-    names_new = {checkpoint.name: checkpoint for checkpoint in new}
-    names_old = {checkpoint.name for checkpoint in old}
-    yield from ((c, names_new[c.name]) for c in old if c.name in names_new)
-    left_old = [c for c in old if c.name not in names_new]
-    left_new = [c for c in new if c.name not in names_old]
-    for i in range(max(len(left_old), len(left_new))):
-        yield left_old[i] if i < len(left_old) else None, left_new[i] if i < len(left_new) else None
+    """By equal name, then by equal name but for numbers (a date, say), then in the order of saving."""
+    old, new = list(old), list(new)
+    for key in (lambda c: c.name, lambda c: _stem(c.name), lambda c: ""):
+        for ours in list(old):
+            theirs = next((candidate for candidate in new if key(candidate) == key(ours)), None)
+            if theirs is not None:
+                old.remove(ours)
+                new.remove(theirs)
+                yield ours, theirs
+    yield from ((ours, None) for ours in old)
+    yield from ((None, theirs) for theirs in new)
 
 
 def _compare_pair(
@@ -189,6 +196,9 @@ def _form(old: _Checkpoint, new: _Checkpoint, format_old: Format, format_new: Fo
     if format_old != format_new:
         outcome: Outcome = "expected" if format_new == "DCP" else "fail"
         yield Difference("format", outcome, f"saved as {format_new} instead of {format_old}: other programs load it")
+    if _stem(old.name) != _stem(new.name):
+        text = f"saved under another name than {old.name}: programs that look for it do not find it"
+        yield Difference("name", "expected" if format_new == "DCP" != format_old else "fail", text)
     if len(old.files) != len(new.files):
         text = f"{len(new.files)} file(s) instead of {len(old.files)}"
         yield Difference("files", "expected" if format_new == "DCP" != format_old else "fail", text)

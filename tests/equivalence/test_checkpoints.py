@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -70,13 +71,19 @@ def compare(saved, tmp_path):
     }
 
     def keep(side, names):
-        names = [names] if isinstance(names, str) else names
+        root = tmp_path / side
+        root.mkdir()
+        paths = []
+        for rank, name in enumerate([names] if isinstance(names, str) else names):
+            path = root / ("checkpoint" + ("" if isinstance(names, str) else str(rank)) + Path(name).suffix)
+            (shutil.copytree if (saved / name).is_dir() else shutil.copy)(saved / name, path)
+            paths.append(path)
         events = [
             (0, optimizer),
             (0, buffers),
-            *((rank, save_event(saved / name)) for rank, name in enumerate(names)),
+            *((rank, save_event(path)) for rank, path in enumerate(paths)),
         ]
-        record = write_record(tmp_path / side / "record", saved, events)
+        record = write_record(tmp_path / side / "record", root, events)
         checkpoints.preserve(read_record(record), tmp_path / side / "kept")
         return tmp_path / side / "kept"
 
@@ -245,6 +252,18 @@ def test_a_checkpoint_that_only_one_side_saves(runs):
         return [(0, save_event(root / name)) for name in (["a.pt", "b.pt"] if side == "old" else ["a.pt"])]
 
     assert any("did not save b.pt" in reason for reason in reasons(runs(events), "fail"))
+
+
+def test_another_name_is_a_finding_and_another_number_is_not(runs):
+    def events(root, side):
+        found = []
+        for name in ["best.pt", "run-1217.pt"] if side == "old" else ["top.pt", "run-1218.pt"]:
+            torch.save({"w": torch.ones(2)}, root / name)
+            found.append((0, save_event(root / name)))
+        return found
+
+    failed = reasons(runs(events), "fail")
+    assert failed == ["top.pt: saved under another name than best.pt: programs that look for it do not find it"]
 
 
 def test_no_checkpoint_is_not_a_pass(runs):
