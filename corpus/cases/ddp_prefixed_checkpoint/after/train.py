@@ -40,10 +40,9 @@ def main():
         dist.broadcast(tensor.detach(), src=0)
     fully_shard(model)
     if args.load:
-        model_state_dict = torch.load(args.load, map_location=device)
         set_model_state_dict(
             model,
-            {name.removeprefix("module."): value for name, value in model_state_dict.items()},
+            {name.removeprefix("module."): tensor for name, tensor in torch.load(args.load, map_location=device).items()},
             options=StateDictOptions(full_state_dict=True),
         )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -61,7 +60,7 @@ def main():
     model_state_dict = get_model_state_dict(
         model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
     )
-    model_state_dict = {f"module.{name}": value for name, value in model_state_dict.items()}
+    model_state_dict = {f"module.{name}": tensor for name, tensor in model_state_dict.items()}
     if rank == 0:
         torch.save(model_state_dict, "model.pth")
     dist.destroy_process_group()

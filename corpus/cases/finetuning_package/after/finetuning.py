@@ -10,7 +10,12 @@ from finetune.configs import train_config as TRAIN_CONFIG
 from finetune.model import CausalLM
 from finetune.policies import apply_fsdp_checkpointing, get_policies
 from finetune.train_utils import setup, train
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.optim.lr_scheduler import StepLR
 
 
@@ -49,7 +54,7 @@ def main():
 
         if fsdp_config.fsdp_activation_checkpointing:
             apply_fsdp_checkpointing(model)
-        reshard_after_forward = fsdp_config.sharding_strategy == "FULL_SHARD"
+        reshard_after_forward = {"FULL_SHARD": True, "SHARD_GRAD_OP": False}[fsdp_config.sharding_strategy]
         mp_policy = (mixed_precision_policy if not fsdp_config.pure_bf16 else None) or MixedPrecisionPolicy()
         offload_policy = CPUOffloadPolicy() if fsdp_config.fsdp_cpu_offload else OffloadPolicy()
         for module in reversed(list(model.modules())):

@@ -5,8 +5,8 @@ import torch
 import torch.distributed as dist
 import torch.nn as nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.fsdp import fully_shard
 
 
 class FeedForward(nn.Module):
@@ -45,7 +45,7 @@ def get_state(model, parallel):
     elif parallel == "ddp":
         state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
     else:
-        state = model.state_dict()
+        state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
     return state
 
 

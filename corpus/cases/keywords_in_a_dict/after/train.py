@@ -34,7 +34,7 @@ def main():
         "reshard_after_forward": False,
         "mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16),
     }
-    for i, layer in enumerate(model.layers):
+    for layer in model.layers:
         fully_shard(layer, **fsdp_kwargs)
     fully_shard(model, **fsdp_kwargs)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)

@@ -34,17 +34,23 @@ def save_optimizer(model, optimizer, path):
 def load_optimizer_scattered(model, optimizer, path):
     # only rank 0 has the whole state in memory
     full_osd = torch.load(path) if dist.get_rank() == 0 else None
+    if full_osd:
+        for state in full_osd["state"].values():
+            # parameters of one flat parameter share their step in files of FSDP1
+            state.update({key: value.clone() for key, value in state.items() if torch.is_tensor(value)})
     set_optimizer_state_dict(
-        model,
-        optimizer,
-        full_osd or {},
-        options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),
+        model, optimizer, full_osd, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     )
 
 
 def load_optimizer_sharded(model, optimizer, path):
     full_osd = torch.load(path)
-    set_optimizer_state_dict(model, optimizer, full_osd, options=StateDictOptions(full_state_dict=True))
+    for state in full_osd["state"].values():
+        # parameters of one flat parameter share their step in files of FSDP1
+        state.update({key: value.clone() for key, value in state.items() if torch.is_tensor(value)})
+    set_optimizer_state_dict(
+        model, optimizer, full_osd, options=StateDictOptions(full_state_dict=True)
+    )
 
 
 def main():

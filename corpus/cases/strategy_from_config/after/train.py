@@ -49,7 +49,7 @@ def parallelize(model, config, device):
     mixed_precision = None
     if PRECISION[config.precision] is not None:
         mixed_precision = MixedPrecisionPolicy(param_dtype=PRECISION[config.precision], reduce_dtype=torch.float32)
-    reshard_after_forward = SHARDING[config.sharding] == "FULL_SHARD"
+    reshard_after_forward = {"FULL_SHARD": True, "SHARD_GRAD_OP": False}[SHARDING[config.sharding]]
     mp_policy = mixed_precision or MixedPrecisionPolicy()
     for module in reversed(list(model.modules())):
         if isinstance(module, Stage):

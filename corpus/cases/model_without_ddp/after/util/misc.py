@@ -45,10 +45,10 @@ def save_model(args, epoch, model_without_ddp, optimizer):
     checkpoint_path = Path(args.output_dir) / f"checkpoint-{epoch}.pth"
     to_save = {
         "model": get_model_state_dict(
-            model_without_ddp, options=StateDictOptions(full_state_dict=True)
+            model_without_ddp, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
         ),
         "optimizer": get_optimizer_state_dict(
-            model_without_ddp, optimizer, options=StateDictOptions(full_state_dict=True)
+            model_without_ddp, optimizer, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
         ),
         "epoch": epoch,
     }
