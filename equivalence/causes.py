@@ -75,7 +75,7 @@ def causes_of_gradients(comparison: Comparison) -> Iterator[str]:
     elif step > 0 and _step(comparison, "parameters") >= step and _step(comparison, "loss") > step:
         yield "gradients of an earlier step are left over: zero_grad() is missing or does not reach these parameters"
     elif _step(comparison, "loss") > step and (comparison.results["gradients"].difference or 1.0) < ROUNDING:
-        yield "rounding alone: gradients are added up in another order, as when every micro-step is reduced (communication)"
+        yield "rounding alone: another order of additions, as when every micro-step is reduced (see communication)"
     elif _step(comparison, "loss") > step:
         factor = common_factor(old, new, int(max(step, 0)))
         if factor is not None:
