@@ -33,7 +33,7 @@ def test_commands_and_options_exist(document: Path, capsys: pytest.CaptureFixtur
         assert run([command, "--help"]) == 0
         known = capsys.readouterr().out
         before_script = re.split(r"\s--\s|#", rest)[0]
-        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", before_script):
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", own):
             assert option in known, f"to-fsdp2 {command} {option}"
 
 
