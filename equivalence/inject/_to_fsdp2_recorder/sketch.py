@@ -54,8 +54,8 @@ class _Sums:
 
     def __init__(self, device: torch.device) -> None:
         self.tables = _tables.get(device) or _make_tables(device)
-        # A block that fits into the cache of one core makes large tensors several times faster; a GPU wants few kernels.
-        self.block = WIDTH * (64 if device.type == "cpu" else 1 << 14)
+        # Blocks that fit into the cache of one core make large tensors several times faster; a GPU wants few kernels.
+        self.rows = 128 if device.type == "cpu" else 1 << 14
         self.projections = torch.zeros(PROJECTIONS, dtype=torch.float64, device=device)
         self.checksum = torch.zeros((), dtype=torch.int64, device=device)
         self.total = self.squares = self.largest = 0.0
@@ -64,23 +64,27 @@ class _Sums:
     def add_contiguous(self, values: torch.Tensor, start: int) -> None:
         # A piece rarely begins where a row does: its first row is filled up with zeros, which weigh nothing.
         row, lead = divmod(start, WIDTH)
+        by_column = torch.zeros(PROJECTIONS, WIDTH, dtype=torch.float64, device=values.device)
         position = 0
         while position < values.numel():
-            taken = min(values.numel() - position, self.block - lead)
+            taken = min(values.numel() - position, self.rows * WIDTH - lead)
+            numbers, bits = self._measure(values[position : position + taken])
             count = -(-(lead + taken) // WIDTH)
             padding = (lead, count * WIDTH - lead - taken)
-            numbers, bits = self._measure(values[position : position + taken])
-            matrix = torch.nn.functional.pad(numbers, padding).view(count, WIDTH)
-            bit_matrix = torch.nn.functional.pad(bits, padding).view(count, WIDTH)
+            if any(padding):
+                numbers = torch.nn.functional.pad(numbers, padding)
+                bits = torch.nn.functional.pad(bits, padding)
             rows = torch.arange(row, row + count, device=values.device) % ROW_SIGNS
-            tables = self.tables
-            self.projections += ((matrix @ tables.column_signs) * tables.row_signs[rows]).sum(0)
-            self.checksum += ((bit_matrix * tables.column_weights).sum(1) * tables.row_weights[rows]).sum()
+            by_column.addmm_(self.tables.row_signs[rows].T, numbers.view(count, WIDTH))
+            weighed = (bits.view(count, WIDTH) * self.tables.column_weights).sum(1)
+            self.checksum += (weighed * self.tables.row_weights[rows]).sum()
             position, row, lead = position + taken, row + count, 0
+        self.projections += (by_column * self.tables.column_signs.T).sum(1)
 
     def add_scattered(self, values: torch.Tensor, index: torch.Tensor) -> None:
         tables = self.tables
-        for block, where in zip(values.split(self.block), index.split(self.block), strict=True):
+        size = self.rows * WIDTH
+        for block, where in zip(values.split(size), index.split(size), strict=True):
             rows, columns = (where // WIDTH) % ROW_SIGNS, where % WIDTH
             numbers, bits = self._measure(block)
             signs = tables.row_signs[rows] * tables.column_signs[columns]
