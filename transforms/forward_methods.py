@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .groups import Group
 from .migration import Migration
-from .values import FunctionValue, Instance, Wrapped
+from .values import FunctionValue, Instance, Opaque, Wrapped
 from .view import FileView
 
 _DEEPEST = 4
@@ -83,15 +83,17 @@ def _computes(migration: Migration, callee: FunctionValue, seen: set[FunctionVal
     for node in ast.walk(function):
         if not isinstance(node, ast.Call):
             continue
+        if _is_module_call(view, node):
+            return True
         path = _path_from(node.func, own)
         if path is None or path[-1] in _STANDARD - {"forward"}:
             continue
         callees = migration.program.callees(view, node)
         methods = [c for c in callees if _is_method(migration, c)]
-        if len(path) == 1 and path[0] != "forward" and methods and not _is_module_call(view, node):
+        if len(path) == 1 and path[0] != "forward" and methods:
             if any(_computes(migration, method, seen, depth + 1) for method in methods):
                 return True
-        elif path[0] == "forward" or _is_module_call(view, node) or not callees:
+        elif path[0] == "forward" or not callees:
             return True
     return False
 
@@ -112,5 +114,8 @@ def _is_method(migration: Migration, callee: FunctionValue) -> bool:
 
 
 def _is_module_call(view: FileView, node: ast.Call) -> bool:
-    """Whether a call calls an object (a submodule), rather than a method."""
-    return any(isinstance(value, Instance) for value in view.values(node.func))
+    """Whether a call calls a submodule, rather than a method or a class."""
+    return any(
+        isinstance(value, Instance) or (isinstance(value, Opaque) and value.name.startswith("torch.nn."))
+        for value in view.values(node.func)
+    )

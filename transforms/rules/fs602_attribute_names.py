@@ -8,7 +8,7 @@ from ..findings import Level
 from ..gradient_sync import add_helper
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
-from ..sites import RAW_MEMBERS, Site
+from ..sites import RAW_MEMBERS, UNIQUE_MEMBERS, Site
 
 _REWRITTEN = ("no_sync", "require_backward_grad_sync", "clip_grad_norm_")
 
@@ -46,6 +46,8 @@ def check(site: Site, migration: Migration) -> Outcome:
         )  # fmt: skip
         outcome.patches.append(view.replace(call, parts, "FSDP2 models have no no_sync"))
         return outcome
+    if name not in UNIQUE_MEMBERS and (asks or len(call.args) > 2):
+        return Outcome(Level.REVIEW, f"an FSDP2 model has no {name}: this goes on as for any other model")
     return _manual(name, "is asked for by name, and an FSDP2 model does not have it")
 
 
