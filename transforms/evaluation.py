@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ast
+import re
 
+from .facts import NOTHING, Call
 from .groups import Group
 from .migration import Migration
 from .patches import Part
 from .rule import Outcome
-from .values import Annotated, FunctionValue, Value, Wrapped
+from .state_reads import last_name
+from .values import Annotated, FunctionValue, Opaque, Unknown, Value, Wrapped
 from .view import FileView
 
 _RUNS = frozenset({"generate", "forward", "__call__"})
+_MODEL_NAME = re.compile(r"model|net|module|generator|discriminator|student|teacher|backbone|gpt|bert", re.IGNORECASE)
 
 
 def is_evaluated(migration: Migration, group: Group | None) -> bool:
@@ -49,28 +53,60 @@ def reshard_lines(
 
 def runs_of(migration: Migration, group: Group) -> set[int]:
     """Calls (by number) that run a group's model, themselves or through functions of the repository."""
+    return migration.once("runs", group, lambda: _runs(migration, group))
 
-    def find() -> set[int]:
-        program = migration.program
-        flow = program.flow
-        found: set[int] = set()
-        for number, call in enumerate(flow.calls):
-            runs = call.method is None or call.method in _RUNS
-            if runs and any(_of_group(group, value) for value in flow.values_of(call.function)):
-                found.add(number)
-        pending = list(found)
-        while pending:
-            number = pending.pop()
-            call = flow.calls[number]
-            if call.owner < 0:
-                continue
-            for site in flow.called.get(FunctionValue(flow.file_of_call(number), call.owner), ()):
-                if site not in found:
-                    found.add(site)
-                    pending.append(site)
-        return found
 
-    return migration.once("runs", group, find)
+def _runs(migration: Migration, group: Group) -> set[int]:
+    program = migration.program
+    flow = program.flow
+    found = {number for number, call in enumerate(flow.calls) if _runs_itself(migration, group, number, call)}
+    pending = list(found)
+    while pending:
+        number = pending.pop()
+        owner = flow.calls[number].owner
+        if owner < 0:
+            continue
+        function = FunctionValue(flow.file_of_call(number), owner)
+        is_given = _runs_an_argument(migration, group, number, function)
+        for site in flow.called.get(function, ()):
+            if site not in found and (not is_given or _passes_the_model(migration, group, flow.calls[site])):
+                found.add(site)
+                pending.append(site)
+    return found
+
+
+def _runs_itself(migration: Migration, group: Group, number: int, call: Call) -> bool:
+    """``model(x)``, ``model.generate(x)``; where little is known of the receiver, its name has to say model."""
+    if call.method is not None and call.method not in _RUNS:
+        return False
+    values = [value for value in migration.program.flow.values_of(call.function) if _of_group(group, value)]
+    if any(not isinstance(v, Unknown) and not (isinstance(v, Opaque) and v.name == "?") for v in values):
+        return True
+    if not values:
+        return False
+    _, node = migration.program.call_node(number)
+    receiver = node.func.value if call.method is not None and isinstance(node.func, ast.Attribute) else node.func
+    return bool(_MODEL_NAME.search(last_name(receiver)))
+
+
+def _runs_an_argument(migration: Migration, group: Group, number: int, function: FunctionValue) -> bool:
+    """Whether the model that a call runs is a parameter of the function around it."""
+    view, node = migration.program.call_node(number)
+    facts = migration.program.files[function.file].functions[function.index]
+    parameters = {name for name, _ in (*facts.positional, *facts.keyword_only)} - {"self", "cls"}
+    places = [node.func, *node.args, *(keyword.value for keyword in node.keywords)]
+    roots = [place for place in places if any(_of_group(group, value) for value in view.values(place))]
+    names = {inner.id for place in roots or [node.func] for inner in ast.walk(place) if isinstance(inner, ast.Name)}
+    return bool(names) and names <= parameters
+
+
+def _passes_the_model(migration: Migration, group: Group, call: Call) -> bool:
+    flow = migration.program.flow
+    arguments = [*call.arguments, *(variable for _, variable in call.keywords)]
+    if any(name is None for name, _ in call.keywords) or call.starred >= 0:
+        return True
+    values = [value for a in arguments if a != NOTHING for value in migration.program.elements(flow.values_of(a))]
+    return any(_of_group(group, value) for value in values)
 
 
 def _of_group(group: Group, value: Value) -> bool:

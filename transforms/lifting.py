@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass, field
 
 from .generated import LINE_LENGTH
+from .groups import Group
 from .in_scope import model_at
 from .migration import Migration
 from .patches import Part, Patch
@@ -120,7 +121,7 @@ def _caller(migration: Migration, finder: GuardFinder, lift: Lift, view: FileVie
     return Caller(view, call, place, guard, tuple(sources))
 
 
-def argument_of(lift: Lift, view: FileView, call: ast.Call, node: ast.expr | str | None) -> Part | None:
+def argument_of(lift: Lift, view: FileView, call: ast.Call, node: ast.expr | Part | None) -> Part | None:
     """What a path in the function is at a call of it: ``self.model`` of ``trainer.save()`` is ``trainer.model``."""
     path = _path_of_model(lift.view, node) if isinstance(node, ast.expr) else node
     if not isinstance(path, str):
@@ -148,7 +149,7 @@ def _path_of_model(view: FileView, node: ast.expr) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
-def _argument_node(lift: Lift, call: ast.Call, node: ast.expr | str | None) -> ast.expr | None:
+def _argument_node(lift: Lift, call: ast.Call, node: ast.expr | Part | None) -> ast.expr | None:
     """The argument that a parameter gets at a call; the receiver for ``self``."""
     if not isinstance(node, ast.Name):
         return None
@@ -177,10 +178,9 @@ def bound_between(view: FileView, guard: Guard, node: ast.AST) -> set[str]:
     }
 
 
-def new_parameters(lift: Lift, why: str) -> Patch:
-    """Adds the parameters to the function's signature."""
-    view, arguments = lift.view, lift.function.args
-    names = list(dict.fromkeys(lift.parameters.values()))
+def new_parameters(view: FileView, function: ast.FunctionDef, names: list[str], why: str) -> Patch:
+    """Adds parameters to a function's signature."""
+    arguments = function.args
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     if arguments.vararg is not None:
         every.append(arguments.vararg)
@@ -188,7 +188,7 @@ def new_parameters(lift: Lift, why: str) -> Patch:
     ends += [view.source.span(d)[1] for d in (*arguments.defaults, *arguments.kw_defaults) if d is not None]
     text = ", ".join(names)
     if not ends:
-        place = view.source.text.index("(", view.source.span(lift.function)[0]) + 1
+        place = view.source.text.index("(", view.source.span(function)[0]) + 1
         return Patch(view.path, place, place, (text + (", " if arguments.kwarg else ""),), why)
     needs_star = bool(arguments.defaults) and arguments.vararg is None and not arguments.kwonlyargs
     return Patch(view.path, max(ends), max(ends), (f", *, {text}" if needs_star else f", {text}",), why)
@@ -209,3 +209,22 @@ def new_arguments(view: FileView, call: ast.Call, given: list[str], why: str) ->
         return Patch(view.path, place, place, (f", {text}",), why)
     indent = source.indent_at(place) if is_hanging else " " * (first[1] - 1)
     return Patch(view.path, place, place, ("".join(f",\n{indent}{argument}" for argument in given),), why)
+
+
+def passed_in_model(
+    migration: Migration, view: FileView, node: ast.AST, group: Group, why: str
+) -> tuple[str, list[Patch]] | None:
+    """A new parameter for the model, with what every caller gives for it; None where a caller has no name for it."""
+    function = view.function(node)
+    if not isinstance(function, ast.FunctionDef):
+        return None
+    callers = migration.program.callers(view, function)
+    name = view.free_name(node, "model")
+    patches = [new_parameters(view, function, [name], why)]
+    for caller, call in callers:
+        model = model_at(migration.groups, caller, call, group)
+        unpacks = any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
+        if model is None or unpacks:
+            return None
+        patches.append(new_arguments(caller, call, [f"{name}={model}"], why))
+    return (name, patches) if callers else None

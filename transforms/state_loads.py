@@ -11,8 +11,9 @@ from .findings import Level
 from .generated import removed, replaced_call
 from .groups import Group
 from .in_scope import model_at
+from .lifting import passed_in_model
 from .migration import Migration
-from .patches import Part
+from .patches import Part, Patch
 from .rank_guards import GuardFinder
 from .rule import Outcome
 from .sites import Site
@@ -101,6 +102,12 @@ def load_outcome(site: Site, migration: Migration) -> Outcome:
     if call is None or plan is None:
         what = "optimizer.load_state_dict is not called with a state dict here"
         return Outcome(Level.MANUAL, what, _ADVICE, holds=True)
+    handed_in: list[Patch] = []
+    if plan.model is None and site.group is not None:
+        why = "set_optimizer_state_dict needs the model, too"
+        passed = passed_in_model(migration, view, call, site.group, why)
+        if passed is not None:
+            plan.model, handed_in = passed
     if plan.model is None:
         what = "no name here refers to the model whose optimizer this is"
         return Outcome(Level.MANUAL, what, "Pass the model in. " + _ADVICE, holds=True)
@@ -114,6 +121,10 @@ def load_outcome(site: Site, migration: Migration) -> Outcome:
         message += "; files that the old program wrote under DDP have numbers for names and are refused with an error"
     outcome = Outcome(Level.SAFE, message)
     write_load(migration, view, call, plan, outcome)
+    if handed_in:
+        outcome.level = Level.REVIEW
+        outcome.message += "; the callers hand the model in"
+        outcome.patches.extend(handed_in)
     return outcome
 
 

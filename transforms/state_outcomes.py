@@ -48,7 +48,8 @@ def write_state(migration: Migration, read: StateRead, plan: ReadPlan, outcome: 
 def _write_lift(migration: Migration, lift: Lift) -> Outcome:
     """The patches for all reads of a function together."""
     outcome = Outcome(Level.SAFE, "")
-    outcome.patches.append(new_parameters(lift, _WHY))
+    names = list(dict.fromkeys(lift.parameters.values()))
+    outcome.patches.append(new_parameters(lift.view, lift.function, names, _WHY))
     for read in lift.reads:
         outcome.patches.append(read.view.replace(read.call, lift.parameters[read.call], _WHY))
     for caller in lift.callers:

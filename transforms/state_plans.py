@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from .lifting import Lift, bound_between, lift_of
 from .migration import Migration
+from .patches import Part
 from .rank_guards import Guard, GuardFinder
 from .rank_zero_uses import rank_zero_alone_reads
 from .state_contexts import Config, StateContext, bound_arguments, context_at
@@ -157,7 +158,7 @@ def _hoisted_name(migration: Migration, read: StateRead) -> str:
     """A name for gathered state that nothing in the function uses, apart for each model."""
     scope = read.view.function(read.call) or read.view.tree
     taken: dict[tuple[str, str], str] = migration.once("hoisted names", (read.view, scope), dict)
-    what = ast.dump(read.optimizer) if read.optimizer is not None else _key(read.model)
+    what = _key(read.optimizer if read.optimizer is not None else read.model)
     key = (read.kind, what)
     if key not in taken:
         wanted = f"{last_name(read.optimizer if read.optimizer is not None else read.model)}_state_dict"
@@ -168,5 +169,5 @@ def _hoisted_name(migration: Migration, read: StateRead) -> str:
     return taken[key]
 
 
-def _key(node: ast.expr | str | None) -> str:
+def _key(node: ast.expr | Part | None) -> str:
     return ast.dump(node) if isinstance(node, ast.expr) else str(node)

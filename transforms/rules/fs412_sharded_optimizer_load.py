@@ -12,7 +12,7 @@ from ..migration import Migration
 from ..patches import Part
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state_contexts import bound_arguments
+from ..state_contexts import bound_arguments, is_context_call
 from ..state_loads import Conversion, conversion_of
 from ..state_writing import GET_OPTIMIZER
 from ..view import FileView
@@ -43,10 +43,17 @@ def check(site: Site, migration: Migration) -> Outcome:
     if site.group is not None:
         model = model or model_at(migration.groups, view, call, site.group)
         optimizer = optimizer or optimizer_at(view, call, site.group)
+    level = Level.SAFE
+    if model is None or optimizer is None:
+        level = Level.REVIEW
+        model = model or _model_of_context(site)
+        optimizer = optimizer or _optimizer_by_name(site)
     if model is None or optimizer is None:
         return _manual("no names here refer to the model and its optimizer")
     message = "dcp.load fills the state of the optimizer in place; files of FSDP1 are read as they are"
-    outcome = Outcome(Level.SAFE, message)
+    if level is Level.REVIEW:
+        message += "; that these are the model and its optimizer is told by their names"
+    outcome = Outcome(level, message)
     indent = view.indent(statement)
     get = migration.use(outcome, view, GET_OPTIMIZER, call)
     load = _spelling_of_load(view) or migration.use(outcome, view, "torch.distributed.checkpoint.load", call)
@@ -74,6 +81,23 @@ def _spelling_of_load(view: FileView) -> str | None:
         if view.external(node.value) in ("torch.distributed.checkpoint", "torch.distributed._shard.checkpoint"):
             return f"{view.text(node.value)}.load"
     return None
+
+
+def _model_of_context(site: Site) -> Part | None:
+    """The model that a ``state_dict_type`` in the same function is given."""
+    scope = site.view.function(site.node) or site.view.tree
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Call) and is_context_call(site.view, node):
+            model = bound_arguments(node, ("module",)).get("module")
+            return site.view.keep(model) if model is not None else None
+    return None
+
+
+def _optimizer_by_name(site: Site) -> str | None:
+    """A parameter of the function that is called like an optimizer."""
+    function = site.view.function(site.node)
+    names = [a.arg for a in ast.walk(function) if isinstance(a, ast.arg)] if function is not None else []
+    return next((name for name in names if name in ("optim", "optimizer", "opt")), None)
 
 
 def _conversion_after(site: Site, name: str) -> Conversion | None:
