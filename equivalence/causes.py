@@ -49,7 +49,9 @@ def causes_of_parameters(comparison: Comparison) -> Iterator[str]:
         yield "initialisation or loading of weights was lost or comes at another point of the random sequence"
     elif _step(comparison, "coverage") <= step:
         yield "see coverage: the optimizer does not hold the parameters that are trained"
-    elif _step(comparison, "gradients") > step:
+    elif _step(comparison, "gradients") <= step:
+        yield "the gradients differ (see there)"
+    else:
         if _step(comparison, "clipping") <= step:
             yield "gradients equal, parameters differ, and so does clipping"
         elif _step(comparison, "hyperparameters") <= step:

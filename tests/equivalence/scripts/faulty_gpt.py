@@ -145,9 +145,8 @@ def wrap_fsdp2(model: nn.Module, options: argparse.Namespace) -> nn.Module:
     if options.buffer_dtype and fault != "buffer_dtype_lost":
         for module in model.modules():
             for name, buffer in module.named_buffers(recurse=False):
-                module.register_buffer(
-                    name, buffer.to(low_precision(options)), name in module._non_persistent_buffers_set
-                )
+                persistent = name not in module._non_persistent_buffers_set
+                module.register_buffer(name, buffer.to(low_precision(options)), persistent)
     if fault == "ignored":
         more["ignored_params"] = set(blocks[0].parameters())
         blocks = blocks[1:]
@@ -345,6 +344,9 @@ def save(model: nn.Module, optimizer: torch.optim.Optimizer, options: argparse.N
 
         full = StateDictOptions(full_state_dict=True, cpu_offload=True)
         state, moments = get_state_dict(model, optimizer, options=full)
+        if options.buffer_dtype:
+            # FSDP1 saves buffers in the type that they had before it cast them.
+            state = {key: value.float() if "average" in key else value for key, value in state.items()}
         if fault == "saved_shard":
             state = {key: v.to_local() if hasattr(v, "to_local") else v for key, v in model.state_dict().items()}
         elif fault == "saved_dtensors":
