@@ -26,7 +26,7 @@ from .values import (
 )
 
 _MODEL_LIKE = (Instance, Opaque, Wrapped, Annotated, Unknown)
-_OF_ELEMENTS = frozenset(f"builtins.{name}" for name in ("zip", "enumerate", "next", "max", "min", "sum"))
+_OF_ELEMENTS = frozenset(f"builtins.{name}" for name in ("next", "max", "min", "sum"))
 
 
 class Calls(Objects):
@@ -38,6 +38,8 @@ class Calls(Objects):
     """Functions and the calls that reach them."""
     callees: dict[int, set[FunctionValue]]
     resolved: set[tuple[object, ...]]
+    computed_from: dict[int, list[int]]
+    """Variables and the results of tensor functions on them."""
 
     def register_call(self, site: int, offset: int, call: Call) -> None:
         """Adds a call with its variables numbered for the whole repository."""
@@ -79,6 +81,8 @@ class Calls(Objects):
         if isinstance(value, Derived):
             if method in library.STAYS_DERIVED:
                 self.add_all(call.result, {self.identify(value)}, call.function)
+            elif value.kind in library.TENSORS and method in library.TENSOR_MATH:
+                self.add_all(call.result, {self.identify(Derived("statistic", value.owner))}, call.function)
             return
         if isinstance(value, Constant):
             return
@@ -298,6 +302,10 @@ class Calls(Objects):
             self.build_optimizer(site, call, name)
         else:
             self.add(call.result, Opaque(site, name))
+            if name.startswith("torch.") and name.rpartition(".")[2] in library.TENSOR_MATH:
+                for argument in arguments:
+                    if argument != NOTHING:
+                        self.compute_later(argument, call.result)
 
     def wrap(self, site: int, call: Call, kind: str) -> None:
         """A wrapper constructor: the result is wrapped, and the model is inside it."""
@@ -321,7 +329,36 @@ class Calls(Objects):
                 if isinstance(value, _MODEL_LIKE):
                     self.add(call.result, Derived(library.DERIVED[method], value))
 
+    def compute_later(self, argument: int, result: int) -> None:
+        """``result`` is computed from the parameters or gradients that ``argument`` holds, now or later."""
+        targets = self.computed_from.setdefault(argument, [])
+        if result not in targets:
+            targets.append(result)
+            for value in self.values_of(argument):
+                self.compute(value, result, argument)
+
+    def compute(self, value: Value, result: int, source: int) -> None:
+        """A value arrived that a tensor function computes ``result`` from."""
+        if isinstance(value, Derived) and value.kind in library.TENSORS:
+            self.add_all(result, {self.identify(Derived("statistic", value.owner))}, source)
+        elif isinstance(value, Container):
+            self.compute_later(self.field(value, "[any]"), result)
+
+    def pair_up(self, call: Call, name: str) -> None:
+        """``zip`` and ``enumerate``: a container of tuples whose places keep their arguments apart."""
+        container, pair = Container(call.result, "list"), Container(-call.result - 2, "tuple")
+        self.add(call.result, container)
+        self.add(self.field(container, "[any]"), pair)
+        first = 1 if name == "builtins.enumerate" else 0
+        for place, argument in enumerate(call.arguments, start=first):
+            if argument != NOTHING:
+                self.load_later(argument, ANY_KEY, self.field(pair, f"[{place}]"))
+                self.connect(self.field(pair, f"[{place}]"), self.field(pair, "[any]"))
+
     def collect(self, call: Call, name: str) -> None:
+        if name in ("builtins.zip", "builtins.enumerate"):
+            self.pair_up(call, name)
+            return
         container = Container(call.result, "list")
         self.add(call.result, container)
         arguments = call.arguments[1:] if name in ("builtins.filter", "builtins.map") else call.arguments

@@ -29,6 +29,7 @@ class Flow(Calls):
         self.called = {}
         self.callees = {}
         self.resolved = set()
+        self.computed_from = {}
         self.seed_names()
         self.solve()
         self.seed_calls()
@@ -168,7 +169,8 @@ class Flow(Calls):
                 self.add_all(to, new, variable)
             loads, stores = self.loads.get(variable), self.stores.get(variable)
             binds, calls = self.binds.get(variable), self.calls_on.get(variable)
-            if not (loads or stores or binds or calls):
+            computed = self.computed_from.get(variable)
+            if not (loads or stores or binds or calls or computed):
                 continue
             for number in new:
                 value = self.values[number]
@@ -178,5 +180,7 @@ class Flow(Calls):
                     self.store(value, attribute, origin)
                 for to, receiver in binds or ():
                     self.bind(value, to, receiver, variable)
+                for result in list(computed or ()):
+                    self.compute(value, result, variable)
                 for call in list(calls or ()):
                     self.call(call, value, variable)

@@ -61,6 +61,20 @@ STAYS_DERIVED: frozenset[str] = frozenset(
 )  # fmt: skip
 """Methods whose result is still the parameters, state dict … that they are called on."""
 
+TENSORS: frozenset[str] = frozenset({"parameters", "gradients", "statistic"})
+"""Kinds of derived values that are tensors which FSDP2 shards, or are computed from them."""
+
+TENSOR_MATH: frozenset[str] = frozenset(
+    {
+        "norm", "sum", "mean", "abs", "max", "min", "amax", "amin", "std", "var", "square", "pow", "sqrt", "prod", "dot",
+        "isnan", "isinf", "isfinite", "any", "all", "linalg_norm", "vector_norm", "matrix_norm", "stack", "cat",
+        "flatten", "view", "reshape", "view_as", "argmax", "argmin", "median", "count_nonzero", "mul", "div",
+        "add", "sub", "clamp", "histc", "quantile", "topk", "sort", "unique", "logsumexp", "log",
+        "_foreach_norm", "svd", "svdvals", "matmul", "mm", "t",
+    }
+)  # fmt: skip
+"""Methods and functions of tensors whose result on a shard is the shard's, not the tensor's."""
+
 CONTAINER_READS: frozenset[str] = frozenset(
     {"values", "items", "pop", "popitem", "popleft", "copy", "__iter__", "__next__"}
 )

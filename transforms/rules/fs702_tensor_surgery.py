@@ -1,0 +1,140 @@
+"""Work on single parameters and gradients that shards cannot take: collectives, hooks, replaced data."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ..findings import Level
+from ..local_reads import runs_after_wrap, tensor_values
+from ..migration import Migration
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+from ..view import FileView
+
+_COLLECTIVES = frozenset({"all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter"})
+_VECTORS = frozenset({"parameters_to_vector", "vector_to_parameters"})
+_IN_PLACE = frozenset({"copy_", "add_", "sub_", "mul_", "lerp_", "addcmul_", "addcdiv_"})
+
+_WHAT = {
+    "collective": (
+        "a collective on a parameter or gradient: they are DTensors under FSDP2, and torch.distributed refuses them",
+        "FSDP2 reduces gradients itself, and sharding is preceded by the broadcast of initial weights: the loop usually "
+        "goes. What other ranks have to know is read with .full_tensor().",
+    ),
+    "hook": (
+        "a tensor hook on a parameter never fires under FSDP2, without an error",
+        "Register register_post_accumulate_grad_hook after fully_shard (the gradient is a DTensor there), or do the work "
+        "between backward and optimizer.step().",
+    ),
+    "vector": (
+        "parameters are flattened into one vector, which DTensors of different layouts refuse",
+        "Gather with get_model_state_dict(full_state_dict=True), work on that, and put it back with set_model_state_dict.",
+    ),
+    "data": (
+        "the data of a parameter is replaced: a plain tensor in the place of a shard is taken without an error",
+        "Use distribute_tensor(new, parameter.device_mesh, parameter.placements), or set_model_state_dict for whole models.",
+    ),
+    "mixed": (
+        "a parameter is updated from a tensor that is not one of its model: plain tensors and DTensors do not mix",
+        "Shard the other model in the same way (an average: copy before fully_shard, then fully_shard both with "
+        "reshard_after_forward=True), so that both sides are DTensors of one layout.",
+    ),
+}
+
+
+def find(migration: Migration) -> Iterator[Site]:
+    """Each such place, with the kind of work as symbol."""
+    for view in migration.views():
+        for node in ast.walk(view.tree):
+            for tensor, kind in _work(migration, view, node):
+                group, values = tensor_values(migration, view, tensor)
+                if group is not None and runs_after_wrap(migration, view, node, group):
+                    yield Site(view, node, f"torch.Tensor.surgery.{kind}", "hazard", group, values)
+                    break
+
+
+def _work(migration: Migration, view: FileView, node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
+    """(tensor, kind of work) for one node of a tree."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            if isinstance(target, ast.Attribute) and target.attr in ("data", "grad") and not _is_none(node.value):
+                yield target.value, "data"
+        return
+    if not isinstance(node, ast.Call):
+        return
+    name = view.external(node.func)
+    if name is None and isinstance(node.func, ast.Attribute):
+        owner = view.external(node.func.value)
+        name = f"{owner}.{node.func.attr}" if owner else None
+    if name is not None:
+        last = name.rpartition(".")[2]
+        if name.startswith("torch.distributed.") and last in _COLLECTIVES:
+            yield from ((argument, "collective") for argument in node.args[:2])
+        elif last in _VECTORS:
+            yield from ((argument, "vector") for argument in node.args)
+    elif isinstance(node.func, ast.Attribute):
+        if node.func.attr == "register_hook":
+            yield node.func.value, "hook"
+        elif node.func.attr in _IN_PLACE and node.args and not _is_number(node.args[0]):
+            yield from _mixing(migration, view, node)
+
+
+def _mixing(migration: Migration, view: FileView, node: ast.Call) -> Iterator[tuple[ast.expr, str]]:
+    """An in-place update where one side is of the group's model and the other is not."""
+    assert isinstance(node.func, ast.Attribute)
+    receiver, other = node.func.value, node.args[0]
+    mine, _ = tensor_values(migration, view, receiver)
+    theirs, _ = tensor_values(migration, view, other)
+    if (mine is None) != (theirs is None) and not (mine is not None and not view.values(other)):
+        yield (receiver if mine is not None else other), "mixed"
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) or (isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant))
+
+
+def check(site: Site, migration: Migration) -> Outcome:
+    message, advice = _WHAT[site.member]
+    return Outcome(Level.MANUAL, message, advice, holds=True)
+
+
+_REDUCED = """\
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+model = DDP(build())
+model(batch()).sum().backward()
+for p in model.parameters():
+    dist.all_reduce(p.grad)
+"""
+_HOOKED = """\
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+model = DDP(build())
+for p in model.parameters():
+    p.register_hook(lambda grad: grad.clamp(-1, 1))
+"""
+
+RULE = Rule(
+    id="FS702",
+    title="Work on single parameters that shards cannot take",
+    why=(
+        "After fully_shard a parameter and its gradient are DTensors. Collectives on them raise, hooks on them never "
+        "fire, assigning plain data to them is accepted and wrong, and arithmetic with plain tensors raises. A migration "
+        "that leaves such a place behind trains differently or stops, so its group waits."
+    ),
+    symbols=("torch.Tensor.surgery.*",),
+    roles=("hazard",),
+    check=check,
+    sources=("semantics measured on torch 2.13: hooks before and after fully_shard, p.data = plain, dist.all_reduce(p.grad)",),
+    examples=(
+        Example(before=_REDUCED, after=_REDUCED, level=Level.MANUAL),
+        Example(before=_HOOKED, after=_HOOKED, level=Level.MANUAL),
+    ),
+    find=find,
+)
