@@ -16,13 +16,13 @@ _COMPRESSED = {
     "default_hooks.bf16_compress_hook": "torch.bfloat16",
     "BuiltinCommHookType.FP16_COMPRESS": "torch.float16",
 }
-_REGISTRATIONS = ("register_comm_hook", "_register_builtin_comm_hook")
+REGISTRATIONS = ("register_comm_hook", "_register_builtin_comm_hook")
 
 
 def hook_of(site: Site) -> str | None:
     """The canonical name of the hook that a registration names; None for functions of the repository."""
     call = site.call
-    if call is None or site.member not in _REGISTRATIONS:
+    if call is None or site.member not in REGISTRATIONS:
         return None
     position = 0 if site.member == "_register_builtin_comm_hook" else 1
     node = call.args[position] if len(call.args) > position else None
@@ -55,6 +55,6 @@ def reduce_dtype(migration: Migration, group: Group | None) -> str | None:
     if group is None:
         return None
     for site in migration.sites_of(group):
-        if site.role == "use" and site.member in _REGISTRATIONS:
+        if site.role == "use" and site.member in REGISTRATIONS:
             return compression(migration, site)
     return None

@@ -61,7 +61,7 @@ def only_where_sharded(
         return list(statement)
     assert isinstance(site.node, ast.Attribute)
     receiver = site.view.keep(site.node.value)
-    inner = [part.replace("\n" + indent, "\n" + indent + "    ") if isinstance(part, str) else part for part in statement]
+    inner = [part.replace("\n" + indent, f"\n{indent}    ") if isinstance(part, str) else part for part in statement]
     if compiles(migration):
         # isinstance does not see through torch.compile's module, attributes do
         return ["if hasattr(", receiver, f', "set_requires_gradient_sync"):\n{indent}    ', *inner]

@@ -33,7 +33,7 @@ _MODEL_STAYS = frozenset(
 )  # fmt: skip
 """Methods of a model that give the same before and after sharding, and leave it as it is."""
 
-_INSPECTS = frozenset({"builtins.isinstance", "builtins.print", "builtins.id", "builtins.type", "builtins.len", "builtins.str"})
+_INSPECTS = frozenset(f"builtins.{name}" for name in ("isinstance", "print", "id", "type", "len", "str"))
 
 
 @dataclass
@@ -131,21 +131,22 @@ def _collect_method(migration: Migration, callee: FunctionValue, receiver: str, 
 # --- the model ----------------------------------------------------------------------------------------------
 
 
-def leaves_model_alone(migration: Migration, view: FileView, nodes: Iterable[ast.AST], group: Group, depth: int = 0) -> bool:
+def leaves_model_alone(
+    migration: Migration, view: FileView, nodes: Iterable[ast.AST], group: Group, depth: int = 0
+) -> bool:
     """Whether statements do the same to a model's group before and after sharding: they only look at parameters."""
     for node in nodes:
         for inner in ast.walk(node):
-            if isinstance(inner, (ast.Name, ast.Attribute)) and isinstance(inner.ctx, ast.Load):
-                if _is_model(migration, view, inner, group) and not _is_harmless(migration, view, inner, group, depth):
-                    return False
+            if not isinstance(inner, (ast.Name, ast.Attribute)) or not isinstance(inner.ctx, ast.Load):
+                continue
+            if _is_model(view, inner, group) and not _is_harmless(migration, view, inner, group, depth):
+                return False
     return True
 
 
-def _is_model(migration: Migration, view: FileView, node: ast.expr, group: Group) -> bool:
-    for value in view.values(node):
-        if value in group.raw or any(wrap.value == value for wrap in group.wraps):
-            return True
-    return False
+def _is_model(view: FileView, node: ast.expr, group: Group) -> bool:
+    wrapped = {wrap.value for wrap in group.wraps}
+    return any(value in group.raw or value in wrapped for value in view.values(node))
 
 
 def _is_harmless(migration: Migration, view: FileView, node: ast.expr, group: Group, depth: int) -> bool:
@@ -182,11 +183,11 @@ def _body_is_harmless(migration: Migration, view: FileView, call: ast.Call, grou
         body = getattr(function, "body", [])
         if not isinstance(body, list) or not leaves_model_alone(migration, inner, body, group, depth + 1):
             return False
-        if _builds_object_around(migration, view, call):
+        if _builds_object_around(view, call):
             return False
     return True
 
 
-def _builds_object_around(migration: Migration, view: FileView, call: ast.Call) -> bool:
+def _builds_object_around(view: FileView, call: ast.Call) -> bool:
     """Whether the call makes an object that keeps the model (an average of weights, an engine)."""
     return any(isinstance(value, Instance) and value.site == view.call_site(call) for value in view.values(call))

@@ -58,8 +58,8 @@ def _find(migration: Migration) -> Iterator[MethodCall]:
                 continue
             if not any(_computes(migration, callee, set(), 0) for callee in migration.program.callees(view, node)):
                 continue
-            before = [migration.order.relation((view, node), (wrap.view, wrap.node)) == "before" for wrap in group.wraps]
-            if not all(before):
+            order = [migration.order.relation((view, node), (wrap.view, wrap.node)) for wrap in group.wraps]
+            if any(relation != "before" for relation in order):
                 yield MethodCall(view, node, group, name)
 
 
@@ -80,10 +80,11 @@ def _computes(migration: Migration, callee: FunctionValue, seen: set[FunctionVal
     if not isinstance(function, ast.FunctionDef) or not arguments or view.enclosing_class(function) is None:
         return False
     own = arguments[0].arg
+    parts = _names_of_parts(function, own)
     for node in ast.walk(function):
         if not isinstance(node, ast.Call):
             continue
-        if _is_module_call(view, node):
+        if _is_module_call(view, node) or (isinstance(node.func, ast.Name) and node.func.id in parts):
             return True
         path = _path_from(node.func, own)
         if path is None or path[-1] in _STANDARD - {"forward"}:
@@ -96,6 +97,21 @@ def _computes(migration: Migration, callee: FunctionValue, seen: set[FunctionVal
         elif path[0] == "forward" or not callees:
             return True
     return False
+
+
+def _names_of_parts(function: ast.FunctionDef, own: str) -> set[str]:
+    """Local names for parts of the object: ``for block in self.blocks``, ``head = self.head``."""
+    found: set[str] = set()
+    for node in ast.walk(function):
+        if isinstance(node, (ast.For, ast.comprehension)):
+            target, source = node.target, node.iter
+        elif isinstance(node, ast.Assign) and _path_from(node.value, own) is not None:
+            target, source = node.targets[0], node.value
+        else:
+            continue
+        if any(isinstance(inner, ast.Attribute) and _path_from(inner, own) for inner in ast.walk(source)):
+            found |= {inner.id for inner in ast.walk(target) if isinstance(inner, ast.Name)}
+    return found
 
 
 def _path_from(node: ast.expr, own: str) -> list[str] | None:

@@ -11,6 +11,7 @@ from .groups import Group, Wrap
 from .migration import Migration
 from .passes import leaves_early
 from .patches import Old, Part, Patch
+from .scopes import dotted_path
 from .view import FileView
 
 WHY = "an optimizer has to be built on the sharded parameters"
@@ -111,7 +112,10 @@ class Move:
         return Patch(view.path, begins[self.first], ends[last], tuple(parts), WHY)
 
 
-def sound_move(migration: Migration, view: FileView, block: list[ast.stmt], first: int, wraps: Sequence[int], groups: Sequence[Group]) -> Move | str:
+def sound_move(
+    migration: Migration, view: FileView, block: list[ast.stmt], first: int, wraps: Sequence[int],
+    groups: Sequence[Group],
+) -> Move | str:  # fmt: skip
     """The sharding up or the optimizers down, whichever is sound (up if both are); else what stands in the way."""
     last = max(wraps)
     span = block[first : last + 1]
@@ -119,7 +123,7 @@ def sound_move(migration: Migration, view: FileView, block: list[ast.stmt], firs
         return "statements share a line"
     effects = [effects_of(migration, view, statement) for statement in span]
     moved = sorted(index - first for index in wraps)
-    names = _model_names(migration, view, span, groups)
+    names = _model_names(view, span, groups)
     up = _blocked_up(migration, view, span, effects, moved, names, groups)
     if up is None:
         order = [*moved, *(index for index in range(len(span)) if index not in moved)]
@@ -130,21 +134,19 @@ def sound_move(migration: Migration, view: FileView, block: list[ast.stmt], firs
     return f"the sharding cannot move up ({up}), and the optimizer cannot move down ({down})"
 
 
-def _model_names(migration: Migration, view: FileView, span: Sequence[ast.stmt], groups: Sequence[Group]) -> set[str]:
+def _model_names(view: FileView, span: Sequence[ast.stmt], groups: Sequence[Group]) -> set[str]:
     """Paths that mean a model of the groups and nothing else."""
-    from .scopes import dotted_path
-
     members = {value for group in groups for value in group.raw} | {w.value for group in groups for w in group.wraps}
     found: set[str] = set()
-    others: set[str] = set()
     for statement in span:
         for node in ast.walk(statement):
             path = dotted_path(node) if isinstance(node, (ast.Name, ast.Attribute)) else None
             if path is None:
                 continue
             values = view.values(node)
-            (found if values and all(v in members for v in values) else others).add(path)
-    return found - {path for path in others if path not in found}
+            if values and all(value in members for value in values):
+                found.add(path)
+    return found
 
 
 def _blocked_up(
@@ -191,7 +193,8 @@ def _down(
             if other not in down:
                 shared = _beside(effects[index].touched_by(effects[other]), names)
                 if shared:
-                    return f"line {span[other].lineno} shares {', '.join(sorted(shared)[:3])} with line {span[index].lineno}"
+                    listed = ", ".join(sorted(shared)[:3])
+                    return f"line {span[other].lineno} shares {listed} with line {span[index].lineno}"
     return [*(index for index in range(len(span)) if index not in down), *down]
 
 

@@ -14,7 +14,9 @@ from .symbols import DDP, FSDP1
 from .values import Opaque, Value
 from .view import FileView
 
-DATA_PARALLEL = frozenset({"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel"})
+DATA_PARALLEL = frozenset(
+    {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel"}
+)
 WRAPPERS = frozenset({FSDP1, DDP})
 
 

@@ -7,7 +7,8 @@ import ast
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
-from ..sharding.data_parallel import data_parallel_of, unit_advice
+from ..sharding.data_parallel import data_parallel_of
+from ..sharding.data_parallel_duties import unit_advice
 from ..sharding.placement import CannotPlace, place
 from ..sites import Site
 from ..symbols import DDP

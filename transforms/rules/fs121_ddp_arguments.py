@@ -11,7 +11,6 @@ from ..symbols import DDP
 from . import fs120_ddp
 
 
-
 def check(site: Site, migration: Migration) -> Outcome:
     assert site.call is not None and site.keyword is not None
     ddp = data_parallel_of(migration, site.view, site.call, site.group)

@@ -40,7 +40,8 @@ RULE = Rule(
     proof=("trainer_class", "trainer_files", "grad_op_accumulation", "model_without_ddp", "no_sync_helper"),
     examples=(
         Example(
-            _HEAD + "for micro_batch in batch[:-1]:\n    with model.no_sync():\n        model(micro_batch).backward()\n",
+            _HEAD
+            + "for micro_batch in batch[:-1]:\n    with model.no_sync():\n        model(micro_batch).backward()\n",
             _HEAD_AFTER + "for micro_batch in batch[:-1]:\n    model.set_requires_gradient_sync(False)\n"
             "    model(micro_batch).backward()\n    model.set_requires_gradient_sync(True)\n",
         ),

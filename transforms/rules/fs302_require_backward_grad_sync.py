@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 
+from ..conditions import is_known, only_where_sharded
 from ..findings import Level
 from ..gradient_sync import WHY, switch
-from ..conditions import is_known, only_where_sharded
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site

@@ -24,7 +24,7 @@ def find(migration: Migration) -> Iterator[Site]:
             view, call = migration.program.call_node(optimizer.site)
             block, place = view.block_of(view.statement(call))
             for wrap in group.wraps:
-                inside = [i for i, statement in enumerate(block[:place]) if wrap.view is view and _holds(statement, wrap.node)]
+                inside = [i for i, s in enumerate(block[:place]) if wrap.view is view and _holds(s, wrap.node)]
                 between = block[inside[0] + 1 : place] if inside else []
                 passes = passes_in(migration, view, between, group)
                 if FORWARD in passes and BACKWARD not in passes:
@@ -68,8 +68,8 @@ RULE = Rule(
     id="FS503",
     title="The optimizer is built on sharded, not on gathered parameters",
     why=(
-        "After a forward without backward (a sanity pass, a count of operations) the root still shows whole parameters. "
-        "An optimizer built then holds those, and part of the model is never trained, without an error."
+        "After a forward without backward (a sanity pass, a count of operations) the root still shows whole "
+        "parameters. An optimizer built then holds those, and part of the model is never trained, without an error."
     ),
     symbols=(SYMBOL,),
     roles=("hazard",),

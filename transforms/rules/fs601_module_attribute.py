@@ -29,7 +29,8 @@ def check(site: Site, migration: Migration) -> Outcome:
     path = unwrapped_path(site)
     for branch, holds in tests_around(view, node):
         if path is not None and holds and is_unwrap_test(migration, view, branch.test, path):
-            if isinstance(branch, ast.IfExp) and not may_be_data_parallel(site.values) and not _names_others(view, branch):
+            others = may_be_data_parallel(site.values)
+            if isinstance(branch, ast.IfExp) and not others and not _names_others(view, branch):
                 break
             return Outcome(Level.OK, "this branch is for other wrappers: an FSDP2 model has no .module")
     if may_be_data_parallel(site.values) or any(_mentions(view, branch.test) for branch, _ in tests_around(view, node)):
@@ -69,9 +70,11 @@ def _strip(view: FileView, node: ast.Attribute) -> Patch:
         if view.text(other) == receiver:
             subject = parent
     statement = view.parents[subject]
-    if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and statement.value is subject:
-        if view.text(statement.targets[0]) == receiver and view.stands_alone(statement):
+    if isinstance(statement, ast.Assign) and view.stands_alone(statement):
+        if [view.text(target) for target in statement.targets] == [receiver]:
             return _without(view, statement)
+        if subject is not node:
+            return view.replace(subject, (view.keep(node.value),), _WHY)
     if subject is not node:
         return view.replace(subject, (view.keep(node.value),), _WHY)
     return Patch(view.path, start, end, (), _WHY)
@@ -93,10 +96,8 @@ def _without(view: FileView, statement: ast.stmt) -> Patch:
 
 def _calls(test: ast.expr) -> bool:
     """Whether a test may do more than look."""
-    return any(
-        isinstance(n, ast.Call) and not (isinstance(n.func, ast.Name) and n.func.id in ("isinstance", "hasattr", "type"))
-        for n in ast.walk(test)
-    )
+    called = [ast.unparse(node.func) for node in ast.walk(test) if isinstance(node, ast.Call)]
+    return any(name not in ("isinstance", "hasattr", "type") for name in called)
 
 
 _WRAP = "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(build())\n"
@@ -106,8 +107,8 @@ RULE = Rule(
     id="FS601",
     title="model.module becomes the model",
     why=(
-        "DDP and FSDP1 put the model inside a wrapper; fully_shard changes it in place, so the attribute is missing and "
-        "every other name of the model means the same object. DataParallel keeps its .module."
+        "DDP and FSDP1 put the model inside a wrapper; fully_shard changes it in place, so the attribute is missing "
+        "and every other name of the model means the same object. DataParallel keeps its .module."
     ),
     symbols=(
         "torch.nn.parallel.DistributedDataParallel.module",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from ..conditions import FSDP_MODULE
 from ..findings import Level
 from ..gradient_sync import add_helper
@@ -41,9 +40,8 @@ def check(site: Site, migration: Migration) -> Outcome:
         partial = migration.use(outcome, view, "functools.partial", call)
         helper = add_helper(view, migration, outcome)
         model = view.keep(call.args[0])
-        parts = (
-            f"({partial}({helper}, ", model, ") if isinstance(", model, f", {module}) else ", view.keep(call.args[2]), ")",
-        )  # fmt: skip
+        choice = (f"({partial}({helper}, ", model, ") if isinstance(", model, f", {module}) else ")
+        parts = (*choice, view.keep(call.args[2]), ")")
         outcome.patches.append(view.replace(call, parts, "FSDP2 models have no no_sync"))
         return outcome
     if name not in UNIQUE_MEMBERS and (asks or len(call.args) > 2):
@@ -61,7 +59,9 @@ def _manual(name: str, what: str) -> Outcome:
 
 
 _WRAP = "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(build())\n"
-_SHARD = "import torch\nfrom torch.distributed.fsdp import FSDPModule, fully_shard\n\nmodel = build()\nfully_shard(model)\n"
+_SHARD = (
+    "import torch\nfrom torch.distributed.fsdp import FSDPModule, fully_shard\n\nmodel = build()\nfully_shard(model)\n"
+)
 
 RULE = Rule(
     id="FS602",

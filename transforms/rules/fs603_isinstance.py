@@ -84,7 +84,8 @@ def _elsewhere(site: Site, migration: Migration) -> Outcome:
 
 def _only_in_tests(view: FileView, assignment: ast.Assign) -> bool:
     names = [target.id for target in assignment.targets if isinstance(target, ast.Name)]
-    loads = [n for n in ast.walk(view.tree) if isinstance(n, ast.Name) and n.id in names and isinstance(n.ctx, ast.Load)]
+    mentions = [n for n in ast.walk(view.tree) if isinstance(n, ast.Name) and n.id in names]
+    loads = [n for n in mentions if isinstance(n.ctx, ast.Load)]
     return bool(names) and bool(loads) and all(_classes(view, load) is not None for load in loads)
 
 
@@ -101,7 +102,8 @@ def _members(view: FileView, classes: ast.expr) -> tuple[list[ast.expr], bool]:
 def _listed(view: FileView, classes: ast.expr, module: str, single: str = "") -> Patch:
     """The tuple with one FSDPModule in the place of all wrappers (with none, if ``module`` is empty)."""
     if not isinstance(classes, (ast.Tuple, ast.List, ast.Set)):
-        inner = [n for n in ast.walk(classes) if isinstance(n, (ast.Name, ast.Attribute)) and outside_name(view, n) in WRAPPERS]
+        names = [n for n in ast.walk(classes) if isinstance(n, (ast.Name, ast.Attribute))]
+        inner = [n for n in names if outside_name(view, n) in WRAPPERS]
         if isinstance(classes, ast.BinOp) and inner:
             return view.replace(inner[0], module, _WHY)
         return view.replace(classes, module, _WHY)

@@ -55,7 +55,8 @@ RULE = Rule(
     examples=(
         Example(
             _WRAP + "def train(model: FSDP) -> None:\n    model.train()\n",
-            "from torch.distributed.fsdp import FSDPModule\n\n\ndef train(model: FSDPModule) -> None:\n    model.train()\n",
+            "from torch.distributed.fsdp import FSDPModule\n\n\n"
+            "def train(model: FSDPModule) -> None:\n    model.train()\n",
         ),
     ),
 )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 
-from ..comm_hooks import PACKAGES, compression, hook_of, is_compression
+from ..comm_hooks import PACKAGES, REGISTRATIONS, compression, hook_of, is_compression
 from ..findings import Level
 from ..generated import removed
 from ..migration import Migration
+from ..passes import called_name
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..symbols import DDP, FSDP1
@@ -35,7 +36,7 @@ def check(site: Site, migration: Migration) -> Outcome:
             "Without accumulation the numbers are the same. With it they differ by 7e-6 in fp16 losses.",
         )
     elif is_compression(hook):
-        return _manual(f"{name} is registered on some ways only, or not for DDP: reduce_dtype is set where it is sharded")
+        return _manual(f"{name} is registered on some ways only, or not for DDP; reduce_dtype is set where it shards")
     else:
         return _manual(f"{name} has no counterpart in FSDP2")
     outcome.patches.append(removed(view, statement, _WHY))
@@ -45,9 +46,8 @@ def check(site: Site, migration: Migration) -> Outcome:
 def _part(site: Site) -> Outcome:
     """A hook named inside its registration is part of that; a hook or its state elsewhere is not migrated."""
     for ancestor in site.view.ancestors(site.node):
-        if isinstance(ancestor, ast.Call) and isinstance(ancestor.func, ast.Attribute):
-            if ancestor.func.attr in ("register_comm_hook", "_register_builtin_comm_hook"):
-                return Outcome(Level.SAFE, "part of the registration of a hook", silent=True)
+        if isinstance(ancestor, ast.Call) and called_name(ancestor) in REGISTRATIONS:
+            return Outcome(Level.SAFE, "part of the registration of a hook", silent=True)
     if site.role == "keyword":
         return Outcome(Level.MANUAL, "an argument of a communication hook's state", silent=True)
     return Outcome(

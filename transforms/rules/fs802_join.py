@@ -25,7 +25,8 @@ def check(site: Site, migration: Migration) -> Outcome:
 
 
 _CODE = (
-    "from torch.distributed.algorithms.join import Join\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n\n"
+    "from torch.distributed.algorithms.join import Join\n"
+    "from torch.nn.parallel import DistributedDataParallel as DDP\n\n"
     "model = DDP(model)\nwith Join([model]):\n    for x in data:\n        model(x).sum().backward()\n"
 )
 

@@ -37,7 +37,7 @@ def check(site: Site, migration: Migration) -> Outcome:
     if name.startswith("_") and name not in _PRIVATE:
         return Outcome(Level.OK, f"{name} is no member of DDP: it belongs to the model or another object")
     if _may_be_own(site, migration):
-        return Outcome(Level.REVIEW, f"{name} may be an attribute of another object here; an FSDP2 model does not have it")
+        return Outcome(Level.REVIEW, f"{name} may be that of another object here; an FSDP2 model does not have it")
     statement = view.statement(site.node)
     if name in _WITHOUT_EFFECT and isinstance(statement, ast.Expr) and statement.value is site.call:
         outcome = Outcome(Level.REVIEW, f"{name} goes: FSDP2 needs nothing of the kind")
@@ -54,8 +54,8 @@ def check(site: Site, migration: Migration) -> Outcome:
 _ADVICE = {
     "process_group": "Keep the group or mesh in a variable of your own.",
     "device_ids": "Keep the device in a variable of your own.",
-    "_set_params_and_buffers_to_ignore_for_model": "Pass the parameters to fully_shard(…, ignored_params={…}) (torch 2.7).",
-    "_ddp_params_and_buffers_to_ignore": "Pass the parameters to fully_shard(…, ignored_params={…}) (torch 2.7).",
+    "_set_params_and_buffers_to_ignore_for_model": "Pass ignored_params={…} to fully_shard (torch 2.7).",
+    "_ddp_params_and_buffers_to_ignore": "Pass ignored_params={…} to fully_shard (torch 2.7).",
     "_sync_params_and_buffers": "Broadcast parameters and buffers from rank 0 before fully_shard.",
     "require_forward_param_sync": "Buffers are broadcast in a forward pre-hook, if at all; remove the hook instead.",
 }
@@ -67,10 +67,13 @@ def _may_be_own(site: Site, migration: Migration) -> bool:
     for value in site.values:
         if isinstance(value, (Opaque, Unknown)) and value not in raw:
             return True
-        if isinstance(value, Instance) and value not in raw:
-            if migration.program.flow.has_member(value.cls, site.member) or migration.program.attribute(value, site.member):
-                return True
+        if isinstance(value, Instance) and value not in raw and _has(migration, value, site.member):
+            return True
     return False
+
+
+def _has(migration: Migration, value: Instance, name: str) -> bool:
+    return migration.program.flow.has_member(value.cls, name) or bool(migration.program.attribute(value, name))
 
 
 _HEAD = """\

@@ -7,23 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..comm_hooks import reduce_dtype
-from ..conditions import conditions_of
 from ..findings import Level
 from ..forward_methods import methods_of
 from ..groups import Group
 from ..migration import Migration
-from ..passes import called_name
 from ..rule import Outcome
 from ..values import Constant, Container, Unknown, Value
 from ..view import FileView
 from .constructor import Argument
-from .model_code import CHANGES, UNKNOWN, block_classes, buffers_of, scalar_parameters
+from .data_parallel_duties import mesh_of_model, prepare, refused, replicate
+from .model_code import scalar_parameters
 from .plan import MODEL, Code, ShardingPlan, code
 
 PARAMETERS = ("module", "device_ids", "output_device", "dim", "broadcast_buffers")
 """Parameters of DistributedDataParallel whose position has been the same since torch 1.0."""
-
-REPLICATE = "torch.distributed._composable.replicate_with_fsdp.replicate"
 
 
 @dataclass
@@ -73,12 +70,12 @@ def _translate(ddp: DataParallel) -> DataParallel:
             ddp.arguments[keyword.arg] = Argument(keyword.arg, ddp.view, keyword.value)
     model = ddp.arguments.pop("module", None)
     if model is None:
-        ddp.refusal = _refused("the call does not say which model it wraps")
+        ddp.refusal = refused("the call does not say which model it wraps")
         return ddp
     ddp.plan.model = model.node
     scalars = scalar_parameters(ddp.migration, ddp.models)
     if scalars:
-        ddp.refusal = _refused(
+        ddp.refusal = refused(
             f"fully_shard refuses parameters without dimensions, as at {', '.join(scalars)}",
             "Give such a parameter one element and one dimension (old checkpoints then need a reshape), and run again.",
         )
@@ -89,17 +86,13 @@ def _translate(ddp: DataParallel) -> DataParallel:
     if dtype is not None:
         policy = ddp.plan.name("torch.distributed.fsdp.MixedPrecisionPolicy")
         ddp.plan.arguments["mp_policy"] = (f"{policy}(reduce_dtype={ddp.plan.name(dtype)})",)
-    _replicate(ddp)
-    _mesh_of_model(ddp)
-    _prepare(ddp)
+    replicate(ddp)
+    mesh_of_model(ddp)
+    prepare(ddp)
     for method in methods_of(ddp.migration, ddp.group):
         register = ddp.plan.name("torch.distributed.fsdp.register_fsdp_forward_method")
         ddp.plan.after.append(code(register, "(", MODEL, f', "{method}")'))
     return ddp
-
-
-def _refused(message: str, advice: str = "") -> Outcome:
-    return Outcome(Level.MANUAL, message, advice, holds=True)
 
 
 # --- arguments ----------------------------------------------------------------------------------------------
@@ -149,7 +142,7 @@ def _find_unused(ddp: DataParallel, argument: Argument) -> Outcome:
 def _broadcast_buffers(ddp: DataParallel, argument: Argument) -> Outcome:
     if argument.constant() is False:
         return Outcome(Level.SAFE, f"{argument.name}=False goes: FSDP2 does not touch buffers")
-    return Outcome(Level.SAFE, f"{argument.name} goes; what it did is written out where the model may have such buffers")
+    return Outcome(Level.SAFE, f"{argument.name} goes; what it did is written out where the model may need it")
 
 
 def _init_sync(ddp: DataParallel, argument: Argument) -> Outcome:
@@ -184,7 +177,7 @@ def _device_mesh(ddp: DataParallel, argument: Argument) -> Outcome:
 def _mixed_precision(ddp: DataParallel, argument: Argument) -> Outcome:
     if argument.is_none:
         return Outcome(Level.SAFE, "no mixed precision")
-    ddp.refusal = _refused(
+    ddp.refusal = refused(
         "DDP's private mixed_precision casts parameters by rules of its own",
         "Write mp_policy=MixedPrecisionPolicy(param_dtype=…, reduce_dtype=…) in the fully_shard calls instead.",
     )
@@ -194,12 +187,12 @@ def _mixed_precision(ddp: DataParallel, argument: Argument) -> Outcome:
 def _delayed(ddp: DataParallel, argument: Argument) -> Outcome:
     if argument.is_none:
         return Outcome(Level.SAFE, f"{argument.name}=None goes")
-    ddp.refusal = _refused(f"{argument.name} reduces some gradients by hand, which FSDP2 cannot be told to leave out")
+    ddp.refusal = refused(f"{argument.name} reduces some gradients by hand, which FSDP2 cannot be told to leave out")
     return ddp.refusal
 
 
 def _unknown(ddp: DataParallel, argument: Argument) -> Outcome:
-    ddp.refusal = _refused(f"{argument.name} is not an argument of DDP in torch 1.12 to 2.13")
+    ddp.refusal = refused(f"{argument.name} is not an argument of DDP in torch 1.12 to 2.13")
     return ddp.refusal
 
 
@@ -236,7 +229,7 @@ def spread_outcome(ddp: DataParallel, keyword: ast.keyword) -> Outcome:
         what = f"it brings {listed}, which FSDP2 does not have" if listed else "it brings nothing"
         return Outcome(Level.REVIEW if listed else Level.SAFE, f"**{ddp.view.text(keyword.value)} goes: {what}")
     if known:
-        ddp.refusal = _refused(
+        ddp.refusal = refused(
             f"**{ddp.view.text(keyword.value)} brings {', '.join(sorted(names - gone))}",
             "Write these arguments out in the call, and run again.",
         )
@@ -282,136 +275,3 @@ def _keys(migration: Migration, values: list[Value]) -> tuple[set[str], bool]:
             elif flow.values_of(variable):
                 names.add(name.strip("[]"))
     return names, known
-
-
-# --- around the sharding ------------------------------------------------------------------------------------
-
-
-def _replicate(ddp: DataParallel) -> None:
-    """``--ddp replicate``: parameters stay whole on every rank."""
-    if ddp.migration.options.ddp == "keep" and ddp.group is not None:
-        ddp.refusal = _refused(
-            "DDP is to be kept (--ddp keep), but the same model is wrapped by FSDP1 elsewhere, and its uses serve both",
-            "Migrate both (--ddp shard or --ddp replicate).",
-        )
-        return
-    if ddp.migration.options.ddp != "replicate":
-        return
-    if ddp.migration.torch_has(2, 9):
-        ddp.plan.function = REPLICATE
-        return
-    if "mesh" in ddp.plan.arguments:
-        ddp.refusal = _refused(
-            "before torch 2.9 replicating over a process group of its own takes a mesh of (ranks, 1) over its ranks",
-            'Make it with init_device_mesh(…, mesh_dim_names=("replicate", "shard")), or target torch 2.9.',
-        )
-        return
-    init = ddp.plan.name("torch.distributed.device_mesh.init_device_mesh")
-    size = ddp.plan.name("torch.distributed.get_world_size")
-    ddp.plan.arguments["mesh"] = code(
-        init, "(\n    next(", MODEL, f'.parameters()).device.type, ({size}(), 1), mesh_dim_names=("replicate", "shard")\n)'
-    )  # fmt: skip
-    ddp.notes.append("replicated over a (ranks, 1) mesh")
-
-
-def _mesh_of_model(ddp: DataParallel) -> None:
-    """A model that DDP keeps on the CPU: the default mesh would take the accelerators of the host."""
-    devices = ddp.arguments.get("device_ids")
-    if "mesh" in ddp.plan.arguments or not (devices.is_none if devices is not None else _only_gloo(ddp.migration)):
-        return
-    init = ddp.plan.name("torch.distributed.device_mesh.init_device_mesh")
-    size = ddp.plan.name("torch.distributed.get_world_size")
-    ddp.plan.arguments["mesh"] = code(init, "(next(", MODEL, f".parameters()).device.type, ({size}(),))")
-    ddp.notes.append("the mesh is one of the model's own device")
-
-
-def _only_gloo(migration: Migration) -> bool:
-    """Whether every process group of the repository is one of gloo, by a constant."""
-    backends: list[object] = []
-    for view in migration.views():
-        for node in ast.walk(view.tree):
-            if isinstance(node, ast.Call) and called_name(node) == "init_process_group":
-                given = node.args[0] if node.args else next((k.value for k in node.keywords if k.arg == "backend"), None)
-                backends.append(given.value if isinstance(given, ast.Constant) else None)
-    return bool(backends) and all(backend == "gloo" for backend in backends)
-
-
-def _prepare(ddp: DataParallel) -> None:
-    """DDP's own broadcasts: of everything when it wraps, of the buffers before every forward."""
-    plan = ddp.plan
-    function = plan.name("torch.distributed.broadcast") if ddp.broadcasts else ""
-    arguments = code(*(code(", ", argument) for argument in ddp.destination))
-    tensor = ddp.view.free_name(ddp.call, "tensor")
-    if ddp.broadcasts:
-        plan.before.append(
-            code(
-                f"for {tensor} in [*", MODEL, ".parameters(), *", MODEL, ".buffers()]:\n    ",
-                f"{function}({tensor}.detach()", arguments, ")",
-            )  # fmt: skip
-        )
-        ddp.notes.append("parameters and buffers of rank 0 are broadcast before, as DDP did")
-    if not _syncs_buffers(ddp):
-        return
-    kind = buffers_of(ddp.migration, ddp.models)
-    if kind not in (CHANGES, UNKNOWN) or _converts_batch_norm(ddp):
-        return
-    function = plan.name("torch.distributed.broadcast")
-    hook = ddp.view.free_name(ddp.call, "broadcast_buffers")
-    plan.after.append(
-        code(
-            f"\ndef {hook}(module, inputs):\n    for buffer in module.buffers():\n        {function}(buffer",
-            arguments, ")\n\n", MODEL, f".register_forward_pre_hook({hook})",
-        )  # fmt: skip
-    )
-    if kind == UNKNOWN:
-        ddp.level = Level.REVIEW
-        ddp.notes.append(
-            "the code of the model is not seen, so a hook broadcasts its buffers before every forward, as DDP did; "
-            "take it out if training changes none of them"
-        )
-    else:
-        ddp.notes.append("a hook broadcasts the buffers, which training changes, before every forward, as DDP did")
-
-
-def _syncs_buffers(ddp: DataParallel) -> bool:
-    return not any(
-        name in ddp.arguments and ddp.arguments[name].constant() is False
-        for name in ("broadcast_buffers", "forward_sync_buffers")
-    )
-
-
-def _converts_batch_norm(ddp: DataParallel) -> bool:
-    """Whether the model's BatchNorm has become SyncBatchNorm wherever it is wrapped: all ranks agree by themselves."""
-    view = ddp.view
-    scope = view.function(ddp.call) or view.tree
-    certain = conditions_of(view, ddp.call)
-    return any(
-        isinstance(node, ast.Call) and called_name(node) == "convert_sync_batchnorm"
-        and node.lineno <= ddp.call.lineno and view.function(node) is view.function(ddp.call)
-        and conditions_of(view, node) <= certain and not _is_optional(view, node, ddp.call)
-        for node in ast.walk(scope)
-    )  # fmt: skip
-
-
-def _is_optional(view: FileView, node: ast.AST, call: ast.Call) -> bool:
-    """Whether a node stands in an ``else`` that the call does not stand in as well."""
-    shared = set(view.ancestors(call))
-    child = node
-    for ancestor in view.ancestors(node):
-        if isinstance(ancestor, ast.If) and child in ancestor.orelse and child not in shared:
-            return True
-        child = ancestor
-    return False
-
-
-def unit_advice(ddp: DataParallel) -> str:
-    """How to gather one block at a time instead of the whole model."""
-    names = block_classes(ddp.migration, ddp.models)
-    if not names:
-        return ""
-    classes = names[0] if len(names) == 1 else f"({', '.join(names)})"
-    return (
-        "All parameters are gathered at once, as DDP kept them. To gather block by block, put before fully_shard(model): "
-        f"for module in reversed(list(model.modules())): if isinstance(module, {classes}): fully_shard(module). "
-        "Numbers do not depend on it, memory does."
-    )

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from ..migration import Migration
-from ..passes import outside_name
+from ..passes import called_name, outside_name
 from ..values import ClassValue, Instance, Opaque, Value
 from ..view import FileView
 
@@ -17,6 +17,7 @@ _RUNNING = (
     "LazyBatchNorm3d", "spectral_norm",
 )  # fmt: skip
 _LANGUAGE_MODELS = ("CausalLM", "Seq2SeqLM", "MaskedLM", "LMHeadModel", "ConditionalGeneration")
+_PARAMETER = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
 _CHANGING_CALLS = ("copy_", "add_", "mul_", "lerp_", "fill_", "zero_", "sub_", "div_")
 
 
@@ -30,7 +31,9 @@ def buffers_of(migration: Migration, models: Iterable[Value]) -> str:
 
 def _buffers_of(migration: Migration, value: Value) -> str:
     if isinstance(value, Opaque):
-        known = value.name.startswith("transformers.") and any(name in value.name for name in _LANGUAGE_MODELS)
+        known = value.name.startswith("transformers.") and any(
+            name in value.name for name in _LANGUAGE_MODELS
+        )
         return NONE if known or value.name.startswith("torch.nn.") else UNKNOWN
     if not isinstance(value, Instance):
         return UNKNOWN
@@ -74,10 +77,18 @@ def classes_of(migration: Migration, cls: ClassValue) -> Iterator[tuple[FileView
 
 def _names(view: FileView, node: ast.AST, names: tuple[str, ...]) -> bool:
     for inner in ast.walk(node):
-        name = inner.attr if isinstance(inner, ast.Attribute) else inner.id if isinstance(inner, ast.Name) else ""
+        name = (
+            inner.attr
+            if isinstance(inner, ast.Attribute)
+            else inner.id
+            if isinstance(inner, ast.Name)
+            else ""
+        )
         if name in names:
             return True
-        if name in ("InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d") and isinstance(view.parents[inner], ast.Call):
+        if name in ("InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d") and isinstance(
+            view.parents[inner], ast.Call
+        ):
             call = view.parents[inner]
             if isinstance(call, ast.Call) and any(k.arg == "track_running_stats" for k in call.keywords):
                 return True
@@ -88,7 +99,7 @@ def _changes_own_buffer(node: ast.ClassDef) -> bool:
     """Whether a registered buffer is written in a method other than the constructor."""
     names: set[str] = set()
     for inner in ast.walk(node):
-        if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr == "register_buffer":
+        if isinstance(inner, ast.Call) and called_name(inner) == "register_buffer":
             first = inner.args[0] if inner.args else None
             if isinstance(first, ast.Constant) and isinstance(first.value, str):
                 names.add(first.value)
@@ -126,11 +137,10 @@ def scalar_parameters(migration: Migration, models: Iterable[Value]) -> list[str
             continue
         for view, node in classes_of(migration, value.cls):
             for inner in ast.walk(node):
-                if isinstance(inner, ast.Call) and outside_name(view, inner.func) in (
-                    "torch.nn.Parameter", "torch.nn.parameter.Parameter"
-                ):  # fmt: skip
-                    if inner.args and _is_scalar(view, inner.args[0]):
-                        found.append(f"{view.path}:{inner.lineno}")
+                if not isinstance(inner, ast.Call) or outside_name(view, inner.func) not in _PARAMETER:
+                    continue
+                if inner.args and _is_scalar(view, inner.args[0]):
+                    found.append(f"{view.path}:{inner.lineno}")
     return sorted(set(found))
 
 
@@ -181,4 +191,3 @@ def _repeated(view: FileView, call: ast.Call) -> Iterator[str]:
             built = inner.elt
             if any(isinstance(v, Instance) for v in view.values(built)):
                 yield ast.unparse(built.func)
-

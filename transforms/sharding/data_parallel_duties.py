@@ -1,0 +1,148 @@
+"""What DDP does by itself around the model: broadcasts, devices, and whole parameters on every rank."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from ..conditions import conditions_of
+from ..findings import Level
+from ..migration import Migration
+from ..passes import called_name
+from ..rule import Outcome
+from ..view import FileView
+from .model_code import CHANGES, UNKNOWN, block_classes, buffers_of
+from .plan import MODEL, code
+
+if TYPE_CHECKING:
+    from .data_parallel import DataParallel
+
+REPLICATE = "torch.distributed._composable.replicate_with_fsdp.replicate"
+
+
+def refused(message: str, advice: str = "") -> Outcome:
+    """A wrap that is left alone, and with it its group."""
+    return Outcome(Level.MANUAL, message, advice, holds=True)
+
+
+def replicate(ddp: DataParallel) -> None:
+    """``--ddp replicate``: parameters stay whole on every rank."""
+    if ddp.migration.options.ddp == "keep" and ddp.group is not None:
+        ddp.refusal = refused(
+            "DDP is to be kept (--ddp keep), but the same model is wrapped by FSDP1 elsewhere, and its uses serve both",
+            "Migrate both (--ddp shard or --ddp replicate).",
+        )
+        return
+    if ddp.migration.options.ddp != "replicate":
+        return
+    if ddp.migration.torch_has(2, 9):
+        ddp.plan.function = REPLICATE
+        return
+    if "mesh" in ddp.plan.arguments:
+        ddp.refusal = refused(
+            "before torch 2.9 replicating over a process group of its own takes a mesh of (ranks, 1) over its ranks",
+            'Make it with init_device_mesh(…, mesh_dim_names=("replicate", "shard")), or target torch 2.9.',
+        )
+        return
+    init = ddp.plan.name("torch.distributed.device_mesh.init_device_mesh")
+    size = ddp.plan.name("torch.distributed.get_world_size")
+    shape = f'({size}(), 1), mesh_dim_names=("replicate", "shard")'
+    ddp.plan.arguments["mesh"] = code(init, "(\n    next(", MODEL, f".parameters()).device.type, {shape}\n)")
+    ddp.notes.append("replicated over a (ranks, 1) mesh")
+
+
+def mesh_of_model(ddp: DataParallel) -> None:
+    """A model that DDP keeps on the CPU: the default mesh would take the accelerators of the host."""
+    devices = ddp.arguments.get("device_ids")
+    if "mesh" in ddp.plan.arguments or not (devices.is_none if devices is not None else _only_gloo(ddp.migration)):
+        return
+    init = ddp.plan.name("torch.distributed.device_mesh.init_device_mesh")
+    size = ddp.plan.name("torch.distributed.get_world_size")
+    ddp.plan.arguments["mesh"] = code(init, "(next(", MODEL, f".parameters()).device.type, ({size}(),))")
+    ddp.notes.append("the mesh is one of the model's own device")
+
+
+def _only_gloo(migration: Migration) -> bool:
+    """Whether every process group of the repository is one of gloo, by a constant."""
+    backends: list[object] = []
+    for view in migration.views():
+        for node in ast.walk(view.tree):
+            if isinstance(node, ast.Call) and called_name(node) == "init_process_group":
+                named = next((k.value for k in node.keywords if k.arg == "backend"), None)
+                given = node.args[0] if node.args else named
+                backends.append(given.value if isinstance(given, ast.Constant) else None)
+    return bool(backends) and all(backend == "gloo" for backend in backends)
+
+
+def prepare(ddp: DataParallel) -> None:
+    """DDP's own broadcasts: of everything when it wraps, of the buffers before every forward."""
+    plan = ddp.plan
+    function = plan.name("torch.distributed.broadcast") if ddp.broadcasts else ""
+    arguments = code(*(code(", ", argument) for argument in ddp.destination))
+    tensor = ddp.view.free_name(ddp.call, "tensor")
+    if ddp.broadcasts:
+        loop = code(f"for {tensor} in [*", MODEL, ".parameters(), *", MODEL, ".buffers()]:\n    ")
+        plan.before.append(code(loop, f"{function}({tensor}.detach()", arguments, ")"))
+        ddp.notes.append("parameters and buffers of rank 0 are broadcast before, as DDP did")
+    if not _syncs_buffers(ddp):
+        return
+    kind = buffers_of(ddp.migration, ddp.models)
+    if kind not in (CHANGES, UNKNOWN) or _converts_batch_norm(ddp):
+        return
+    function = plan.name("torch.distributed.broadcast")
+    hook = ddp.view.free_name(ddp.call, "broadcast_buffers")
+    body = f"\ndef {hook}(module, inputs):\n    for buffer in module.buffers():\n        {function}(buffer"
+    plan.after.append(code(body, arguments, ")\n\n", MODEL, f".register_forward_pre_hook({hook})"))
+    if kind == UNKNOWN:
+        ddp.level = Level.REVIEW
+        ddp.notes.append(
+            "the code of the model is not seen, so a hook broadcasts its buffers before every forward, as DDP did; "
+            "take it out if training changes none of them"
+        )
+    else:
+        ddp.notes.append("a hook broadcasts the buffers, which training changes, before every forward, as DDP did")
+
+
+def _syncs_buffers(ddp: DataParallel) -> bool:
+    return not any(
+        name in ddp.arguments and ddp.arguments[name].constant() is False
+        for name in ("broadcast_buffers", "forward_sync_buffers")
+    )
+
+
+def _converts_batch_norm(ddp: DataParallel) -> bool:
+    """Whether the model's BatchNorm has become SyncBatchNorm wherever it is wrapped: all ranks agree by themselves."""
+    view = ddp.view
+    scope = view.function(ddp.call) or view.tree
+    certain = conditions_of(view, ddp.call)
+    return any(
+        isinstance(node, ast.Call) and called_name(node) == "convert_sync_batchnorm"
+        and node.lineno <= ddp.call.lineno and view.function(node) is view.function(ddp.call)
+        and conditions_of(view, node) <= certain and not _is_optional(view, node, ddp.call)
+        for node in ast.walk(scope)
+    )  # fmt: skip
+
+
+def _is_optional(view: FileView, node: ast.AST, call: ast.Call) -> bool:
+    """Whether a node stands in an ``else`` that the call does not stand in as well."""
+    shared = set(view.ancestors(call))
+    child = node
+    for ancestor in view.ancestors(node):
+        if isinstance(ancestor, ast.If) and child in ancestor.orelse and child not in shared:
+            return True
+        child = ancestor
+    return False
+
+
+def unit_advice(ddp: DataParallel) -> str:
+    """How to gather one block at a time instead of the whole model."""
+    names = block_classes(ddp.migration, ddp.models)
+    if not names:
+        return ""
+    classes = names[0] if len(names) == 1 else f"({', '.join(names)})"
+    return (
+        "All parameters are gathered at once, as DDP kept them. To gather block by block, put before "
+        "fully_shard(model): "
+        f"for module in reversed(list(model.modules())): if isinstance(module, {classes}): fully_shard(module). "
+        "Numbers do not depend on it, memory does."
+    )
