@@ -12,6 +12,7 @@ import json
 import math
 import struct
 import warnings
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -99,7 +100,7 @@ def read_torch_save(source: Path | io.BytesIO) -> Any:
     """
     options: dict[str, Any] = {"map_location": "cpu", "weights_only": False, "pickle_module": pickle_module}
     try:
-        mapped = isinstance(source, Path) and torch.serialization._is_zipfile(source.open("rb"))
+        mapped = isinstance(source, Path) and zipfile.is_zipfile(source)
         loaded = torch.load(source, mmap=mapped, **options)
     except Exception as error:  # torch raises whatever the broken file makes its parsers raise
         name = source.name if isinstance(source, Path) else "an entry"

@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from to_fsdp2.equivalence.checkpoint_differences import compare_tensors  # noqa: E402
 from to_fsdp2.equivalence.checkpoint_files import Shards, UnreadableCheckpoint, read  # noqa: E402
 from to_fsdp2.equivalence.checkpoint_names import canonical, take_apart  # noqa: E402
 
@@ -141,9 +142,7 @@ def test_shards_join_only_when_they_are_complete():
     assert torch.equal(shards.join(), torch.cat(halves))
     replicas = Shards("DTensor", (5, 2), torch.float32, [(None, part) for part in halves * 2], dim=0)
     assert torch.equal(replicas.join(), torch.cat(halves))
-    placed = Shards(
-        "ShardedTensor", (2, 2), torch.float32, [((1, 0), torch.ones(1, 2)), ((0, 0), torch.zeros(1, 2))]
-    )
+    placed = Shards("ShardedTensor", (2, 2), torch.float32, [((1, 0), torch.ones(1, 2)), ((0, 0), torch.zeros(1, 2))])
     assert torch.equal(placed.join(), torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
 
 
@@ -166,3 +165,9 @@ def test_optimizers_are_told_from_models_and_named_by_the_recorded_order():
     assert saved.state["1.weight"]["exp_avg"].shape == (1, 3)
     assert saved.hyperparameters["0.bias"]["lr"] == 0.5
     assert not take_apart(tree, [[["too", "few"]]]).optimizers["state/opt"].named
+
+
+def test_shards_over_two_dimensions_are_not_called_incomplete():
+    parts = [(None, torch.zeros(2, 2)) for _ in range(4)]
+    found = list(compare_tensors("w", torch.zeros(4, 4), Shards("DTensor", (4, 4), torch.float32, parts), 0.0))
+    assert [difference.outcome for difference in found] == ["not compared"]
