@@ -191,6 +191,8 @@ def _down(
             return f"line {span[index].lineno} uses the model as it is before sharding"
         for other in range(index + 1, len(span)):
             if other not in down:
+                if effects[index].writes & names & effects[other].reads:
+                    return f"line {span[index].lineno} makes the model that line {span[other].lineno} uses"
                 shared = _beside(effects[index].touched_by(effects[other]), names)
                 if shared:
                     listed = ", ".join(sorted(shared)[:3])

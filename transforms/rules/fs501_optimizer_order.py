@@ -9,8 +9,10 @@ from ..findings import Level
 from ..groups import Group, Wrap
 from ..migration import Migration
 from ..moves import Meeting, Move, meetings_of, parameters_taken, sound_move
+from ..program import owner_of
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..values import Instance, Opaque, Optimizer, Value
 from ..view import FileView
 
 SYMBOL = "torch.optim.Optimizer"
@@ -23,10 +25,43 @@ _ADVICE = (
 def find(migration: Migration) -> Iterator[Site]:
     """Optimizers of a group whose construction runs before one of its wraps, or cannot be ordered."""
     for group in migration.groups.all:
-        for optimizer in group.optimizers:
+        for optimizer in _optimizers(migration, group):
             view, call = migration.program.call_node(optimizer.site)
             if _early(migration, group, view, call) or _unordered(migration, group, (view, call)):
                 yield Site(view, call, SYMBOL, "hazard", group, (optimizer,), call)
+
+
+def _optimizers(migration: Migration, group: Group) -> list[Optimizer]:
+    """Optimizers of a group, and those over a model that outside code has turned into the group's."""
+    found = list(group.optimizers)
+    makers = [migration.program.call_node(value.site) for value in group.raw if isinstance(value, Opaque)]
+    makers.extend(place for wrap in group.wraps for place in _unpacked_from(wrap))
+    inner: set[Value] = set()
+    for view, call in makers:
+        for argument in [*call.args, *(keyword.value for keyword in call.keywords)]:
+            inner.update(v for v in view.values(argument) if isinstance(v, (Instance, Opaque)))
+    if inner:
+        for value in migration.program.flow.values:
+            if isinstance(value, Optimizer) and value not in found:
+                held = migration.program.elements(migration.program.attribute(value, "params"))
+                if any(owner_of(v) in inner for v in held):
+                    found.append(value)
+    return found
+
+
+def _unpacked_from(wrap: Wrap) -> list[tuple[FileView, ast.Call]]:
+    """Calls of outside code whose result is unpacked into the wrapped model, among other things."""
+    view, scope = wrap.view, wrap.view.function(wrap.node) or wrap.view.tree
+    model = wrap.node.args[0] if wrap.node.args else None
+    if model is None or view.values(model):
+        return []
+    found: list[tuple[FileView, ast.Call]] = []
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and node.lineno < wrap.node.lineno:
+            targets = [view.text(e) for t in node.targets if isinstance(t, ast.Tuple) for e in t.elts]
+            if view.text(model) in targets:
+                found.append((view, node.value))
+    return found
 
 
 def _early(migration: Migration, group: Group, view: FileView, call: ast.Call) -> list[tuple[ast.AST, Wrap]]:
@@ -85,7 +120,7 @@ def _plan(migration: Migration, meeting: Meeting) -> Move | str:
     wraps: set[int] = set()
     groups: list[Group] = []
     for group in migration.groups.all:
-        for optimizer in group.optimizers:
+        for optimizer in _optimizers(migration, group):
             view, call = migration.program.call_node(optimizer.site)
             for node, wrap in _early(migration, group, view, call):
                 for other in meetings_of(migration, (view, node), wrap) or ():

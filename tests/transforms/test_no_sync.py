@@ -1,0 +1,139 @@
+"""The nine forms of ``no_sync``, and where the flag is read: what each becomes."""
+
+from __future__ import annotations
+
+import pytest
+from migrating import analyse_texts
+from to_fsdp2.transforms.findings import Level
+
+WRAP = """\
+from contextlib import ExitStack, nullcontext
+
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+model = DDP(build(), broadcast_buffers=False)
+"""
+
+
+def migrate(body: str, wrap: str = WRAP) -> tuple[str, set[Level]]:
+    """The body after the wrap, migrated, and the levels of what was said about no_sync."""
+    analysis, results = analyse_texts({"train.py": wrap + body})
+    levels = {f.level for f in analysis.findings if f.rule in ("FS301", "FS302")}
+    return results["train.py"], levels
+
+
+def test_a_plain_block_is_taken_out_of_its_with() -> None:
+    text, levels = migrate("with model.no_sync():\n    # accumulate\n    model(x).backward()\n")
+    assert text.endswith(
+        "model.set_requires_gradient_sync(False)\n# accumulate\nmodel(x).backward()\n"
+        "model.set_requires_gradient_sync(True)\n"
+    )
+    assert levels == {Level.SAFE}
+
+
+def test_a_block_that_is_left_early_restores_the_switch() -> None:
+    text, _ = migrate(
+        "for x in data:\n    with model.no_sync():\n"
+        "        if bad(x):\n            break\n        model(x).backward()\n"
+    )
+    assert "    try:\n        if bad(x):\n            break\n" in text
+    assert text.endswith("    finally:\n        model.set_requires_gradient_sync(True)\n")
+
+
+def test_a_string_over_lines_is_not_moved() -> None:
+    body = 'with model.no_sync():\n    log("""a\n    b""")\n    model(x).backward()\n'
+    text, _ = migrate(body)
+    assert 'log("""a\n    b""")' in text
+    assert "with model.no_sync()" not in text
+
+
+@pytest.mark.parametrize(
+    ("context", "value"),
+    [
+        ("nullcontext() if last else model.no_sync()", "last"),
+        ("model.no_sync() if not last else nullcontext()", "last"),
+        ("model.no_sync() if i < n - 1 else nullcontext()", "i >= n - 1"),
+        ("model.no_sync() if i % n and more else nullcontext()", "not (i % n and more)"),
+    ],
+)
+def test_a_choice_becomes_one_call(context: str, value: str) -> None:
+    text, levels = migrate(f"for i in data:\n    with {context}:\n        model(i).backward()\n")
+    assert text.endswith(f"for i in data:\n    model.set_requires_gradient_sync({value})\n    model(i).backward()\n")
+    assert levels == {Level.SAFE}
+
+
+def test_a_variable_for_the_context_goes() -> None:
+    text, _ = migrate(
+        "for i in data:\n    if last(i):\n        context = nullcontext\n    else:\n        context = model.no_sync\n"
+        "    with context():\n        model(i).backward()\n"
+    )
+    assert text.endswith(
+        "    if last(i):\n        model.set_requires_gradient_sync(True)\n"
+        "    else:\n        model.set_requires_gradient_sync(False)\n    model(i).backward()\n"
+    )
+
+
+def test_another_context_beside_it_stays() -> None:
+    text, _ = migrate("with model.no_sync(), autocast():\n    model(x).backward()\n")
+    assert "model.set_requires_gradient_sync(False)\nwith autocast():\n    model(x).backward()\n" in text
+    assert text.endswith("model.set_requires_gradient_sync(True)\n")
+
+
+def test_an_exit_stack_gets_a_restoring_context() -> None:
+    text, levels = migrate(
+        "with ExitStack() as stack:\n    stack.enter_context(model.no_sync())\n    model(x).backward()\n"
+    )
+    assert "stack.enter_context(no_gradient_sync(model))" in text
+    assert text.index("def no_gradient_sync(model):") < text.index("with ExitStack()")
+    assert levels == {Level.REVIEW}
+
+
+def test_ddp_reads_its_flag_in_the_forward() -> None:
+    text, levels = migrate(
+        "for x in data:\n    with model.no_sync():\n        loss = model(x)\n    loss.backward()\n    count += 1\n"
+    )
+    assert text.endswith(
+        "    model.set_requires_gradient_sync(False)\n    loss = model(x)\n    loss.backward()\n"
+        "    model.set_requires_gradient_sync(True)\n    count += 1\n"
+    )
+    assert levels == {Level.REVIEW}
+
+
+def test_fsdp1_reads_its_flag_in_the_backward() -> None:
+    wrap = WRAP.replace("torch.nn.parallel import DistributedDataParallel as DDP", "torch.distributed.fsdp import "
+                        "FullyShardedDataParallel as DDP").replace(", broadcast_buffers=False", "")  # fmt: skip
+    body = "for x in data:\n    with model.no_sync():\n        loss = model(x)\n    loss.backward()\n"
+    text, levels = migrate(body, wrap)
+    assert text.endswith("for x in data:\n    loss = model(x)\n    loss.backward()\n")
+    assert levels == {Level.REVIEW}
+
+
+def test_a_forward_whose_backward_is_not_seen_holds_the_group() -> None:
+    body = "with model.no_sync():\n    losses.append(model(x))\n"
+    text, levels = migrate(body)
+    assert text == WRAP + body
+    assert levels == {Level.MANUAL}
+
+
+def test_a_backward_behind_the_block_keeps_its_own_setting() -> None:
+    text, _ = migrate(
+        "for i in data:\n    with model.no_sync() if i else nullcontext():\n"
+        "        model(i).backward()\n    aux.backward()\n"
+    )
+    assert "with no_gradient_sync(model) if i else nullcontext():" in text
+
+
+def test_plain_models_are_asked_for() -> None:
+    text, _ = migrate(
+        "def build_model(cfg):\n    net = build()\n    if cfg.wrap:\n        net = DDP(net)\n    return net\n\n\n"
+        "def step(cfg, last):\n    net = build_model(cfg)\n    net.require_backward_grad_sync = last\n",
+        WRAP.partition("model = ")[0],
+    )
+    assert "    if isinstance(net, FSDPModule):\n        net.set_requires_gradient_sync(last)\n" in text
+
+
+def test_a_flag_that_decides_holds_the_group() -> None:
+    body = "if model.require_backward_grad_sync:\n    optimizer.step()\n"
+    text, levels = migrate(body)
+    assert text == WRAP + body
+    assert levels == {Level.MANUAL}
