@@ -70,5 +70,12 @@ def shard(model):
             note="Nothing is known of a policy from outside.",
         ),
     ),
-    proof=("trainer_class", "trainer_files", "finetuning_package", "hf_llama", "callable_policies", "size_based_policy"),
+    proof=(
+        "trainer_class",
+        "trainer_files",
+        "finetuning_package",
+        "hf_llama",
+        "callable_policies",
+        "size_based_policy",
+    ),
 )

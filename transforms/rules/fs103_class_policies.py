@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
-from ..sharding.policies import check_definition
+from ..sharding.policy_findings import check_definition
 from ..sites import Site
 
 WRAP = "torch.distributed.fsdp.wrap."

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from ..findings import Level
 from ..rule import Example, Rule
-from ..sharding.policies import WRAP, check_definition
+from ..sharding.policy_definitions import WRAP
+from ..sharding.policy_findings import check_definition
 
 RULE = Rule(
     id="FS104",
     title="Policies by function become the function",
     why=(
         "Such a policy asks a function about every module; the loop at the wrap can ask it itself. Many exist only "
-        "because FSDP1 wants all parameters of a unit to be trained or frozen alike (adapters): FSDP2 does not, and one "
+        "because FSDP1 wants all parameters of a unit to be trained or frozen alike (adapters): FSDP2 does "
+        "not, and one "
         "unit a block is faster."
     ),
     symbols=(

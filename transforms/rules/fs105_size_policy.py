@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from ..rule import Example, Rule
-from ..sharding.policies import WRAP, check_definition
+from ..sharding.policy_definitions import WRAP
+from ..sharding.policy_findings import check_definition
 from ..sharding.size_policy import HELPER
 
 RULE = Rule(
     id="FS105",
     title="Policies by size become a function that shards",
     why=(
-        "The policy walks down while a module is large, counts what its children have taken, never picks a list or dict "
-        "of modules (fully_shard refuses them) and never goes into MultiheadAttention (sharding its out_proj alone mixes "
+        "The policy walks down while a module is large, counts what its children have taken, never picks a "
+        "list or dict "
+        "of modules (fully_shard refuses them) and never goes into MultiheadAttention (sharding its out_proj "
+        "alone mixes "
         "plain and sharded tensors). A loop over parameter counts that leaves any of this out picks other modules."
     ),
     symbols=(f"{WRAP}size_based_auto_wrap_policy", f"{WRAP}default_auto_wrap_policy"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..findings import Level
 from ..rule import Example, Rule
 from ..sharding.strategy import STRATEGY, check_mention
-from ..findings import Level
 
 RULE = Rule(
     id="FS107",

@@ -22,7 +22,7 @@ RULE = Rule(
         "An argument that the tool does not see may decide about precision, about which weights the ranks start from, "
         "or about what is sharded: it is read where the dictionary is written out in the repository, and never guessed."
     ),
-    symbols=(f"{FSDP1}(*", ),
+    symbols=(f"{FSDP1}(*",),
     roles=("keyword",),
     check=check_spread,
     examples=(

@@ -17,8 +17,10 @@ RULE = Rule(
     id="FS113",
     title="Factories of wraps",
     why=(
-        "A partial of FSDP is called with a model and gives the wrapped one back; a function that shards and returns its "
-        "argument can stand in its place, and its callers stay as they are. A class that is handed on as a value may be "
+        "A partial of FSDP is called with a model and gives the wrapped one back; a function that shards and "
+        "returns its "
+        "argument can stand in its place, and its callers stay as they are. A class that is handed on as a "
+        "value may be "
         "called anywhere, with anything."
     ),
     symbols=(FSDP1,),

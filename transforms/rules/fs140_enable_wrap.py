@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
-from ..sharding.policies import WRAP
+from ..sharding.policy_definitions import WRAP
 from ..sites import Site
 
 _BUILT = """\
@@ -27,7 +27,8 @@ def check(site: Site, migration: Migration) -> Outcome:
     return Outcome(
         Level.MANUAL,
         f"{site.member} shards modules while the model is still being built",
-        "Build the model without it, then call fully_shard on the modules that wrap() was given, from the leaves up, and "
+        "Build the model without it, then call fully_shard on the modules that wrap() was given, from the "
+        "leaves up, and "
         "on the model last; wrap(wrap(x)) is one fully_shard(x, reshard_after_forward=True).",
         holds=True,
     )
@@ -37,7 +38,8 @@ RULE = Rule(
     id="FS140",
     title="enable_wrap and wrap",
     why=(
-        "wrap(module) shards at once, inside the constructor. With fully_shard that comes too early: initialisation, tied "
+        "wrap(module) shards at once, inside the constructor. With fully_shard that comes too early: "
+        "initialisation, tied "
         "weights, an optimizer or a broadcast that follow would see sharded parameters."
     ),
     symbols=(f"{WRAP}enable_wrap", f"{WRAP}enable_wrap(*", f"{WRAP}wrap", f"{WRAP}wrap(*"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ..findings import Level
 from ..rule import Example, Rule
-from ..sharding.precision import MIXED_PRECISION, check_precision
+from ..sharding.precision import MIXED_PRECISION
+from ..sharding.precision_classes import check_precision
 
 RULE = Rule(
     id="FS201",

@@ -10,7 +10,8 @@ RULE = Rule(
     id="FS210",
     title="cpu_offload becomes offload_policy of every call",
     why=(
-        "The same thing under another name: parameters, gradients and optimizer state live on the CPU, in pinned memory. "
+        "The same thing under another name: parameters, gradients and optimizer state live on the CPU, in "
+        "pinned memory. "
         "fully_shard does not take None; without offloading the policy is OffloadPolicy()."
     ),
     symbols=(f"{FSDP1}(cpu_offload=)",),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..rule import Example, Rule
-from ..sharding.precision import CPU_OFFLOAD, check_offload
+from ..sharding.precision import CPU_OFFLOAD
+from ..sharding.precision_classes import check_offload
 
 RULE = Rule(
     id="FS211",

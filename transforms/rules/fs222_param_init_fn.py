@@ -11,8 +11,10 @@ RULE = Rule(
     id="FS222",
     title="param_init_fn is called before sharding",
     why=(
-        "FSDP1 calls it on every module with tensors on meta while it wraps. Called before fully_shard it does the same, "
-        "buffers included, and a broadcast finds real tensors (on meta it would silently do nothing); the price is that "
+        "FSDP1 calls it on every module with tensors on meta while it wraps. Called before fully_shard it "
+        "does the same, "
+        "buffers included, and a broadcast finds real tensors (on meta it would silently do nothing); the "
+        "price is that "
         "each rank holds the whole model for a moment."
     ),
     symbols=(f"{FSDP1}(param_init_fn=)",),

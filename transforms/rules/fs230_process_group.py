@@ -12,7 +12,8 @@ RULE = Rule(
     title="Process groups and meshes become mesh",
     why=(
         "fully_shard takes a DeviceMesh in every call. FSDP1 takes a pair of groups as (shard, replicate), a mesh has "
-        "its dimensions as (replicate, shard): the wrong way round nothing differs but the traffic between nodes, so no "
+        "its dimensions as (replicate, shard): the wrong way round nothing differs but the traffic between "
+        "nodes, so no "
         "comparison of numbers finds it. A mesh of two dimensions must have names."
     ),
     symbols=(f"{FSDP1}(process_group=)", f"{FSDP1}(device_mesh=)"),

@@ -12,7 +12,9 @@ WRAPPERS = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
 APPLY = f"{WRAPPERS}.apply_activation_checkpointing"
 
 
-def statements_behind(migration: Migration, view: FileView, call: ast.Call, model: ast.expr) -> list[ast.stmt]:
+def statements_behind(
+    migration: Migration, view: FileView, call: ast.Call, model: ast.expr
+) -> list[ast.stmt]:
     """Statements right behind a wrap that do nothing but apply activation checkpointing to its model."""
     statement = view.statement(call)
     targets = statement.targets if isinstance(statement, ast.Assign) else []

@@ -59,13 +59,17 @@ class Argument:
     def may_be_none(self) -> bool:
         """Whether nothing rules None out."""
         values = self.values
-        return not values or any(isinstance(v, Unknown) or (isinstance(v, Constant) and v.value is None) for v in values)
+        return not values or any(
+            isinstance(v, Unknown) or (isinstance(v, Constant) and v.value is None) for v in values
+        )
 
     def keep(self) -> Code:
         """The argument's text, re-indented for a statement of its own, in parentheses where it spans lines bare."""
         old = self.view.keep(self.node, self.view.indent(self.node))
         text = self.view.text(self.node)
-        bare = "\n" in text and not isinstance(self.node, (ast.Call, ast.Set, ast.List, ast.Dict, ast.ListComp))
+        bare = "\n" in text and not isinstance(
+            self.node, (ast.Call, ast.Set, ast.List, ast.Dict, ast.ListComp)
+        )
         return ("(", old, ")") if bare else (old,)
 
 
@@ -105,7 +109,6 @@ class Constructor:
         named = any(k.arg == name for k in self.call.keywords)
         return name in self.arguments and not named and name not in self.from_dictionaries
 
-
     def together(self, names: list[str], message: str) -> Outcome:
         """One outcome for several arguments: the worst level, with what is to be said of each."""
         outcomes = [self.outcomes[name] for name in names]
@@ -137,7 +140,9 @@ def constructor_of(migration: Migration, view: FileView, call: ast.Call, group: 
 
 def factory_of(migration: Migration, view: FileView, call: ast.Call, group: Group | None) -> Constructor:
     """``functools.partial(FSDP, …)``, translated as the constructor that it calls."""
-    return migration.once("constructor", call, lambda: _translate(Constructor(migration, view, call, group, 1)))
+    return migration.once(
+        "constructor", call, lambda: _translate(Constructor(migration, view, call, group, 1))
+    )
 
 
 def _translate(constructor: Constructor) -> Constructor:
@@ -156,11 +161,19 @@ def _translate(constructor: Constructor) -> Constructor:
         constructor.plan.before.insert(0, code("assert not ", text, ", ", text))
     for keyword, dictionary in constructor.dictionaries:
         spread.settle(constructor, keyword, dictionary)
-    for name in ("limit_all_gathers", "use_orig_params", "backward_prefetch", "forward_prefetch", "device_id"):
+    for name in (
+        "limit_all_gathers",
+        "use_orig_params",
+        "backward_prefetch",
+        "forward_prefetch",
+        "device_id",
+    ):
         if name in constructor.arguments and not (name == "device_id" and _uses_device(constructor)):
             constructor.patches.extend(without_leftovers(constructor.view, constructor.arguments[name].node))
     if model is not None:
-        constructor.plan.moved_up = statements_behind(constructor.migration, constructor.view, constructor.call, model.node)
+        constructor.plan.moved_up = statements_behind(
+            constructor.migration, constructor.view, constructor.call, model.node
+        )
     return constructor
 
 
@@ -198,7 +211,12 @@ def _read_arguments(constructor: Constructor) -> None:
 def _read_dictionary(constructor: Constructor, keyword: ast.keyword) -> None:
     from .spread import dictionary_of
 
-    wraps = {wrap.node for group in constructor.migration.groups.all for wrap in group.wraps if "FSDP1" in group.kinds}
+    wraps = {
+        wrap.node
+        for group in constructor.migration.groups.all
+        for wrap in group.wraps
+        if "FSDP1" in group.kinds
+    }
     found = dictionary_of(constructor.view, keyword, wraps.__contains__)
     if found is None:
         constructor.spread.append(keyword)
@@ -252,7 +270,9 @@ def check_call(site: Site, migration: Migration) -> Outcome:
     assert site.call is not None
     constructor = constructor_of(migration, site.view, site.call, site.group)
     plan = constructor.plan
-    outcome = constructor.together([name for name in constructor.outcomes if constructor.positional(name)], _message(plan))
+    outcome = constructor.together(
+        [name for name in constructor.outcomes if constructor.positional(name)], _message(plan)
+    )
     if outcome.level is Level.MANUAL or constructor.spread:
         return outcome
     try:

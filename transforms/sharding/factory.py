@@ -20,7 +20,11 @@ def check_reference(site: Site, migration: Migration) -> Outcome:
     """The finding of a mention of FSDP1 that is neither a call nor a type."""
     view = site.view
     call = view.parents[site.node]
-    partial = isinstance(call, ast.Call) and view.external(call.func) == "functools.partial" and call.args[0] is site.node
+    partial = (
+        isinstance(call, ast.Call)
+        and view.external(call.func) == "functools.partial"
+        and call.args[0] is site.node
+    )
     if not partial:
         return Outcome(
             Level.MANUAL,
@@ -37,7 +41,9 @@ def check_reference(site: Site, migration: Migration) -> Outcome:
             "Give them by name.",
             holds=True,
         )
-    outcome = constructor.together(list(constructor.outcomes), "the partial becomes a function that shards its argument")
+    outcome = constructor.together(
+        list(constructor.outcomes), "the partial becomes a function that shards its argument"
+    )
     if outcome.level is Level.MANUAL:
         return outcome
     statement = view.statement(call)

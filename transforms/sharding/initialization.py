@@ -7,6 +7,7 @@ import ast
 from ..findings import Level
 from ..rule import Outcome
 from ..values import Constant, Derived, Instance, Opaque
+from ..view import FileView
 from .constructor import Argument, Constructor, translates
 from .plan import MODEL, UNIT, Code, Units, code
 from .prepare import broadcast, is_on_device, move_to, under
@@ -20,13 +21,16 @@ def device_id(constructor: Constructor, argument: Argument) -> Outcome:
     constructor.sets_device = True
     return Outcome(
         Level.REVIEW,
-        "fully_shard takes the current device, and nothing in this repository sets it: torch.cuda.set_device comes before",
+        "fully_shard takes the current device, and nothing in this repository sets it: torch.cuda.set_device "
+        "comes before",
     )
 
 
 def _sets_device(constructor: Constructor) -> bool:
     return any(
-        call.method in ("set_device", "set_device_index") for file in constructor.program.files for call in file.calls
+        call.method in ("set_device", "set_device_index")
+        for file in constructor.program.files
+        for call in file.calls
     )
 
 
@@ -35,7 +39,8 @@ def _is_index(argument: Argument) -> bool:
     text = argument.view.text(argument.node)
     current = "current_device" in text or "cpu" in text
     from_current = any(
-        isinstance(v, Opaque) and (v.name.endswith("current_device") or v.name == "torch.device") for v in argument.values
+        isinstance(v, Opaque) and (v.name.endswith("current_device") or v.name == "torch.device")
+        for v in argument.values
     )
     return not current and not from_current
 
@@ -48,7 +53,10 @@ def sync_module_states(constructor: Constructor, argument: Argument) -> Outcome:
         return Outcome(Level.SAFE, "nothing is broadcast, as before")
     message = "parameters and buffers of rank 0 are broadcast before sharding: fully_shard leaves every rank its own"
     if needs_moving(constructor):
-        return Outcome(Level.REVIEW, f"{message}; the whole model is on the device for a moment, where FSDP1 went unit by unit")
+        return Outcome(
+            Level.REVIEW,
+            f"{message}; the whole model is on the device for a moment, where FSDP1 went unit by unit",
+        )
     return Outcome(Level.SAFE, message)
 
 
@@ -85,7 +93,9 @@ def ignored_states(constructor: Constructor, argument: Argument) -> Outcome:
     if argument.is_none:
         return Outcome(Level.SAFE, "nothing is ignored")
     values = constructor.program.elements(argument.values)
-    if argument.name == "ignored_parameters" or any(isinstance(v, Derived) and v.kind == "parameters" for v in values):
+    if argument.name == "ignored_parameters" or any(
+        isinstance(v, Derived) and v.kind == "parameters" for v in values
+    ):
         return _ignore(constructor, argument, code("set(", argument.keep(), ")"))
     if any(isinstance(v, Instance) for v in values):
         return ignored_modules(constructor, argument)
@@ -118,7 +128,8 @@ def _ignore(constructor: Constructor, argument: Argument, parameters: Code) -> O
         constructor.plan.units = Units(condition, units.modules, units.skip_root)
     return Outcome(
         Level.REVIEW,
-        f"{argument.name} becomes ignored_params; plain parameters beside sharded ones make clip_grad_norm_ over all of "
+        f"{argument.name} becomes ignored_params; plain parameters beside sharded ones make clip_grad_norm_ "
+        "over all of "
         "them raise, and foreach optimizers need a parameter group for each kind",
     )
 
@@ -197,7 +208,9 @@ def _inlined(constructor: Constructor, argument: Argument, node: ast.Lambda) -> 
 def _on_one_line(view: FileView, node: ast.expr, parameter: str) -> Code:
     """An expression without its line breaks, with the loop's module for a lambda's parameter."""
     start, end = view.source.span(node)
-    names = sorted(view.source.span(n) for n in ast.walk(node) if isinstance(n, ast.Name) and n.id == parameter)
+    names = sorted(
+        view.source.span(n) for n in ast.walk(node) if isinstance(n, ast.Name) and n.id == parameter
+    )
     pieces: list[str] = []
     for first, last in names:
         pieces.append(view.source.text[start:first])

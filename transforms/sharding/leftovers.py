@@ -7,7 +7,18 @@ import ast
 from ..patches import Patch
 from ..view import FileView
 
-_HARMLESS = frozenset({"is_available", "current_device", "device_count", "get_rank", "get_world_size", "device", "getenv", "get"})
+_HARMLESS = frozenset(
+    {
+        "is_available",
+        "current_device",
+        "device_count",
+        "get_rank",
+        "get_world_size",
+        "device",
+        "getenv",
+        "get",
+    }
+)
 """Functions whose calls may be left out: they only tell something."""
 
 
@@ -20,7 +31,9 @@ def without_leftovers(view: FileView, argument: ast.expr) -> list[Patch]:
     scope = view.function(argument)
     if not isinstance(argument, ast.Name) or not isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return []
-    mentions = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == argument.id and n is not argument]
+    mentions = [
+        n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == argument.id and n is not argument
+    ]
     parameters = {a.arg for a in ast.walk(scope.args) if isinstance(a, ast.arg)}
     if not mentions or argument.id in parameters or any(isinstance(n.ctx, ast.Load) for n in mentions):
         return []
@@ -65,7 +78,15 @@ def _is_harmless(node: ast.expr) -> bool:
         if isinstance(inner, ast.Call):
             function = inner.func
             called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-            told = called in _HARMLESS or called in ("int", "str", "bool", "len", "isinstance", "getattr", "hasattr")
+            told = called in _HARMLESS or called in (
+                "int",
+                "str",
+                "bool",
+                "len",
+                "isinstance",
+                "getattr",
+                "hasattr",
+            )
             if not told and not called.startswith(("is_", "has_")):
                 return False
     return True

@@ -12,9 +12,12 @@ def limit_all_gathers(constructor: Constructor, argument: Argument) -> Outcome:
     """FSDP2 always limits, without blocking the CPU."""
     if argument.constant() is False:
         return Outcome(
-            Level.REVIEW, "limit_all_gathers=False goes: FSDP2 always bounds how much is gathered ahead; speed only"
+            Level.REVIEW,
+            "limit_all_gathers=False goes: FSDP2 always bounds how much is gathered ahead; speed only",
         )
-    return Outcome(Level.SAFE, "limit_all_gathers goes: FSDP2 always limits", silent=argument.constant() is ...)
+    return Outcome(
+        Level.SAFE, "limit_all_gathers goes: FSDP2 always limits", silent=argument.constant() is ...
+    )
 
 
 @translates("use_orig_params")
@@ -34,7 +37,8 @@ def backward_prefetch(constructor: Constructor, argument: Argument) -> Outcome:
     """FSDP2 always prefetches the next unit before the current one computes."""
     if argument.is_none or "BACKWARD_POST" in argument.view.text(argument.node):
         return Outcome(
-            Level.REVIEW, "FSDP2 always gathers the next unit early in the backward (BACKWARD_PRE): more memory, same numbers"
+            Level.REVIEW,
+            "FSDP2 always gathers the next unit early in the backward (BACKWARD_PRE): more memory, same numbers",
         )
     return Outcome(Level.SAFE, "backward_prefetch goes: FSDP2 always does BACKWARD_PRE")
 
@@ -53,6 +57,6 @@ def forward_prefetch(constructor: Constructor, argument: Argument) -> Outcome:
 
 def _looks_at_shapes(constructor: Constructor) -> bool:
     """Whether the repository sorts anything by the number of dimensions."""
-    return any(
-        call.method == "dim" for file in constructor.program.files for call in file.calls
-    ) or any(load[2] == "ndim" for file in constructor.program.files for load in file.loads)
+    return any(call.method == "dim" for file in constructor.program.files for call in file.calls) or any(
+        load[2] == "ndim" for file in constructor.program.files for load in file.loads
+    )

@@ -33,7 +33,9 @@ def place(plan: ShardingPlan) -> list[Patch]:
     if plan.model is None:
         raise CannotPlace("the call does not say which model it wraps")
     if isinstance(plan.model, ast.Call) and view.external(plan.model.func) == FSDP1:
-        raise CannotPlace("it wraps a model that the same statement has wrapped already, and a module is sharded once")
+        raise CannotPlace(
+            "it wraps a model that the same statement has wrapped already, and a module is sharded once"
+        )
     statement = view.statement(call)
     value = getattr(statement, "value", None)
     if isinstance(statement, (ast.Assign, ast.AnnAssign)) and _single_target(statement) is not None:

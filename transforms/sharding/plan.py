@@ -118,7 +118,9 @@ class ShardingPlan:
         return [fill(statement, {UNIT: loop}) for statement in found]
 
     def _unit_call(self, call: Code, arguments: dict[str, Code]) -> Code:
-        listed = [code(", ", f"{keyword}=", arguments[keyword]) for keyword in _KEYWORDS if keyword in arguments]
+        listed = [
+            code(", ", f"{keyword}=", arguments[keyword]) for keyword in _KEYWORDS if keyword in arguments
+        ]
         complete = code(call, *listed, ", " if self.extra else "", self.extra, ")")
         if self.sharding_condition is None:
             return complete
@@ -151,7 +153,9 @@ class ShardingPlan:
     def _call(self, shard: str, target: Name, arguments: dict[str, Code], depth: int) -> Code:
         """One ``fully_shard`` call on as few lines as it fits on; ``depth`` is its indentation."""
         listed: list[Code] = [(target,)]
-        listed.extend(code(f"{keyword}=", arguments[keyword]) for keyword in _KEYWORDS if keyword in arguments)
+        listed.extend(
+            code(f"{keyword}=", arguments[keyword]) for keyword in _KEYWORDS if keyword in arguments
+        )
         if self.extra:
             listed.append(self.extra)
         line = code(shard, "(", *_between(", ", listed), ")")
@@ -177,9 +181,11 @@ def written(statements: Sequence[Code], model: str, indent: str) -> list[Part]:
             parts.append("\n" + indent if statement else "\n")
         for part in fill(statement, {MODEL: model}):
             text = part.replace("\n", "\n" + indent) if isinstance(part, str) else part
-            if isinstance(text, str) and parts and isinstance(parts[-1], str):
-                text = parts.pop() + text
-            parts.append(text)  # pyright: ignore[reportArgumentType]
+            last = parts[-1] if parts else None
+            if isinstance(text, str) and isinstance(last, str):
+                parts[-1] = last + text
+            else:
+                parts.append(text)  # pyright: ignore[reportArgumentType]
     return [_BLANK_LINE.sub("\n", part) if isinstance(part, str) else part for part in parts]
 
 

@@ -6,14 +6,10 @@ import ast
 from dataclasses import dataclass
 
 from ..findings import Level
-from ..migration import Migration
 from ..rule import Outcome
-from ..sites import Site
 from ..values import ClassValue, Constant, External, FunctionValue, Instance, Opaque, Unknown, Wrapped
 from ..view import FileView
-from .arguments import without_arguments
 from .constructor import Argument, Constructor, translates
-from .outside import for_others, uses_fsdp1
 from .plan import MODEL, UNIT, Code, code
 
 MIXED_PRECISION = "torch.distributed.fsdp.MixedPrecision"
@@ -22,7 +18,10 @@ FIELDS = (
     "param_dtype", "reduce_dtype", "buffer_dtype", "keep_low_precision_grads", "cast_forward_inputs",
     "cast_root_forward_inputs", "_module_classes_to_ignore",
 )  # fmt: skip
-_NEW = {MIXED_PRECISION: "torch.distributed.fsdp.MixedPrecisionPolicy", CPU_OFFLOAD: "torch.distributed.fsdp.OffloadPolicy"}
+POLICIES = {
+    MIXED_PRECISION: "torch.distributed.fsdp.MixedPrecisionPolicy",
+    CPU_OFFLOAD: "torch.distributed.fsdp.OffloadPolicy",
+}
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,8 @@ class Precision:
 
 def precision_of(view: FileView, call: ast.Call) -> Precision:
     """The fields of a MixedPrecision call, by name."""
-    fields = dict(zip(FIELDS, call.args, strict=False))
+    fields: dict[str, ast.expr] = {}
+    fields.update(zip(FIELDS, call.args, strict=False))
     fields.update({k.arg: k.value for k in call.keywords if k.arg is not None})
     return Precision(view, call, fields)
 
@@ -53,14 +53,24 @@ def mixed_precision(constructor: Constructor, argument: Argument) -> Outcome:
     """Sets mp_policy for every call, and casts the buffers that FSDP1 would have cast."""
     if argument.is_none:
         return Outcome(Level.SAFE, "no mixed precision, no policy")
-    calls = [constructor.program.call_node(v.site) for v in argument.values if isinstance(v, Opaque) and v.name == MIXED_PRECISION]
+    calls = [
+        constructor.program.call_node(v.site)
+        for v in argument.values
+        if isinstance(v, Opaque) and v.name == MIXED_PRECISION
+    ]
     sources = [precision_of(view, call) for view, call in calls]
-    foreign = [v for v in argument.values if not (isinstance(v, Opaque) and v.name == MIXED_PRECISION) and not _is_none(v)]
+    foreign = [
+        v
+        for v in argument.values
+        if not (isinstance(v, Opaque) and v.name == MIXED_PRECISION) and not _is_none(v)
+    ]
     plan = constructor.plan
     plan.arguments["mp_policy"] = _or_default(constructor, argument, MIXED_PRECISION)
     notes: list[str] = []
     if not sources or foreign:
-        notes.append("the policy may come from outside the repository, where it has to become a MixedPrecisionPolicy")
+        notes.append(
+            "the policy may come from outside the repository, where it has to become a MixedPrecisionPolicy"
+        )
     notes.extend(_inputs(constructor, argument, sources))
     notes.extend(_buffers(constructor, argument, sources))
     notes.extend(_normalisation(constructor, sources))
@@ -76,7 +86,7 @@ def _or_default(constructor: Constructor, argument: Argument, old: str) -> Code:
     """The argument, with the default policy where it may be None: fully_shard does not take None."""
     if not any(_is_none(v) for v in argument.values) and argument.values:
         return argument.keep()
-    default = constructor.plan.name(_NEW[old]) + "()"
+    default = constructor.plan.name(POLICIES[old]) + "()"
     node = argument.node
     view = argument.view
     if isinstance(node, ast.IfExp):
@@ -102,15 +112,21 @@ def _inputs(constructor: Constructor, argument: Argument, sources: list[Precisio
     casts = [source.flag("cast_forward_inputs", False) for source in sources]
     roots = [source.flag("cast_root_forward_inputs", True) for source in sources]
     if any(root is not True and cast is not True for root, cast in zip(roots, casts, strict=True)):
-        return ["FSDP1 was told not to cast the inputs of the model; FSDP2 casts them unless cast_forward_inputs=False"]
+        return [
+            "FSDP1 was told not to cast the inputs of the model; FSDP2 casts them unless cast_forward_inputs=False"
+        ]
     nested = constructor.group is not None and len(constructor.group.wraps) > 1
     if not (plan.has_units or nested) or all(cast is True for cast in casts) or not _side_inputs(constructor):
         return []
-    inline = plan.has_units and len(sources) == 1 and sources[0].view is constructor.view and casts[0] is False
+    inline = (
+        plan.has_units and len(sources) == 1 and sources[0].view is constructor.view and casts[0] is False
+    )
     if inline and constructor.view.function(sources[0].call) is constructor.view.function(constructor.call):
-        policy = plan.name(_NEW[MIXED_PRECISION])
+        policy = plan.name(POLICIES[MIXED_PRECISION])
         fields = sources[0].fields
-        kept = [code(f"{name}=", constructor.view.keep(fields[name])) for name in FIELDS[:2] if name in fields]
+        kept = [
+            code(f"{name}=", constructor.view.keep(fields[name])) for name in FIELDS[:2] if name in fields
+        ]
         listed: list[Code] = []
         for item in [*kept, ("cast_forward_inputs=False",)]:
             listed.append(code(", " if listed else "", item))
@@ -146,7 +162,7 @@ def _side_inputs(constructor: Constructor) -> bool:
 
 def _unit_classes(constructor: Constructor) -> list[object]:
     """Classes of the units: those that the policy names, or that of the wrapped model; empty where nothing says."""
-    from .policies import definitions
+    from .policy_definitions import definitions
 
     argument = constructor.arguments.get("auto_wrap_policy")
     if argument is None or argument.is_none:
@@ -170,10 +186,16 @@ def _unit_classes(constructor: Constructor) -> list[object]:
 def _buffers(constructor: Constructor, argument: Argument, sources: list[Precision]) -> list[str]:
     """FSDP1 casts float buffers to buffer_dtype; FSDP2 leaves them."""
     dtypes = [source.fields["buffer_dtype"] for source in sources if "buffer_dtype" in source.fields]
+    full = ("torch.float32", "torch.float")
     dtypes = [node for node in dtypes if not (isinstance(node, ast.Constant) and node.value is None)]
+    dtypes = [node for node in dtypes if not any(source.view.external(node) in full for source in sources)]
     if not dtypes or not has_buffers(constructor):
         return []
-    one = len(sources) == 1 and sources[0].view is constructor.view and not any(_is_none(v) for v in argument.values)
+    one = (
+        len(sources) == 1
+        and sources[0].view is constructor.view
+        and not any(_is_none(v) for v in argument.values)
+    )
     if one and constructor.view.function(sources[0].call) is constructor.view.function(constructor.call):
         constructor.plan.before.append(
             code(
@@ -181,7 +203,10 @@ def _buffers(constructor: Constructor, argument: Argument, sources: list[Precisi
                 "buffer.data = buffer.to(", constructor.view.keep(dtypes[0]), ")",
             )
         )  # fmt: skip
-        return ["float buffers are cast once before sharding as FSDP1 did in the forward; checkpoints hold them in that type, too"]
+        return [
+            "float buffers are cast once before sharding as FSDP1 did in the forward; checkpoints hold them in "
+            "that type, too"
+        ]
     return [
         "buffer_dtype has no counterpart: float buffers (rotary tables, running statistics) keep their own type, "
         "which changes results slightly; cast them before sharding to get the old ones"
@@ -193,7 +218,7 @@ def has_buffers(constructor: Constructor) -> bool:
     program = constructor.program
     if any(call.method == "register_buffer" for file in program.files for call in file.calls):
         return True
-    if any(isinstance(v, External) and "BatchNorm" in v.name for v in program.flow.values):
+    if _has_normalisation(constructor):
         return True
     model = constructor.plan.model
     values = constructor.view.values(model) if model is not None else []
@@ -202,10 +227,12 @@ def has_buffers(constructor: Constructor) -> bool:
 
 def _normalisation(constructor: Constructor, sources: list[Precision]) -> list[str]:
     """BatchNorm, which FSDP1 wraps apart and keeps in float32 when there is a policy."""
-    kept_in_full = [s for s in sources if "param_dtype" in s.fields and not _empty(s.fields.get("_module_classes_to_ignore"))]
-    program = constructor.program
-    used = any(isinstance(v, External) and v.name.startswith("torch.nn") and "BatchNorm" in v.name for v in program.flow.values)
-    if not kept_in_full or not used or constructor.plan.units is None:
+    kept_in_full = [
+        s
+        for s in sources
+        if "param_dtype" in s.fields and not _empty(s.fields.get("_module_classes_to_ignore"))
+    ]
+    if not kept_in_full or not constructor.plan.has_units or not _has_normalisation(constructor):
         return []
     plan = constructor.plan
     source = kept_in_full[0]
@@ -214,17 +241,26 @@ def _normalisation(constructor: Constructor, sources: list[Precision]) -> list[s
             "FSDP1 kept BatchNorm layers in float32 by a unit of their own: give each "
             "fully_shard(layer, mp_policy=MixedPrecisionPolicy(param_dtype=torch.float32)) before the other units"
         ]
-    policy = plan.name(_NEW[MIXED_PRECISION])
+    policy = plan.name(POLICIES[MIXED_PRECISION])
     shard = plan.name("torch.distributed.fsdp.fully_shard")
     dtype = constructor.view.keep(source.fields["param_dtype"])
     torch = plan.name("torch.float32")
+    batch_norm = plan.name("torch.nn.modules.batchnorm._BatchNorm")
     plan.before.append(
         code(
             "for ", UNIT, " in ", MODEL, ".modules():\n    if isinstance(", UNIT,
-            ", torch.nn.modules.batchnorm._BatchNorm):\n        ", f"{shard}(", UNIT, f", mp_policy={policy}(param_dtype={torch}, output_dtype=", dtype, "))",
+            f", {batch_norm}):\n        {shard}(", UNIT, f", mp_policy={policy}(param_dtype={torch}, "
+            "output_dtype=", dtype, "))",
         )
     )  # fmt: skip
     return ["BatchNorm layers are units of their own in float32, as FSDP1 made them"]
+
+
+def _has_normalisation(constructor: Constructor) -> bool:
+    """Whether anything in the repository builds a BatchNorm layer."""
+    return any(
+        isinstance(v, (External, Opaque)) and "BatchNorm" in v.name for v in constructor.program.flow.values
+    )
 
 
 def _empty(node: ast.expr | None) -> bool:
@@ -253,120 +289,3 @@ def _is_off(node: ast.expr, view: FileView) -> bool:
         return False
     given = [*node.args, *(k.value for k in node.keywords)]
     return not given or (isinstance(given[0], ast.Constant) and given[0].value is False)
-
-
-# --- the classes where they are made or named ---------------------------------------------------------------
-
-
-def check_precision(site: Site, migration: Migration) -> Outcome:
-    """MixedPrecision: the call with its fields, or the name of the class."""
-    if not uses_fsdp1(migration):
-        return for_others("MixedPrecision", "MixedPrecisionPolicy")
-    if site.role == "keyword":
-        return _field(site, migration)
-    if site.role != "call" or site.call is None:
-        return _rename(site, migration, _NEW[MIXED_PRECISION])
-    source = precision_of(site.view, site.call)
-    if any(k.arg is None for k in site.call.keywords) or any(isinstance(a, ast.Starred) for a in site.call.args):
-        return Outcome(
-            Level.MANUAL,
-            "the fields of this MixedPrecision come from a dictionary",
-            "Write out param_dtype and reduce_dtype; MixedPrecisionPolicy knows no buffer_dtype.",
-            holds=True,
-        )
-    outcome = Outcome(Level.SAFE, "MixedPrecisionPolicy with the same param_dtype and reduce_dtype")
-    name = migration.use(outcome, site.view, _NEW[MIXED_PRECISION], site.call)
-    outcome.patches.append(site.view.replace(site.call.func, name, "FSDP2 has a policy for precision"))
-    gone: list[ast.expr | ast.keyword] = [a for place, a in enumerate(site.call.args) if place > 1]
-    gone.extend(k for k in site.call.keywords if k.arg not in FIELDS[:2] and not _stays(source, k))
-    outcome.patches.extend(without_arguments(site.view, site.call, gone))
-    for keyword in site.call.keywords:
-        if keyword.arg == "cast_root_forward_inputs" and _stays(source, keyword):
-            outcome.patches.append(site.view.replace(keyword, "cast_forward_inputs=False", "no inputs are cast"))
-    return outcome
-
-
-def _stays(source: Precision, keyword: ast.keyword) -> bool:
-    """A cast that is asked for stays; an uncast root becomes a policy that casts nothing."""
-    if keyword.arg == "cast_forward_inputs":
-        return source.flag("cast_forward_inputs", False) is not False
-    if keyword.arg == "cast_root_forward_inputs":
-        return source.flag(keyword.arg, True) is False and "cast_forward_inputs" not in source.fields
-    return False
-
-
-def _field(site: Site, migration: Migration) -> Outcome:
-    """The outcome of one field; what happens to the text is up to the call."""
-    assert site.call is not None and site.keyword is not None
-    name, value = site.keyword.arg or "**", site.keyword.value
-    constant = value.value if isinstance(value, ast.Constant) else ...
-    if name == "buffer_dtype":
-        full = constant is None or site.view.external(value) in ("torch.float32", "torch.float")
-        if full or not _buffers_matter(site, migration):
-            return Outcome(Level.SAFE, "buffer_dtype goes: there are no float buffers that it would change")
-        return Outcome(
-            Level.REVIEW,
-            "buffer_dtype goes: FSDP2 leaves buffers in their own type, which changes results slightly unless they are "
-            "cast before sharding",
-        )
-    if name == "cast_forward_inputs" and constant is False:
-        return Outcome(Level.SAFE, "where it matters the units get a policy with cast_forward_inputs=False")
-    if name == "cast_root_forward_inputs" and constant is False:
-        return Outcome(Level.REVIEW, "FSDP2 has one switch for the inputs of a call: this policy casts none")
-    if name == "keep_low_precision_grads" and constant is not False:
-        return Outcome(Level.REVIEW, "gradients are kept in the type of the parameters, float32 as a rule; FSDP2 has no other way")
-    if name == "_module_classes_to_ignore":
-        return Outcome(Level.REVIEW, "classes that FSDP1 kept in float32 need fully_shard calls of their own under FSDP2")
-    if name == "cast_forward_inputs" and constant is ...:
-        return Outcome(Level.REVIEW, "FSDP2 applies cast_forward_inputs to the model's own inputs as well")
-    return Outcome(Level.SAFE, "part of the policy", silent=True)
-
-
-def _buffers_matter(site: Site, migration: Migration) -> bool:
-    """Whether a model that is wrapped with this policy may have float buffers that nothing casts."""
-    from .constructor import constructor_of
-
-    number = site.view.call_site(site.call) if site.call is not None else -1
-    for group in migration.groups.all:
-        for wrap in group.wraps:
-            constructor = constructor_of(migration, wrap.view, wrap.node, group)
-            argument = constructor.arguments.get("mixed_precision")
-            sites = {v.site for v in argument.values if isinstance(v, Opaque)} if argument is not None else set()
-            if number in sites and has_buffers(constructor):
-                return True
-    return False
-
-
-def check_offload(site: Site, migration: Migration) -> Outcome:
-    """CPUOffload: a policy for each value of its flag."""
-    if not uses_fsdp1(migration):
-        return for_others("CPUOffload", "CPUOffloadPolicy")
-    if site.role == "keyword":
-        return Outcome(Level.SAFE, "part of the policy", silent=True)
-    if site.role != "call" or site.call is None:
-        return _rename(site, migration, _NEW[CPU_OFFLOAD])
-    view, call = site.view, site.call
-    outcome = Outcome(Level.SAFE, "the policy that FSDP2 has for this")
-    given = [*call.args, *(k.value for k in call.keywords)]
-    off = migration.use(outcome, view, _NEW[CPU_OFFLOAD], call) + "()"
-    on = migration.use(outcome, view, "torch.distributed.fsdp.CPUOffloadPolicy", call) + "()"
-    if not given or (isinstance(given[0], ast.Constant) and not given[0].value):
-        outcome.patches.append(view.replace(call, off, _OFFLOAD))
-    elif isinstance(given[0], ast.Constant):
-        outcome.patches.append(view.replace(call, on, _OFFLOAD))
-    else:
-        plain = isinstance(view.parents[call], (ast.Assign, ast.Return, ast.keyword, ast.AnnAssign))
-        left, right = ("", "") if plain else ("(", ")")
-        outcome.patches.append(view.replace(call, (f"{left}{on} if ", view.keep(given[0]), f" else {off}{right}"), _OFFLOAD))
-    return outcome
-
-
-_OFFLOAD = "FSDP2 has a policy for offloading"
-
-
-def _rename(site: Site, migration: Migration, new: str) -> Outcome:
-    """Annotations and checks name the new class."""
-    outcome = Outcome(Level.SAFE, f"the class is {new.rpartition('.')[2]} now")
-    name = migration.use(outcome, site.view, new, site.node)
-    outcome.patches.append(site.view.replace(site.node, name, "the class has another name"))
-    return outcome

@@ -55,4 +55,7 @@ def _moves(view: FileView, call: ast.Call) -> bool:
     if call.func.attr != "to":
         return True
     devices = [*call.args, *(k.value for k in call.keywords if k.arg == "device")]
-    return any(not (view.external(device) or "").startswith("torch.") or view.values(device) == [] for device in devices)
+    return any(
+        not (view.external(device) or "").startswith("torch.") or view.values(device) == []
+        for device in devices
+    )

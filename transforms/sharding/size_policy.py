@@ -11,8 +11,8 @@ from ..patches import Patch
 from ..rule import Need, Outcome
 from ..view import FileView
 from .constructor import Argument, Constructor
-from .plan import FULLY_SHARD, MODEL, Code, code
-from .policies import Definition
+from .plan import FULLY_SHARD, MODEL, Code, Name, code
+from .policy_definitions import NO_POLICIES, Definition
 
 HELPER = '''\
 def shard_large_modules(module, min_num_params, **kwargs):
@@ -78,7 +78,9 @@ def _size(view: FileView, definition: Definition) -> Code:
 
 def _names_own_classes(definition: Definition) -> bool:
     call = definition.node
-    return isinstance(call, ast.Call) and any(k.arg in ("force_leaf_modules", "exclude_wrap_modules") for k in call.keywords)
+    return isinstance(call, ast.Call) and any(
+        k.arg in ("force_leaf_modules", "exclude_wrap_modules") for k in call.keywords
+    )
 
 
 def _only_for(argument: Argument, definition: Definition) -> ast.stmt | None:
@@ -92,7 +94,9 @@ def _only_for(argument: Argument, definition: Definition) -> ast.stmt | None:
         return None
     name = argument.node.id
     uses = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == name]
-    plain = statement.value is definition.node and len(statement.targets) == 1 and view.stands_alone(statement)
+    plain = (
+        statement.value is definition.node and len(statement.targets) == 1 and view.stands_alone(statement)
+    )
     return statement if plain and len(uses) == 2 else None
 
 
@@ -102,7 +106,11 @@ def only_for_a_wrap(migration: Migration, definition: Definition) -> bool:
         for wrap in group.wraps:
             for keyword in wrap.node.keywords:
                 argument = Argument("auto_wrap_policy", wrap.view, keyword.value)
-                if keyword.arg == argument.name and definition.view is wrap.view and _only_for(argument, definition):
+                if (
+                    keyword.arg == argument.name
+                    and definition.view is wrap.view
+                    and _only_for(argument, definition)
+                ):
                     return True
     return False
 
@@ -115,11 +123,14 @@ def size_definition(migration: Migration, definition: Definition) -> Outcome:
     patch, needs = size_helper(migration, view, node)
     outcome = Outcome(Level.REVIEW, _PICKS, patches=[patch], needs=needs)
     call = isinstance(node, ast.Call)
-    partial = view.text(node.func) if isinstance(node, ast.Call) else spelling(view, "functools.partial", node)
+    partial = (
+        view.text(node.func) if isinstance(node, ast.Call) else spelling(view, "functools.partial", node)
+    )
     if not call:
         outcome.needs.append(Need(view, "functools.partial", node))
-    parts = (f"{partial}(shard_large_modules, min_num_params=", *_size(view, definition), ")")
-    outcome.patches.append(view.replace(node, [p for p in parts if not isinstance(p, type(MODEL))], "FSDP2 has no policies"))
+    parts = code(f"{partial}(shard_large_modules, min_num_params=", _size(view, definition), ")")
+    texts = [part for part in parts if not isinstance(part, Name)]
+    outcome.patches.append(view.replace(node, texts, NO_POLICIES))
     return outcome
 
 
@@ -133,4 +144,6 @@ def _size_helper(view: FileView, node: ast.AST) -> tuple[Patch, list[Need]]:
     assert isinstance(top, ast.stmt)
     names = {name: spelling(view, symbol, top) for name, symbol in _SYMBOLS.items()}
     text = HELPER.format(**names) + "\n\n"
-    return view.insert_before(top, text, "what the size-based policy did"), [Need(view, s, top) for s in _SYMBOLS.values()]
+    return view.insert_before(top, text, "what the size-based policy did"), [
+        Need(view, s, top) for s in _SYMBOLS.values()
+    ]

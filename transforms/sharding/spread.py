@@ -36,7 +36,9 @@ class Dictionary:
     wraps: int = 1
 
 
-def dictionary_of(view: FileView, keyword: ast.keyword, is_wrap: Callable[[ast.AST], bool]) -> Dictionary | None:
+def dictionary_of(
+    view: FileView, keyword: ast.keyword, is_wrap: Callable[[ast.AST], bool]
+) -> Dictionary | None:
     """The dictionary behind a ``**``; None where it cannot be read.
 
     Read are ``**{…}``, ``**dict(…)``, and a local name that is bound once, filled in the same block, and used
@@ -53,9 +55,9 @@ def _entries(view: FileView, node: ast.expr) -> dict[str, ast.expr] | None:
         keys = [k.value if isinstance(k, ast.Constant) else None for k in node.keys]
         if all(isinstance(key, str) for key in keys):
             return {str(key): value for key, value in zip(keys, node.values, strict=True)}
-    elif isinstance(node, ast.Call) and view.external(node.func) == "builtins.dict" and not node.args:
-        if all(k.arg is not None for k in node.keywords):
-            return {k.arg: k.value for k in node.keywords if k.arg is not None}
+    if isinstance(node, ast.Call) and view.external(node.func) == "builtins.dict" and not node.args:
+        named = {k.arg: k.value for k in node.keywords if k.arg is not None}
+        return named if len(named) == len(node.keywords) else None
     return None
 
 
@@ -95,7 +97,11 @@ def _item(statement: ast.stmt, mention: ast.Name) -> tuple[str, ast.expr] | None
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         return None
     target = statement.targets[0]
-    if isinstance(target, ast.Subscript) and target.value is mention and isinstance(target.slice, ast.Constant):
+    if (
+        isinstance(target, ast.Subscript)
+        and target.value is mention
+        and isinstance(target.slice, ast.Constant)
+    ):
         return (target.slice.value, statement.value) if isinstance(target.slice.value, str) else None
     return None
 
@@ -104,7 +110,9 @@ def settle(constructor: Constructor, keyword: ast.keyword, dictionary: Dictionar
     """Decides where the arguments of a dictionary go: into the calls, or, for several wraps, back into it."""
     view, plan = constructor.view, constructor.plan
     if dictionary.wraps < 2 or not _fits(constructor, dictionary):
-        constructor.patches.extend(view.delete(s, "its entries go into the calls") for s in dictionary.statements)
+        constructor.patches.extend(
+            view.delete(s, "its entries go into the calls") for s in dictionary.statements
+        )
         return
     keys = [key for name in dictionary.entries for key in _BECOMES.get(name, ()) if key in plan.arguments]
     entries = [(key, plan.arguments.pop(key)) for key in dict.fromkeys(keys)]
@@ -146,9 +154,15 @@ def check_spread(site: Site, migration: Migration) -> Outcome:
         return Outcome(
             Level.MANUAL,
             f"what **{text} holds is not written out where the tool can read it",
-            "Give the arguments by name: sharding_strategy, mixed_precision and auto_wrap_policy decide how the model trains.",
+            "Give the arguments by name: sharding_strategy, mixed_precision and auto_wrap_policy decide how the "
+            "model trains.",
             holds=True,
         )
     if site.keyword in constructor.unused:
-        return Outcome(Level.REVIEW, f"nothing in this repository passes anything in **{text}; what others pass is refused now")
-    return constructor.together(constructor.from_dictionaries, f"the arguments in **{text} become those of fully_shard")
+        return Outcome(
+            Level.REVIEW,
+            f"nothing in this repository passes anything in **{text}; what others pass is refused now",
+        )
+    return constructor.together(
+        constructor.from_dictionaries, f"the arguments in **{text} become those of fully_shard"
+    )

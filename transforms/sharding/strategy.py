@@ -20,7 +20,13 @@ STRATEGY = "torch.distributed.fsdp.ShardingStrategy"
 MEMBERS = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 _WIDTH = 100
 _HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
-_RESHARDS = {"FULL_SHARD": True, "SHARD_GRAD_OP": False, "HYBRID_SHARD": True, "_HYBRID_SHARD_ZERO2": False, "NO_SHARD": False}
+_RESHARDS = {
+    "FULL_SHARD": True,
+    "SHARD_GRAD_OP": False,
+    "HYBRID_SHARD": True,
+    "_HYBRID_SHARD_ZERO2": False,
+    "NO_SHARD": False,
+}
 _DIMENSIONS = '("replicate", "shard")'
 _MESHES = (
     "torch.distributed.device_mesh.init_device_mesh",
@@ -121,17 +127,26 @@ def _chosen(constructor: Constructor, argument: Argument) -> Outcome:
         wanted = (local,)
     if plan.has_units:
         entries = [f'"{name}": {_RESHARDS[name]}' for name in names]
-        table = "{" + ", ".join(entries) + "}" if len(entries) < 3 else "{\n    " + ",\n    ".join(entries) + ",\n}"
+        table = (
+            "{" + ", ".join(entries) + "}"
+            if len(entries) < 3
+            else "{\n    " + ",\n    ".join(entries) + ",\n}"
+        )
         plan.unit_arguments["reshard_after_forward"] = code(table, "[", wanted, "]")
     else:
         listing = ", ".join(f'"{name}"' for name in names)
         plan.before.append(code("assert ", wanted, f" in ({listing}), ", wanted))
     if not gives_mesh:
         _choose_mesh(constructor, wanted, known)
-    message = f"the strategy is chosen by its name now, {', '.join(names)}; any other name raises instead of training differently"
+    message = (
+        f"the strategy is chosen by its name now, {', '.join(names)}; "
+        "any other name raises instead of training differently"
+    )
     mesh = constructor.arguments.get("device_mesh")
     if mesh is not None and any(isinstance(v, Constant) and v.value is None for v in mesh.values):
-        message += "; without a mesh HYBRID_SHARD shards over all ranks now, FSDP1 made groups of a node's ranks"
+        message += (
+            "; without a mesh HYBRID_SHARD shards over all ranks now, FSDP1 made groups of a node's ranks"
+        )
     return Outcome(Level.REVIEW if open_ended or len(names) > 2 or gives_mesh else Level.SAFE, message)
 
 
@@ -149,7 +164,11 @@ def _choose_mesh(constructor: Constructor, strategy: Code, known: set[str]) -> N
     branches: list[tuple[Code, Code]] = []
     hybrid = [name for name in _HYBRID if name in known]
     if hybrid:
-        test = code(strategy, f' == "{hybrid[0]}"') if len(hybrid) == 1 else code(strategy, f" in {tuple(hybrid)}".replace("'", '"'))
+        test = (
+            code(strategy, f' == "{hybrid[0]}"')
+            if len(hybrid) == 1
+            else code(strategy, f" in {tuple(hybrid)}".replace("'", '"'))
+        )
         branches.append((test, _node_mesh(constructor)))
     if "NO_SHARD" in known:
         branches.append((code(strategy, ' == "NO_SHARD"'), _replicated_mesh(constructor)))
@@ -184,7 +203,9 @@ def _node_mesh(constructor: Constructor) -> Code:
     size = constructor.plan.name("torch.distributed.get_world_size")
     torch = constructor.plan.name("torch.cuda.device_count")
     shape = f"({size}() // {torch}(), {torch}())"
-    return code(f"{init}(\n    ", device_type(constructor), f",\n    {shape},\n    mesh_dim_names={_DIMENSIONS},\n)")
+    return code(
+        f"{init}(\n    ", device_type(constructor), f",\n    {shape},\n    mesh_dim_names={_DIMENSIONS},\n)"
+    )
 
 
 def _replicated_mesh(constructor: Constructor) -> Code:
@@ -224,7 +245,9 @@ def process_group(constructor: Constructor, argument: Argument) -> Outcome:
         text = argument.keep()
         mesh = code(mesh, " if ", text, " is not None else None")
     plan.arguments["mesh"] = mesh
-    return Outcome(Level.REVIEW, "the process group becomes a mesh of one dimension; a pair of groups would need two")
+    return Outcome(
+        Level.REVIEW, "the process group becomes a mesh of one dimension; a pair of groups would need two"
+    )
 
 
 @translates("device_mesh")
@@ -255,7 +278,11 @@ def _has_names(call: ast.Call) -> bool:
 
 def _dimensions(call: ast.Call) -> int:
     """Dimensions of the mesh that a call makes, 0 where its shape is not written out."""
-    shape = call.args[1] if len(call.args) > 1 else next((k.value for k in call.keywords if k.arg == "mesh_shape"), None)
+    shape = (
+        call.args[1]
+        if len(call.args) > 1
+        else next((k.value for k in call.keywords if k.arg == "mesh_shape"), None)
+    )
     return len(shape.elts) if isinstance(shape, (ast.Tuple, ast.List)) else 0
 
 
@@ -285,7 +312,11 @@ def check_mention(site: Site, migration: Migration) -> Outcome:
     parent = view.parents[node]
     if isinstance(parent, ast.Subscript) and parent.value is node:
         return _by_name(view, parent, parent.slice)
-    if isinstance(parent, ast.Call) and view.external(parent.func) == "builtins.getattr" and len(parent.args) >= 2:
+    if (
+        isinstance(parent, ast.Call)
+        and view.external(parent.func) == "builtins.getattr"
+        and len(parent.args) >= 2
+    ):
         return _by_name(view, parent, parent.args[1])
     return _unnamed(site, "is used as a type")
 
@@ -304,12 +335,18 @@ def _member(site: Site, migration: Migration, name: str) -> Outcome:
         assert isinstance(call, ast.Call)
         if any(isinstance(v, Opaque) for v in view.values(call)):
             return _unnamed(site, "is handed to code outside this repository")
-    return Outcome(Level.SAFE, f"the strategy is named by its string, {name}", patches=[view.replace(node, f'"{name}"', _NAMED)])
+    return Outcome(
+        Level.SAFE,
+        f"the strategy is named by its string, {name}",
+        patches=[view.replace(node, f'"{name}"', _NAMED)],
+    )
 
 
 def _by_name(view: FileView, look_up: ast.expr, name: ast.expr) -> Outcome:
     return Outcome(
-        Level.SAFE, "the name itself stands for the strategy", patches=[view.replace(look_up, (view.keep(name),), _NAMED)]
+        Level.SAFE,
+        "the name itself stands for the strategy",
+        patches=[view.replace(look_up, (view.keep(name),), _NAMED)],
     )
 
 

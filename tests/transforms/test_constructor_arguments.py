@@ -1,0 +1,166 @@
+"""Every argument of the FSDP1 constructor has an outcome, whatever its value."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+
+import pytest
+from migrating import analyse_texts
+from to_fsdp2.transforms.engine import Options
+from to_fsdp2.transforms.findings import Level
+from to_fsdp2.transforms.sharding.constructor import PARAMETERS
+
+IMPORTS = """\
+import functools
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import BackwardPrefetch, CPUOffload, FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import MixedPrecision, ShardingStrategy
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy, always_wrap_policy, size_based_auto_wrap_policy
+
+
+def shard(model, args):
+"""
+
+
+def migrate(arguments: str, **options: object) -> tuple[str, dict[str, Level]]:
+    """The body of the function that wraps with these arguments, and the level of each argument's finding."""
+    text = f"{IMPORTS}    torch.cuda.set_device(args.rank)\n    model = FSDP(model, {arguments})\n    return model\n"
+    analysis, results = analyse_texts({"train.py": text}, Options(**options))  # pyright: ignore[reportArgumentType]
+    tree = ast.parse(results["train.py"])
+    function = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "shard")
+    body = "\n".join(ast.unparse(statement) for statement in function.body[1:-1])
+    levels = {
+        f.symbol.partition("(")[2].rstrip("=)"): f.level for f in analysis.findings if "Parallel(" in f.symbol
+    }
+    return body, levels
+
+
+VALUES = [
+    ("process_group=None", "fully_shard(model)", Level.SAFE),
+    (
+        "process_group=args.group",
+        "fully_shard(model, mesh=DeviceMesh.from_group(args.group, 'cuda'))",
+        Level.REVIEW,
+    ),
+    ("sharding_strategy=None", "fully_shard(model)", Level.SAFE),
+    ("sharding_strategy=ShardingStrategy.FULL_SHARD", "fully_shard(model)", Level.SAFE),
+    (
+        "sharding_strategy=ShardingStrategy.SHARD_GRAD_OP",
+        "fully_shard(model, reshard_after_forward=False)",
+        Level.SAFE,
+    ),
+    (
+        "sharding_strategy=ShardingStrategy.NO_SHARD",
+        "mesh = init_device_mesh('cuda', (dist.get_world_size(), 1), mesh_dim_names=('replicate', 'shard'))\n"
+        "fully_shard(model, mesh=mesh)",
+        Level.REVIEW,
+    ),
+    (
+        "sharding_strategy=ShardingStrategy._HYBRID_SHARD_ZERO2, device_mesh=args.mesh",
+        "fully_shard(model, mesh=args.mesh, reshard_after_forward=False)",
+        Level.SAFE,
+    ),
+    ("cpu_offload=None", "fully_shard(model)", Level.SAFE),
+    ("cpu_offload=CPUOffload()", "fully_shard(model)", Level.SAFE),
+    (
+        "cpu_offload=CPUOffload(offload_params=True)",
+        "offload_policy = CPUOffloadPolicy()\nfully_shard(model, offload_policy=offload_policy)",
+        Level.SAFE,
+    ),
+    ("auto_wrap_policy=None", "fully_shard(model)", Level.SAFE),
+    (
+        "auto_wrap_policy=ModuleWrapPolicy([torch.nn.Linear, torch.nn.Conv2d])",
+        "for module in reversed(list(model.modules())):\n"
+        "    if module is not model and isinstance(module, (torch.nn.Linear, torch.nn.Conv2d)):\n"
+        "        fully_shard(module)\nfully_shard(model)",
+        Level.SAFE,
+    ),
+    ("backward_prefetch=BackwardPrefetch.BACKWARD_PRE", "fully_shard(model)", Level.SAFE),
+    ("backward_prefetch=BackwardPrefetch.BACKWARD_POST", "fully_shard(model)", Level.REVIEW),
+    ("backward_prefetch=None", "fully_shard(model)", Level.REVIEW),
+    ("forward_prefetch=False", "fully_shard(model)", Level.SAFE),
+    ("forward_prefetch=args.prefetch", "fully_shard(model)", Level.REVIEW),
+    ("mixed_precision=None", "fully_shard(model)", Level.SAFE),
+    (
+        "mixed_precision=MixedPrecision(torch.float16, torch.float32)",
+        "fully_shard(model, mp_policy=MixedPrecisionPolicy(torch.float16, torch.float32))",
+        Level.SAFE,
+    ),
+    (
+        "mixed_precision=MixedPrecision(param_dtype=torch.float16, buffer_dtype=torch.float16)",
+        "for buffer in model.buffers():\n    if buffer.is_floating_point():\n"
+        "        buffer.data = buffer.to(torch.float16)\n"
+        "fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.float16))",
+        Level.REVIEW,
+    ),
+    ("ignored_modules=None", "fully_shard(model)", Level.REVIEW),
+    ("ignored_states=None", "fully_shard(model)", Level.REVIEW),
+    ("param_init_fn=None", "fully_shard(model)", Level.REVIEW),
+    ("device_id=torch.cuda.current_device()", "fully_shard(model)", Level.SAFE),
+    ("sync_module_states=False", "fully_shard(model)", Level.SAFE),
+    (
+        "sync_module_states=True",
+        "for tensor in [*model.parameters(), *model.buffers()]:\n    dist.broadcast(tensor.detach(), src=0)\n"
+        "fully_shard(model)",
+        Level.SAFE,
+    ),
+    ("limit_all_gathers=True", "fully_shard(model)", Level.SAFE),
+    ("limit_all_gathers=False", "fully_shard(model)", Level.REVIEW),
+    ("use_orig_params=False", "fully_shard(model)", Level.SAFE),
+    ("device_mesh=None", "fully_shard(model)", Level.SAFE),
+    ("device_mesh=args.mesh", "fully_shard(model, mesh=args.mesh)", Level.REVIEW),
+]
+
+
+@pytest.mark.parametrize(("argument", "expected", "level"), VALUES, ids=[value[0] for value in VALUES])
+def test_value(argument: str, expected: str, level: Level) -> None:
+    body, levels = migrate(argument)
+    assert body == expected
+    assert levels[argument.partition("=")[0]] is level
+
+
+def test_every_parameter_of_the_installed_torch_is_known() -> None:
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    declared = inspect.signature(fsdp.FullyShardedDataParallel.__init__).parameters
+    assert tuple(declared)[1:] == PARAMETERS
+
+
+def test_positional_arguments_count_like_named_ones() -> None:
+    body, _ = migrate("None, ShardingStrategy.SHARD_GRAD_OP, None, None")
+    assert body == "fully_shard(model, reshard_after_forward=False)"
+
+
+def test_a_pair_of_groups_changes_places() -> None:
+    body, levels = migrate(
+        "process_group=(args.shard, args.replicate), sharding_strategy=ShardingStrategy.HYBRID_SHARD"
+    )
+    assert "from_group([args.replicate, args.shard]" in body
+    assert "mesh_dim_names=('replicate', 'shard')" in body
+    assert levels["process_group"] is Level.REVIEW
+
+
+@pytest.mark.parametrize("name", ["ignored_modules", "ignored_states", "ignored_parameters"])
+def test_ignored_parameters_need_torch_2_7(name: str) -> None:
+    body, levels = migrate(f"{name}=args.ignored")
+    assert "FSDP(" in body and levels[name] is Level.MANUAL
+    body, levels = migrate(f"{name}=args.ignored", target_torch=(2, 7))
+    assert "fully_shard(model, ignored_params=ignored_params)" in body and levels[name] is Level.REVIEW
+
+
+def test_replication_uses_replicate_from_torch_2_9() -> None:
+    body, _ = migrate("sharding_strategy=ShardingStrategy.NO_SHARD", target_torch=(2, 9))
+    assert body == "replicate(model)"
+
+
+def test_precision_that_may_be_missing_gets_a_default() -> None:
+    body, _ = migrate("mixed_precision=MixedPrecision(torch.float16) if args.half else None")
+    assert "MixedPrecisionPolicy(torch.float16) if args.half else MixedPrecisionPolicy()" in body
+
+
+@pytest.mark.parametrize("argument", ["reshard=True", "**args.options"])
+def test_what_is_not_known_holds_the_wrap_back(argument: str) -> None:
+    body, levels = migrate(argument)
+    assert "FSDP(model" in body
+    assert Level.MANUAL in levels.values()

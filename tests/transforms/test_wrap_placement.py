@@ -1,0 +1,113 @@
+"""Where a wrap stands in its statement, and what stands there afterwards."""
+
+from __future__ import annotations
+
+import pytest
+from migrating import analyse_texts
+from to_fsdp2.transforms.findings import Level
+
+IMPORT = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+MIGRATED = "from torch.distributed.fsdp import fully_shard\n"
+
+PLACES = {
+    "rebinding": (
+        "def f(model):\n    model = FSDP(model)\n    return model\n",
+        "def f(model):\n    fully_shard(model)\n    return model\n",
+    ),
+    "another name": (
+        "def f(model):\n    wrapped = FSDP(model)\n    return wrapped\n",
+        "def f(model):\n    fully_shard(model)\n    wrapped = model\n    return wrapped\n",
+    ),
+    "a model built in the call": (
+        "def f(build):\n    net = FSDP(build().cuda())\n    return net\n",
+        "def f(build):\n    net = build().cuda()\n    fully_shard(net)\n    return net\n",
+    ),
+    "an annotated name": (
+        "def f(net):\n    net: FSDP = FSDP(module=net)\n    return net\n",
+        "def f(net):\n    fully_shard(net)\n    return net\n",
+    ),
+    "a return": (
+        "def f(build):\n    return FSDP(build())\n",
+        "def f(build):\n    model = build()\n    fully_shard(model)\n    return model\n",
+    ),
+    "an argument": (
+        "def f(model, compile):\n    return compile(FSDP(model), 3)\n",
+        "def f(model, compile):\n    fully_shard(model)\n    return compile(model, 3)\n",
+    ),
+    "a method call on the result": (
+        "def f(model):\n    model = FSDP(model).train()\n    return model\n",
+        "def f(model):\n    fully_shard(model)\n    model = model.train()\n    return model\n",
+    ),
+    "a choice": (
+        "def f(model, many):\n    model = FSDP(model) if many else model\n    return model\n",
+        "def f(model, many):\n    if many:\n        fully_shard(model)\n    return model\n",
+    ),
+    "a choice between two models": (
+        "def f(build, many):\n    net = FSDP(build(1)) if many else build(2)\n    return net\n",
+        "def f(build, many):\n    if many:\n        net = build(1)\n        fully_shard(net)\n    else:\n"
+        "        net = build(2)\n    return net\n",
+    ),
+    "a returned choice": (
+        "def f(model, many):\n    return FSDP(model) if many else model\n",
+        "def f(model, many):\n    if many:\n        fully_shard(model)\n    return model\n",
+    ),
+    "behind a colon": (
+        "def f(model, many):\n    if many: model = FSDP(model)\n    return model\n",
+        "def f(model, many):\n    if many:\n        fully_shard(model)\n    return model\n",
+    ),
+    "between semicolons": (
+        "def f(model):\n    print(1); model = FSDP(model); print(2)\n    return model\n",
+        "def f(model):\n    print(1);\n    fully_shard(model); print(2)\n    return model\n",
+    ),
+    "elements of a list by index": (
+        "def f(net):\n    for i, layer in enumerate(net.layers):\n        net.layers[i] = FSDP(layer)\n",
+        "def f(net):\n    for layer in net.layers:\n        fully_shard(layer)\n",
+    ),
+    "an index that is used": (
+        "def f(net):\n    for i, layer in enumerate(net.layers):\n        print(i)\n        net.layers[i] = "
+        "FSDP(layer)\n",
+        "def f(net):\n    for i, layer in enumerate(net.layers):\n        print(i)\n        fully_shard(layer)\n",
+    ),
+    "children by name": (
+        "def f(net):\n    for name, child in net.named_children():\n        setattr(net, name, FSDP(child))\n",
+        "def f(net):\n    for name, child in net.named_children():\n        fully_shard(child)\n"
+        "        setattr(net, name, child)\n",
+    ),
+    "a comprehension": (
+        "def f(models):\n    return [FSDP(m) for m in models]\n",
+        "def f(models):\n    def shard(model):\n        fully_shard(model)\n        return model\n\n"
+        "    return [shard(m) for m in models]\n",
+    ),
+    "an operand that may not be evaluated": (
+        "def f(model, many):\n    return many and FSDP(model)\n",
+        "def f(model, many):\n    def shard(model):\n        fully_shard(model)\n        return model\n\n"
+        "    return many and shard(model)\n",
+    ),
+    "a test of an elif": (
+        "def f(model, x, run):\n    if x:\n        pass\n    elif run(FSDP(model)):\n        pass\n",
+        "def f(model, x, run):\n    def shard(model):\n        fully_shard(model)\n        return model\n\n"
+        "    if x:\n        pass\n    elif run(shard(model)):\n        pass\n",
+    ),
+}
+
+REFUSED = {
+    "a model that the call does not name": "def f(*args):\n    return FSDP(*args)\n",
+    "a model that is wrapped twice": "def f(model):\n    model = FSDP(FSDP(model))\n    return model\n",
+    "arguments that only a comprehension knows": (
+        "def f(models, groups):\n    return {k: FSDP(m, process_group=groups[k]) for k, m in models.items()}\n"
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), PLACES.values(), ids=PLACES)
+def test_statements_take_the_place_of_the_wrap(before: str, after: str) -> None:
+    _, results = analyse_texts({"train.py": f"{IMPORT}\n\n{before}"})
+    assert results["train.py"] == f"{MIGRATED}\n\n{after}"
+
+
+@pytest.mark.parametrize("text", REFUSED.values(), ids=REFUSED)
+def test_a_wrap_without_a_place_is_left_alone(text: str) -> None:
+    before = f"{IMPORT}\n\n{text}"
+    analysis, results = analyse_texts({"train.py": before})
+    assert results["train.py"] == before
+    assert any(f.rule == "FS101" and f.level is Level.MANUAL and not f.blocked_by for f in analysis.findings)

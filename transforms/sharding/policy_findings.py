@@ -1,0 +1,92 @@
+"""The findings of policies where they are defined, and of other mentions of their names."""
+
+from __future__ import annotations
+
+import ast
+
+from ..findings import Level
+from ..migration import Migration
+from ..rule import Outcome
+from ..sites import Site
+from ..view import FileView
+from .constructor import constructor_of
+from .plan import Name
+from .policy_definitions import NO_POLICIES, Definition, definition_of_call, form_at, policy_argument
+from .policy_text import definition_text
+
+
+def check_definition(site: Site, migration: Migration) -> Outcome:
+    """The finding of a policy's definition; inside the constructor call it is part of the wrap."""
+    view = site.view
+    definition = _definition_at(site)
+    if definition is None and site.role == "annotation":
+        return Outcome(
+            Level.SAFE,
+            "policies are tuples of classes or functions now",
+            patches=[view.replace(site.node, "tuple", NO_POLICIES)],
+        )
+    if definition is None:
+        return Outcome(
+            Level.MANUAL,
+            f"this use of {site.member} is neither a policy for a wrap nor a partial of one",
+            "FSDP2 has no policies; pick the modules in a loop and call fully_shard on each.",
+            holds=site.group is not None,
+        )
+    if _is_inside_wrap(migration, view, definition.node):
+        return Outcome(
+            _level_at_wrap(migration, site, definition), "the policy goes into the loop at the wrap"
+        )
+    form = form_at(migration, view, definition.node) or definition.form
+    if form == "size":
+        from .size_policy import size_definition
+
+        return size_definition(migration, definition)
+    text = definition_text(migration, definition, form)
+    if text is None:
+        return Outcome(
+            Level.MANUAL,
+            "this policy has no form of its own under FSDP2",
+            "Write a loop that picks the same modules and calls fully_shard on each.",
+            holds=site.group is not None,
+        )
+    parts, outcome = text
+    indent = "\n" + view.indent(definition.node)
+    texts = [
+        part.replace("\n", indent) if isinstance(part, str) else part
+        for part in parts
+        if not isinstance(part, Name)
+    ]
+    outcome.patches.append(view.replace(definition.node, texts, NO_POLICIES))
+    return outcome
+
+
+def _level_at_wrap(migration: Migration, site: Site, definition: Definition) -> Level:
+    """The level of the argument that a definition stands in."""
+    call = next(a for a in site.view.ancestors(definition.node) if isinstance(a, ast.Call))
+    outcome = constructor_of(migration, site.view, call, site.group).outcomes.get("auto_wrap_policy")
+    return outcome.level if outcome is not None else Level.MANUAL
+
+
+def _definition_at(site: Site) -> Definition | None:
+    """The definition that a site belongs to: its own call, or the partial around the reference."""
+    view = site.view
+    if site.call is not None:
+        return definition_of_call(view, site.call)
+    parent = view.parents[site.node]
+    if isinstance(parent, ast.Call) and parent.args and parent.args[0] is site.node:
+        return definition_of_call(view, parent)
+    if isinstance(parent, (ast.keyword, ast.Assign, ast.Return, ast.IfExp, ast.List, ast.Tuple)):
+        assert isinstance(site.node, ast.expr)
+        return Definition(view, site.node, site.symbol, None)
+    return None
+
+
+def _is_inside_wrap(migration: Migration, view: FileView, node: ast.expr) -> bool:
+    """Whether a definition is itself the policy argument of a wrap."""
+    parent = view.parents[node]
+    call = view.parents[parent] if isinstance(parent, ast.keyword) else parent
+    if not isinstance(call, ast.Call):
+        return False
+    return any(
+        w.node is call and policy_argument(call) is node for g in migration.groups.all for w in g.wraps
+    )
