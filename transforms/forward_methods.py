@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .groups import Group
 from .migration import Migration
-from .values import FunctionValue, Instance, Opaque, Wrapped
+from .values import FunctionValue, Instance, Opaque, Value, Wrapped
 from .view import FileView
 
 _DEEPEST = 4
@@ -63,7 +63,7 @@ def _find(migration: Migration) -> Iterator[MethodCall]:
                 yield MethodCall(view, node, group, name)
 
 
-def _is_model(values: list[object], group: Group) -> bool:
+def _is_model(values: Sequence[Value], group: Group) -> bool:
     return any(value in group.raw or any(wrap.value == value for wrap in group.wraps) for value in values)
 
 

@@ -9,7 +9,17 @@ from .dedent import can_unwrap, unwrapped
 from .findings import Level
 from .gradient_sync import WHY, as_helper, in_try, stays_unsharded, switch, without_item
 from .migration import Migration
-from .passes import BACKWARD, FORWARD, called_name, calls_in, holds_no_sync, leaves_early, outside_name, passes_in
+from .passes import (
+    BACKWARD,
+    FORWARD,
+    called_name,
+    calls_in,
+    gives_windows_up,
+    holds_no_sync,
+    leaves_early,
+    outside_name,
+    passes_in,
+)
 from .patches import Part, Patch
 from .rule import Outcome
 from .scopes import dotted_path
@@ -20,6 +30,18 @@ _NULL = ("contextlib.nullcontext", "contextlib.ExitStack", "contextlib.suppress"
 
 
 def rewritten(site: Site, migration: Migration) -> Outcome:
+    """What a use of ``no_sync`` becomes; windows that are given up half-way are pointed out."""
+    outcome = _rewritten(site, migration)
+    if outcome.patches and gives_windows_up(site.view, site.node):
+        outcome.level = Level.REVIEW
+        outcome.message += (
+            "; a window that is given up half-way (as by the branch near it) leaves its gradients in FSDP2, where "
+            "zero_grad does not reach them: they would be added to the next window"
+        )
+    return outcome
+
+
+def _rewritten(site: Site, migration: Migration) -> Outcome:
     """Finds the form and rewrites it; a form that nothing simpler fits gets a restoring context manager."""
     if not isinstance(site.node, ast.Attribute):
         return _manual("it is not read off a model")

@@ -104,6 +104,17 @@ def _leaves(node: ast.AST, in_loop: bool) -> bool:
     return any(_leaves(child, inside) for child in ast.iter_child_nodes(node))
 
 
+def gives_windows_up(view: FileView, node: ast.AST) -> bool:
+    """Whether the loop around a node skips ahead when a loss or gradient is not finite."""
+    loop = next((a for a in view.ancestors(node) if isinstance(a, (ast.For, ast.AsyncFor, ast.While))), None)
+    for branch in ast.walk(loop) if loop is not None else ():
+        if isinstance(branch, ast.If) and isinstance(branch.body[-1], (ast.Continue, ast.Break, ast.Return)):
+            names = {called_name(call) for call in calls_in([branch.test])}
+            if names & {"isnan", "isinf", "isfinite"}:
+                return True
+    return False
+
+
 def holds_no_sync(view: FileView, node: ast.AST) -> bool:
     """Whether an expression may be a ``no_sync`` context (or the method that gives one)."""
     return any(isinstance(value, Derived) and value.kind == "no_sync" for value in view.values(node))

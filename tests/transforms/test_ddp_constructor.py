@@ -129,7 +129,8 @@ def test_a_model_on_the_cpu_gets_a_mesh_of_its_own_device() -> None:
 
 
 def test_keywords_in_a_dictionary_go_with_it() -> None:
-    text, levels = migrate("options = {}\nif flag:\n    options['static_graph'] = True\nmodel = DDP(model, **options)\n")
+    made = "options = {}\nif flag:\n    options['static_graph'] = True\n"
+    text, levels = migrate(made + "model = DDP(model, **options)\n")
     assert text.endswith(BROADCAST + "fully_shard(model)\n")
     assert levels["FS121"] == [Level.REVIEW]
 

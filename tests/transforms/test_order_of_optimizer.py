@@ -86,3 +86,12 @@ def test_the_right_order_is_left_alone() -> None:
     text, levels = migrate(f"model = build()\n{WRAP}{OPTIMIZER}")
     assert text.endswith(f"fully_shard(model)\n{OPTIMIZER}")
     assert not levels
+
+
+def test_optimizers_that_outside_code_builds_count() -> None:
+    text, levels = migrate(
+        f"from timm.optim import create_optimizer\n\nmodel = build()\noptimizer = create_optimizer(args, model)\n{WRAP}"
+    )
+    found = places(text, "model = build()", "fully_shard(model)", "optimizer =")
+    assert found == sorted(found)
+    assert levels == {Level.SAFE}

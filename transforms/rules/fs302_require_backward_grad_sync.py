@@ -8,6 +8,7 @@ from ..conditions import is_known, only_where_sharded
 from ..findings import Level
 from ..gradient_sync import WHY, switch
 from ..migration import Migration
+from ..passes import gives_windows_up
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..view import FileView
@@ -31,6 +32,9 @@ def check(site: Site, migration: Migration) -> Outcome:
         call = switch(view.keep(node.value), (view.keep(value),))
         parts = only_where_sharded(site, migration, outcome, call, view.indent(parent), parent)
         outcome.patches.append(view.replace(parent, parts, WHY))
+        if gives_windows_up(view, node):
+            outcome.level = Level.REVIEW
+            outcome.message += "; a window that is given up half-way leaves its gradients to the next one in FSDP2"
         return outcome
     return Outcome(
         Level.MANUAL,

@@ -31,9 +31,11 @@ def find(migration: Migration) -> Iterator[Site]:
                 yield Site(view, call, SYMBOL, "hazard", group, (optimizer,), call)
 
 
-def _optimizers(migration: Migration, group: Group) -> list[Optimizer]:
-    """Optimizers of a group, and those over a model that outside code has turned into the group's."""
-    found = list(group.optimizers)
+def _optimizers(migration: Migration, group: Group) -> list[Optimizer | Opaque]:
+    """Optimizers of a group, those that outside code builds for its model or its parameters (``create_optimizer``),
+    and those over a model that outside code has turned into the group's.
+    """
+    found: list[Optimizer | Opaque] = [*group.optimizers, *_built_outside(migration, group)]
     makers = [migration.program.call_node(value.site) for value in group.raw if isinstance(value, Opaque)]
     makers.extend(place for wrap in group.wraps for place in _unpacked_from(wrap))
     inner: set[Value] = set()
@@ -46,6 +48,19 @@ def _optimizers(migration: Migration, group: Group) -> list[Optimizer]:
                 held = migration.program.elements(migration.program.attribute(value, "params"))
                 if any(owner_of(v) in inner for v in held):
                     found.append(value)
+    return found
+
+
+def _built_outside(migration: Migration, group: Group) -> list[Opaque]:
+    found: list[Opaque] = []
+    for value in migration.program.flow.values:
+        if not isinstance(value, Opaque) or "optim" not in value.name.rpartition(".")[2].lower():
+            continue
+        view, call = migration.program.call_node(value.site)
+        given = [v for argument in call.args for v in migration.program.elements(view.values(argument))]
+        given += [v for k in call.keywords for v in migration.program.elements(view.values(k.value))]
+        if any(owner_of(v) in group.raw or any(w.value == owner_of(v) for w in group.wraps) for v in given):
+            found.append(value)
     return found
 
 
