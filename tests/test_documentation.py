@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
+from to_fsdp2.corpus.cases import DEMO_FOLDER
 from to_fsdp2.migrate import rule_reference
 from to_fsdp2.migrate.__main__ import run
 from to_fsdp2.transforms.rule import all_rules
@@ -42,3 +44,29 @@ def test_rules_named_in_the_documents_exist() -> None:
     for document in DOCUMENTS:
         named = set(re.findall(r"\bFS\d{3}\b", document.read_text()))
         assert named <= known | {"FS001"}, document.name
+
+
+def test_the_tour_of_the_readme_is_what_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(DEMO_FOLDER, tmp_path / "demo", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.chdir(tmp_path / "demo")
+    readme = (ROOT / "README.md").read_text()
+    [shown] = re.findall(r"```diff\n(.*?)```", readme, re.DOTALL)
+    assert run(["diff"]) == 1
+    patch = capfd.readouterr().out
+    for part in re.split(r"\n(?=--- a/|@@ )", shown.strip("\n")):
+        assert part.strip("\n") in patch
+    [findings] = re.findall(r"`scan` says how it knows:\n\n```\n(.*?)```", readme, re.DOTALL)
+    assert run(["scan"]) == 0
+    assert findings in capfd.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_demo_ends_well(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = run(["demo", "--directory", "tour"])
+    out = capfd.readouterr().out
+    assert code == 0, out
+    assert "equivalent" in out
+    assert (tmp_path / "tour" / "verdict" / "report.html").is_file()
