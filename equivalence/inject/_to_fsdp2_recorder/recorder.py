@@ -24,12 +24,14 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from . import checkpoints, clipping, losses, scalers
+from .after_import import after_import
 from .collectives import traffic
 from .executed_lines import ExecutedLines
 from .imported_modules import ImportedModules
 from .journal import Journal, uncaught_error
 from .memory import SavedForBackward, peaks
 from .optimizers import OptimizerRecord
+from .patching import Function, wrap
 from .process_groups import ProcessGroups
 from .settings import Settings
 
@@ -88,6 +90,7 @@ class Recorder:
         self._created: list[weakref.ref[Optimizer]] = []
         self._records: list[OptimizerRecord] = []
         self._nesting: list[Optimizer] = []
+        self._filling_state = False
         self._step_started = time.perf_counter()
         self._recorded_before = 0.0
         self._saved = SavedForBackward()
@@ -181,8 +184,6 @@ class Recorder:
     # Steps.
 
     def watch_optimizers(self) -> None:
-        from .patching import Function, wrap
-
         def creating(original: Function) -> Function:
             def init(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
                 original(optimizer, *args, **kwargs)
@@ -190,11 +191,30 @@ class Recorder:
 
             return init
 
+        def filling(original: Function) -> Function:
+            def init_optim_state(*args: Any, **kwargs: Any) -> None:
+                self._filling_state = True
+                try:
+                    original(*args, **kwargs)
+                finally:
+                    self._filling_state = False
+
+            return init_optim_state
+
+        def state_dict() -> None:
+            import torch.distributed.checkpoint.state_dict as helpers
+
+            # They fill the state of a fresh optimizer by a step with zero gradients, which is no training.
+            wrap(helpers, "_init_optim_state", filling)
+
+        after_import("torch.distributed.checkpoint.state_dict", state_dict)
         wrap(Optimizer, "__init__", creating)
         register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: self._entering(optimizer))
         register_optimizer_step_post_hook(lambda optimizer, args, kwargs: self._leaving(optimizer))
 
     def _entering(self, optimizer: Optimizer) -> None:
+        if self._filling_state:
+            return
         # ZeroRedundancyOptimizer steps an inner optimizer, which holds the state: the outer one is the user's.
         self._nesting.append(optimizer)
         if len(self._nesting) == 1:
