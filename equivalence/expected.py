@@ -25,9 +25,11 @@ DECAY_MATCH = 1e-3
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why `checks` differ from `step` on. `tensors`: the only ones that may differ at that step (None: any)."""
+    """Why `checks` differ from `step` on, the first of them being `origin`. `tensors`: the only ones that may differ
+    at that step (None: any)."""
 
     reason: str
+    origin: str
     step: int
     checks: frozenset[str]
     tensors: frozenset[str] | None = None
@@ -49,8 +51,9 @@ def apply(comparison: Comparison, explanations: list[Explanation]) -> None:
     for result in comparison.results.values():
         for explanation in explanations:
             if result.outcome == "fail" and _covers(explanation, result, comparison):
+                first = result.name == explanation.origin
                 result.outcome = "expected"
-                result.reason = f"{result.reason}: {explanation.reason}"
+                result.reason += f": {explanation.reason}" if first else f": follows from {explanation.origin}"
                 result.causes = []
 
 
@@ -98,7 +101,7 @@ def low_precision_accumulation(comparison: Comparison) -> Explanation | None:
     else:
         return None
     affected = ("gradients", "clipping", "parameters", "optimizer", "buffers", "loss", "checkpoints")
-    return Explanation(reason, step, frozenset(affected), needs_control=True)
+    return Explanation(reason, "gradients", step, frozenset(affected), needs_control=True)
 
 
 def decay_by_dimension(comparison: Comparison) -> Explanation | None:
@@ -130,7 +133,7 @@ def decay_by_dimension(comparison: Comparison) -> Explanation | None:
         "decayed on the old side; on the new side they do"
     )
     affected = ("hyperparameters", "parameters", "optimizer", "loss", "gradients", "clipping", "buffers", "checkpoints")
-    return Explanation(reason, 0, frozenset(affected), frozenset(changed))
+    return Explanation(reason, "hyperparameters", 0, frozenset(affected), frozenset(changed))
 
 
 def _only_decay(old: Record, new: Record, names: frozenset[str], before: dict, after: dict) -> bool:
@@ -162,7 +165,7 @@ def buffers_of_other_ranks(comparison: Comparison) -> Explanation | None:
         "rank 0's buffers are equal; DistributedDataParallel sends them to the other ranks before every forward pass, "
         "fully_shard leaves each rank its own. Broadcast them before an evaluation on several ranks"
     )
-    return Explanation(reason, buffers.step, frozenset(("buffers",)))
+    return Explanation(reason, "buffers", buffers.step, frozenset(("buffers",)))
 
 
 RULES: tuple[Callable[[Comparison], Explanation | None], ...] = (

@@ -54,11 +54,12 @@ def print_verdict(verdict: Verdict, console: Console) -> None:
         _print_check(result, console)
     _print_not_executed(verdict, console)
     for note in verdict.notes:
-        console.print(Text(f"  note: {note}", style="dim"))
+        console.print(Text(f"  note: {note}", style="dim"), soft_wrap=True)
     for run in verdict.runs.values():
         if run.failure and run.log:
             console.print(Text(f"output of the {run.side} run:", style="bold"))
-            console.print(Text("\n".join(f"  {line}" for line in run.log.splitlines()[-MOST_LINES:]), style="dim"))
+            text = "\n".join(f"  {line}" for line in run.log.splitlines()[-MOST_LINES:])
+            console.print(Text(text, style="dim"), soft_wrap=True)
     console.print(
         Text.assemble((verdict.verdict, VERDICT_STYLES[verdict.verdict]), f": {verdict.reason}"), soft_wrap=True
     )
