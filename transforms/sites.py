@@ -201,6 +201,13 @@ class SiteFinder:
             return here[0]
         return self.groups.all[0] if len(self.groups.all) == 1 else None
 
+    def _only_group(self, wrapper: str) -> Group | None:
+        """The one group of the repository, if its wrapper has the attribute that is asked for."""
+        if len(self.groups.all) != 1:
+            return None
+        group = self.groups.all[0]
+        return group if wrapper == DDP or "FSDP1" in group.kinds else None
+
     def _wrapper_subclass(self, node: ast.expr) -> str | None:
         for value in self.view.values(node):
             if isinstance(value, ClassValue):
@@ -224,6 +231,10 @@ class SiteFinder:
                 called = self.view.external(ancestor.func)
                 if called in ("builtins.isinstance", "builtins.issubclass"):
                     return "isinstance"
+            if isinstance(ancestor, ast.Compare) and self._asks_for_type(ancestor.left):
+                return "isinstance"
+            if isinstance(ancestor, ast.Assign) and isinstance(child, ast.Tuple) and self._only_in_tests(ancestor):
+                return "isinstance"
             if isinstance(ancestor, ast.ClassDef) and child in ancestor.bases:
                 return "base"
             if isinstance(ancestor, ast.arg) or (isinstance(ancestor, ast.AnnAssign) and child is ancestor.annotation):
@@ -234,6 +245,25 @@ class SiteFinder:
                 return "reference"
             child = ancestor
         return "reference"
+
+    def _asks_for_type(self, node: ast.expr) -> bool:
+        """``type(x)``, which is then compared with classes."""
+        return isinstance(node, ast.Call) and self.view.external(node.func) == "builtins.type" and len(node.args) == 1
+
+    def _only_in_tests(self, assignment: ast.Assign) -> bool:
+        """Whether the names of a tuple are only ever the classes of a type test."""
+        names = {target.id for target in assignment.targets if isinstance(target, ast.Name)}
+        loads = [
+            node for node in ast.walk(self.view.tree)
+            if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)
+        ]  # fmt: skip
+        calls = [(load, self.view.parents[load]) for load in loads]
+        return bool(calls) and all(
+            isinstance(call, ast.Call)
+            and load in call.args[1:2]
+            and self.view.external(call.func) in ("builtins.isinstance", "builtins.issubclass")
+            for load, call in calls
+        )
 
     # --- uses of wrapped values -----------------------------------------------------------------------------
 
@@ -255,7 +285,7 @@ class SiteFinder:
             yield Site(self.view, node, f"torch.nn.Module.{name}", "use", group, values, call)
         elif name in UNIQUE_MEMBERS and not wrapped and self._may_be_wrapped(node, values, name):
             owner = FSDP1 if name in _FSDP1_ONLY else DDP
-            yield Site(self.view, node, f"{owner}.{name}", "use", group, values, call)
+            yield Site(self.view, node, f"{owner}.{name}", "use", group or self._only_group(owner), values, call)
 
     def _dynamic(self, node: ast.Call) -> Iterator[Site]:
         """``getattr(model, "module")`` and its kin, by the name in quotes."""
