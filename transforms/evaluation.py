@@ -77,15 +77,16 @@ def _runs(migration: Migration, group: Group) -> set[int]:
 
 def _runs_itself(migration: Migration, group: Group, number: int, call: Call) -> bool:
     """``model(x)``, ``model.generate(x)``; where little is known of the receiver, its name has to say model."""
+    values = migration.program.flow.values_of(call.function)
     if call.method is not None and call.method not in _RUNS:
-        return False
-    values = [value for value in migration.program.flow.values_of(call.function) if _of_group(group, value)]
+        values = [held for value in values for held in migration.program.attribute(value, call.method)]
+    values = [value for value in values if _of_group(group, value)]
     if any(not isinstance(v, Unknown) and not (isinstance(v, Opaque) and v.name == "?") for v in values):
         return True
     if not values:
         return False
     _, node = migration.program.call_node(number)
-    receiver = node.func.value if call.method is not None and isinstance(node.func, ast.Attribute) else node.func
+    receiver = node.func.value if call.method in _RUNS and isinstance(node.func, ast.Attribute) else node.func
     return bool(_MODEL_NAME.search(last_name(receiver)))
 
 

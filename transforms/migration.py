@@ -53,8 +53,10 @@ class Migration:
     def of(cls, program: Program, options: Options) -> Migration:
         """Finds groups and sites; groups that one site serves together become one."""
         relevant = relevant_files(program)
-        relevant = sorted({*relevant, *files_by_calls(program, Groups(program))})
         program.flow.seed_unknown(relevant)
+        more = files_by_calls(program, Groups(program)).difference(relevant)
+        program.flow.seed_unknown(sorted(more))
+        relevant = sorted({*relevant, *more})
         groups = Groups(program)
         for path in sorted(program.files[index].path for index in relevant):
             for site in SiteFinder(program.view(path), groups).find():

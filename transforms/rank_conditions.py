@@ -19,6 +19,7 @@ _FLAG = re.compile(
     r"(_?(process|proc|rank|node|worker))?(_?only)?$",
     re.IGNORECASE,
 )
+_DISTRIBUTED = re.compile(r"dist(ributed)?(_|$)|ddp|fsdp|initialized|multi_?gpu|parallel", re.IGNORECASE)
 _DECORATOR = re.compile(r"(main|master|rank_?(zero|0))(_?(process|rank))?(_?only)?$", re.IGNORECASE)
 _ENVIRONMENT = frozenset({"RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "NODE_RANK", "GROUP_RANK"})
 _DEEPEST = 4
@@ -154,6 +155,8 @@ class RankConditions:
             return self._compared_elsewhere(view, test)
         if not isinstance(test, (ast.Name, ast.Attribute, ast.Call)) or self._is_local(view, test):
             return None
+        if _DISTRIBUTED.search(last_name(test.func if isinstance(test, ast.Call) else test)):
+            return True  # a rank other than the first exists only then
         if isinstance(test, ast.Call):
             told = {
                 self.elsewhere(owner, returned, depth + 1)

@@ -187,8 +187,8 @@ def _plan_load(migration: Migration, view: FileView, call: ast.Call, group: Grou
         plan.options.append("full_state_dict=True")
         if conversion is not None and conversion.name == "scatter_full_optim_state_dict":
             plan.options.append("broadcast_from_rank0=True")
-        wraps = group.wraps if group is not None else []
-        plan.clones = any(wrap.value.kind == "FSDP1" and _is_flat(wrap.view, wrap.node) for wrap in wraps)
+        wraps = [wrap for wrap in group.wraps if wrap.value.kind == "FSDP1"] if group is not None else []
+        plan.clones = any(_is_flat(wrap.view, wrap.node) for wrap in wraps) or (conversion is not None and not wraps)
     return plan
 
 

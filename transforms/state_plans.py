@@ -58,6 +58,8 @@ def _plan(migration: Migration, read: StateRead) -> ReadPlan:
         plan.problem = _CONTEXT_PROBLEMS[context.kind]
         plan.advice = _CONTEXT_ADVICE[context.kind]
         return plan
+    if read.may_lose_prefix:
+        plan.notes.append("where DDP wrapped the model, keys began with module.; they no longer do")
     guards = finder.around(read.view, read.call)
     outside = finder.callers_guarded(read.view, read.call)
     if outside is not None or any(guard.kind == "decorator" for guard in guards):

@@ -39,6 +39,8 @@ class StateRead:
     """Name of the static method of FSDP1, empty for a plain ``state_dict()``."""
     prefixed: bool = False
     """Whether the keys carry DDP's ``module.``."""
+    may_lose_prefix: bool = False
+    """Whether they did on some paths only, so that it cannot be given back."""
 
     @property
     def statement(self) -> ast.stmt:
@@ -148,7 +150,24 @@ def _read_at(migration: Migration, site: Site, receiver: ast.expr) -> list[State
         return [StateRead(view, call, group, "optimizer", model_at(migration.groups, view, call, group), receiver)]
     if before_wrap(migration, site):
         return []
-    return [StateRead(view, call, group, "model", receiver, prefixed=is_prefixed(site))]
+    prefixed = is_prefixed(site)
+    may_lose = not prefixed and any(isinstance(v, Wrapped) and v.kind == "DDP" for v in site.values)
+    may_lose = may_lose and not _was_unwrapped(view, receiver)
+    return [StateRead(view, call, group, "model", receiver, prefixed=prefixed, may_lose_prefix=may_lose)]
+
+
+def _was_unwrapped(view: FileView, receiver: ast.expr) -> bool:
+    """Whether a name is assigned from ``….module`` somewhere: the wrapper that it may hold is not really held."""
+    if not isinstance(receiver, ast.Name):
+        return False
+    scope = view.function(receiver) or view.tree
+    return any(
+        isinstance(inner, ast.Attribute) and inner.attr == "module"
+        for statement in ast.walk(scope)
+        if isinstance(statement, ast.Assign)
+        and any(isinstance(target, ast.Name) and target.id == receiver.id for target in statement.targets)
+        for inner in ast.walk(statement.value)
+    )
 
 
 def legacy_read(site: Site) -> StateRead | None:

@@ -16,6 +16,9 @@ _SAFE_READS = frozenset(
 )  # fmt: skip
 """What a sharded parameter answers as the whole one would."""
 
+_HARMLESS = frozenset({"config", "device", "dtype", "training", "module"})
+
+
 @dataclass
 class Summoned:
     """The uses found. ``tensors`` are reads that need the whole parameter; the others are reasons to stop."""
@@ -33,11 +36,25 @@ def uses_of_parameters(groups: Groups, view: FileView, body: list[ast.stmt], gro
         for node in ast.walk(statement):
             if isinstance(node, ast.Name) and node.id in labels:
                 continue
-            if isinstance(node, (ast.Name, ast.Attribute)) and _is_parameter(groups, view, node, group):
+            if isinstance(node, ast.Attribute) and _looks_inside(view, node, group):
+                found.unclear.append(node)
+            elif isinstance(node, (ast.Name, ast.Attribute)) and _is_parameter(groups, view, node, group):
                 _classify(view, node, found)
             elif isinstance(node, ast.Call):
                 _classify_call(groups, view, node, group, found)
     return found
+
+
+def _looks_inside(view: FileView, node: ast.Attribute, group: Group | None) -> bool:
+    """Whether an attribute of the model, or of one of its modules, is read that may be a parameter or a submodule."""
+    if node.attr in _HARMLESS or _is_model(view, node, group):
+        return False
+    parent = view.parents[node]
+    is_called = isinstance(parent, ast.Call) and parent.func is node
+    if _is_model(view, node.value, group):
+        return node.attr == "apply" if is_called else True
+    is_module = any(isinstance(v, Derived) and v.kind == "modules" for v in view.values(node.value))
+    return is_module and not is_called and node.attr not in ("weight", "bias")
 
 
 def _labels(body: list[ast.stmt]) -> set[str]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 
 from ..findings import Level
+from ..generated import removed
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..state_loads import TO_LOAD, conversion_of, optimizer_loads, plan_load
 from ..symbols import FSDP1
+from ..view import FileView
 
 _WHY = "set_optimizer_state_dict takes the state as it was saved"
 
@@ -40,8 +42,22 @@ def check(site: Site, migration: Migration) -> Outcome:
     if isinstance(statement, ast.Expr) and statement.value is call:
         outcome.level = Level.REVIEW
         outcome.message += "; its result was not used here"
+    targets = statement.targets if isinstance(statement, ast.Assign) and statement.value is call else []
+    if [view.text(target) for target in targets] == [view.text(conversion.state)]:
+        outcome.patches.append(removed(view, _with_its_condition(view, statement), _WHY))
+        return outcome
     outcome.patches.append(view.replace(call, (view.keep(conversion.state),), _WHY))
     return outcome
+
+
+def _with_its_condition(view: FileView, statement: ast.stmt) -> ast.stmt:
+    """The ``if`` that does nothing without this statement, or the statement itself."""
+    parent = view.parents[statement]
+    if isinstance(parent, ast.If) and parent.body == [statement] and not parent.orelse:
+        is_pure = not any(isinstance(node, (ast.Call, ast.NamedExpr, ast.Await)) for node in ast.walk(parent.test))
+        if is_pure and not view.text(parent).startswith("elif"):
+            return parent
+    return statement
 
 
 RULE = Rule(

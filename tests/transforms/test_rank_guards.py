@@ -1,0 +1,114 @@
+"""Which conditions select ranks, and which keep out every rank but the first."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+
+import pytest
+from to_fsdp2.transforms.engine import extract
+from to_fsdp2.transforms.program import Program
+from to_fsdp2.transforms.rank_guards import Guard, GuardFinder
+from to_fsdp2.transforms.source import Source
+
+HEADER = """\
+import os
+import torch.distributed as dist
+
+master_process = int(os.environ["RANK"]) == 0
+local_rank = int(os.environ["LOCAL_RANK"])
+
+
+def is_first():
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
+def is_first_of_node():
+    return local_rank == 0
+
+
+"""
+
+
+def guards_of(body: str) -> tuple[GuardFinder, list[Guard]]:
+    """The guards around the call of ``here`` in a function with this body."""
+    text = HEADER + "def run(rank, args, step, lora_rank):\n" + textwrap.indent(textwrap.dedent(body), "    ")
+    source = Source.read("train.py", text.encode())
+    program = Program([extract(source)], {"train.py": source}.__getitem__)
+    view = program.view("train.py")
+    call = next(
+        node for node in ast.walk(view.tree) if isinstance(node, ast.Call) and view.text(node.func) == "here"
+    )
+    finder = GuardFinder(program)
+    return finder, finder.around(view, call)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if step % 10 == 0:\n    here()\n",
+        "if args.local_rank != -1:\n    here()\n",
+        "if rank is not None:\n    here()\n",
+        "if lora_rank == 0:\n    here()\n",
+        "if rank == 0:\n    print(step)\nhere()\n",
+        "if dist.get_world_size() > 1:\n    here()\n",
+    ],
+)
+def test_all_ranks_pass(body: str) -> None:
+    assert not guards_of(body)[1]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if rank == 0:\n    here()\n",
+        "if not rank:\n    here()\n",
+        "if dist.get_rank() == 0 and step:\n    here()\n",
+        "if args.rank in (-1, 0):\n    here()\n",
+        "if args.rank < 1:\n    here()\n",
+        "if master_process:\n    here()\n",
+        "if is_first():\n    here()\n",
+        "if rank != 0:\n    return\nhere()\n",
+        "if not is_first():\n    print(step)\nelse:\n    here()\n",
+        "state = here() if rank == 0 else None\n",
+        "rank == 0 and here()\n",
+        "main = dist.get_rank() == 0\nif main:\n    here()\n",
+        "for _ in range(3):\n    if rank > 0:\n        continue\n    here()\n",
+    ],
+)
+def test_only_the_first_rank_passes(body: str) -> None:
+    finder, guards = guards_of(body)
+    assert guards
+    assert finder.passes_only_rank_zero(guards[0])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if local_rank == 0:\n    here()\n",
+        "if is_first_of_node():\n    here()\n",
+        "if rank < 4:\n    here()\n",
+        "if rank == 0:\n    print(step)\nelse:\n    here()\n",
+        "if rank == 0 or step == 5:\n    here()\n",
+        "if rank == args.saving_rank:\n    here()\n",
+    ],
+)
+def test_other_ranks_may_pass(body: str) -> None:
+    finder, guards = guards_of(body)
+    assert guards
+    assert not finder.passes_only_rank_zero(guards[0])
+
+
+def test_elif_is_guarded_in_front_of_its_if() -> None:
+    _, guards = guards_of("if step == 1:\n    print(step)\nelif rank == 0:\n    here()\n")
+    assert guards[0].statement.lineno == HEADER.count("\n") + 2
+
+
+def test_a_call_behind_a_guard_guards_the_function() -> None:
+    text = "def save():\n    here()\n\n\ndef run(rank):\n    if rank == 0:\n        save()\n"
+    source = Source.read("train.py", text.encode())
+    program = Program([extract(source)], {"train.py": source}.__getitem__)
+    view = program.view("train.py")
+    call = next(node for node in ast.walk(view.tree) if isinstance(node, ast.Call) and view.text(node.func) == "here")
+    guard = GuardFinder(program).callers_guarded(view, call)
+    assert guard is not None and guard.statement.lineno == 6
