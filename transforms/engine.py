@@ -14,7 +14,8 @@ from .edits import Edit, apply_edits
 from .extract import Extractor
 from .facts import FileFacts
 from .findings import FileError, Finding, Level
-from .judge import Judgement, hold_back, judge
+from .holding import hold_back, hold_groups
+from .judge import Judgement, judge
 from .migration import Migration, Options
 from .patches import Patch, PatchConflict
 from .program import Program
@@ -47,6 +48,7 @@ def analyse(facts: Sequence[FileFacts], load: Callable[[str], Source], options: 
     program = Program(sorted(facts, key=lambda file: file.path), load)
     migration = Migration.of(program, options)
     judgements = judge(migration)
+    hold_groups(migration, judgements)
     edits = resolve_conflicts(migration, judgements)
     settle_imports(migration, judgements, edits)
     findings = [finding for judgement in judgements for finding in judgement.findings(migration)]

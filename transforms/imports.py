@@ -226,15 +226,22 @@ def _render_lines(
     ]
     closing = kept.pop()
     inner = kept[-1][: len(kept[-1]) - len(kept[-1].lstrip())] if len(kept) > 1 else indent + "    "
-    if coming and kept[-1].partition("#")[0].rstrip()[-1:] not in (",", "("):
-        kept[-1] += ","
+    last = max((n for n, line in enumerate(kept) if line.partition("#")[0].strip()), default=0)
+    if coming and kept[last].partition("#")[0].rstrip()[-1:] not in (",", "("):
+        kept[last] = _with_comma(kept[last])
     existing = [line.strip().rstrip(",") for line in kept[1:]]
     if existing == sorted(existing):
         kept[1:] = [f"{inner}{name}," if name in coming else next(k for k in kept[1:] if k.strip().rstrip(",") == name)
                     for name in sorted([*existing, *coming])]
     else:
-        kept.extend(f"{inner}{name}," for name in coming)
+        kept[last + 1 : last + 1] = [f"{inner}{name}," for name in coming]
     return "\n".join([*kept, closing])
+
+
+def _with_comma(line: str) -> str:
+    """A line of an import list with a comma behind its name, in front of a comment."""
+    code, mark, comment = line.partition("#")
+    return f"{code.rstrip()},{'  ' if mark else ''}{mark}{comment}"
 
 
 def _ordered(names: list[str], coming: Sequence[str]) -> list[str]:

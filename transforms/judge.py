@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from .findings import Finding, Level, Step
-from .groups import Group
 from .migration import Migration
 from .rule import Outcome, Rule, all_rules, rule_for
 from .sites import Site
@@ -101,7 +100,6 @@ def judge(migration: Migration) -> list[Judgement]:
             for site in rule.find(migration):
                 migration.sites.setdefault(site.view.path, []).append(site)
                 judgements.append(_decide(site, rule, migration))
-    _hold_groups(migration, judgements)
     return judgements
 
 
@@ -111,7 +109,12 @@ def _judge_site(site: Site, migration: Migration) -> Judgement:
 
 
 def _decide(site: Site, rule: Rule, migration: Migration) -> Judgement:
-    outcome = _KEPT if _is_kept(site, migration) else rule.check(site, migration)
+    if _is_kept(site, migration):
+        outcome = Outcome(Level.OK, "DDP stays as it is (--ddp keep)")
+    elif site.role == "use" and site.group is None and not any(isinstance(v, (Wrapped, Annotated)) for v in site.values):
+        outcome = Outcome(Level.MANUAL, f"nothing in these files says whose {site.member} this is", _WHOSE)
+    else:
+        outcome = rule.check(site, migration)
     level = outcome.level
     notes: list[str] = []
     if level is Level.SAFE and not rule.proof:
@@ -123,7 +126,10 @@ def _decide(site: Site, rule: Rule, migration: Migration) -> Judgement:
     return Judgement(site, rule, outcome, level, notes=notes)
 
 
-_KEPT = Outcome(Level.OK, "DDP stays as it is (--ddp keep)")
+_WHOSE = (
+    "If the receiver is a model that torch's FSDP1 or DDP wraps elsewhere, run the tool on both together or annotate the "
+    "parameter; if it is another library's wrapper, there is nothing to do."
+)
 
 
 def _is_kept(site: Site, migration: Migration) -> bool:
@@ -131,41 +137,3 @@ def _is_kept(site: Site, migration: Migration) -> bool:
     if migration.options.ddp != "keep" or site.role == "import":
         return False
     return site.group.kinds == {"DDP"} if site.group is not None else site.symbol.startswith(DDP)
-
-
-def _hold_groups(migration: Migration, judgements: list[Judgement]) -> None:
-    """A silent hazard keeps its whole group back; so do ``--level``, ``--select`` and ``--ignore``."""
-    holders: dict[Group | None, Judgement] = {}
-    options = migration.options
-    for judgement in judgements:
-        group = judgement.site.group
-        excluded = judgement.rule.id in options.ignore or bool(options.select and not _selected(judgement, migration))
-        above = judgement.level is Level.REVIEW and options.level is Level.SAFE
-        if (judgement.outcome.holds and judgement.level is Level.MANUAL) or excluded or above:
-            holders.setdefault(group, judgement)
-    for judgement in judgements:
-        group = judgement.site.group
-        holder = holders.get(group) if group is not None else None
-        if group is None and judgement is holders.get(None):
-            judgement.hold("excluded by the options")
-        elif holder is not None and holder is not judgement and judgement.level in (Level.SAFE, Level.REVIEW):
-            judgement.held_by = holder
-
-
-def hold_back(judgements: list[Judgement], cause: Judgement, reason: str) -> None:
-    """Leaves a site alone after all, and with it the rest of its group."""
-    cause.hold(reason)
-    if cause.site.group is None:
-        return
-    for judgement in judgements:
-        if judgement.site.group is cause.site.group and judgement.applied and judgement.level is not Level.OK:
-            judgement.held_by = cause
-
-
-def _selected(judgement: Judgement, migration: Migration) -> bool:
-    return judgement.rule.id in migration.options.select
-
-
-def with_level(finding: Finding, level: Level) -> Finding:
-    """The same finding at another level."""
-    return replace(finding, level=level)

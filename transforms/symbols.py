@@ -57,10 +57,9 @@ for _name in ("DistributedDataParallel",):
 for _name, _canonical in _OLD_DCP.items():
     for _module in ("", "state_dict_saver.", "state_dict_loader.", "optimizer.", "_state_dict_utils."):
         ALIASES.setdefault(f"torch.distributed.checkpoint.{_module}{_name}", _canonical)
-ALIASES["torch.distributed._shard.checkpoint.save_state_dict"] = _OLD_DCP["save_state_dict"]
-ALIASES["torch.distributed._shard.checkpoint.load_state_dict"] = _OLD_DCP["load_state_dict"]
+# The module of that name replaces itself by torch.distributed.checkpoint when it is imported.
+ALIASES["torch.distributed._shard.checkpoint"] = "torch.distributed.checkpoint"
 for _name in ("FileSystemReader", "FileSystemWriter"):
-    ALIASES[f"torch.distributed._shard.checkpoint.{_name}"] = f"torch.distributed.checkpoint.{_name}"
     ALIASES[f"torch.distributed.checkpoint.filesystem.{_name}"] = f"torch.distributed.checkpoint.{_name}"
 for _name in ("save", "load", "async_save"):
     for _module in ("state_dict_saver", "state_dict_loader"):
@@ -75,6 +74,8 @@ for _name in ("Join", "Joinable", "JoinHook"):
 for _name in _FSDP2_PUBLIC:
     for _module in ("torch.distributed._composable.fsdp", "torch.distributed.fsdp._fully_shard"):
         ALIASES[f"{_module}.{_name}"] = f"torch.distributed.fsdp.{_name}"
+
+ALIASES = {alias: name for alias, name in ALIASES.items() if alias != name}
 
 _OLD_EXACT = (
     {f"torch.distributed.fsdp.{name}" for name in _FSDP1_NAMES}
@@ -94,7 +95,6 @@ _OLD_PREFIXES = (
     "torch.distributed.optim.PostLocalSGDOptimizer",
     "torch.distributed._composable.replicate",
     "torch.distributed._composable.fully_shard",
-    "torch.distributed._shard.checkpoint",
     "torch.distributed._shard.sharded_tensor",
 )
 _NEW_EXACT = {f"torch.distributed.fsdp.{name}" for name in _FSDP2_PUBLIC}
@@ -115,7 +115,8 @@ def canonical(name: str) -> str:
     owner, members = name, ""
     while owner:
         if owner in ALIASES:
-            return ALIASES[owner] + members
+            renamed = ALIASES[owner] + members
+            return renamed if renamed in ALIASES.values() else canonical(renamed)
         owner, dot, last = owner.rpartition(".")
         members = f"{dot}{last}{members}"
     return name

@@ -1,0 +1,76 @@
+"""Groups are applied whole or not at all: what holds one back, and what the options leave out."""
+
+from __future__ import annotations
+
+from .findings import Level
+from .groups import Group
+from .judge import Judgement
+from .migration import Migration, Options
+
+
+def hold_groups(migration: Migration, judgements: list[Judgement]) -> None:
+    """Holds back every group with a silent hazard, and those that the options exclude."""
+    groups: dict[Group | None, list[Judgement]] = {}
+    for judgement in judgements:
+        groups.setdefault(judgement.site.group, []).append(judgement)
+    held: list[Judgement] = []
+    for group, members in groups.items():
+        reason = _excluded(members, migration.options)
+        if reason:
+            for member in _rewritten(members):
+                member.hold(reason)
+        elif group is not None:
+            holder = next((m for m in members if _is_holding(m)), None)
+            if holder is not None:
+                held.append(holder)
+                _hold(members, holder)
+    _hold_loose(groups.get(None, []), held if len(held) == len(migration.groups.all) else [])
+
+
+def _hold_loose(members: list[Judgement], holders: list[Judgement]) -> None:
+    """Sites of no known group: a hazard holds those of its file, and none is rewritten when no group is."""
+    for path in {member.site.view.path for member in members}:
+        here = [member for member in members if member.site.view.path == path]
+        holder = next((m for m in here if _is_holding(m)), holders[0] if holders else None)
+        if holder is not None:
+            _hold(here, holder)
+
+
+def hold_back(judgements: list[Judgement], cause: Judgement, reason: str) -> None:
+    """Leaves a site alone after all, and with it the rest of its group."""
+    cause.hold(reason)
+    if cause.site.group is not None:
+        _hold([j for j in judgements if j.site.group is cause.site.group], cause)
+
+
+def _hold(members: list[Judgement], holder: Judgement) -> None:
+    for member in _rewritten(members):
+        if member is not holder and member.site.role != "import":
+            member.held_by = holder
+
+
+def _rewritten(members: list[Judgement]) -> list[Judgement]:
+    return [member for member in members if member.level in (Level.SAFE, Level.REVIEW)]
+
+
+def _is_holding(judgement: Judgement) -> bool:
+    return judgement.outcome.holds and judgement.level is Level.MANUAL
+
+
+def _excluded(members: list[Judgement], options: Options) -> str:
+    """Why the options leave a group out, empty if they do not."""
+    rules = sorted({member.rule.id for member in members})
+    ignored = next((rule for rule in rules if _matches(rule, options.ignore)), None)
+    if ignored is not None:
+        return f"--ignore leaves out the group, which needs {ignored}"
+    if options.select and not any(_matches(rule, options.select) for rule in rules):
+        return "--select leaves out the group"
+    if options.level is Level.SAFE:
+        doubtful = next((m for m in members if m.level is Level.REVIEW and m.held_by is None), None)
+        if doubtful is not None:
+            return f"--level safe leaves out the group, which has a review finding at {doubtful.place}"
+    return ""
+
+
+def _matches(rule: str, chosen: frozenset[str]) -> bool:
+    return any(rule.startswith(prefix) for prefix in chosen)
