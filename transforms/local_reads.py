@@ -26,10 +26,21 @@ def tensor_values(migration: Migration, view: FileView, node: ast.expr) -> tuple
     return (migration.groups.of(values) if values else None), values
 
 
-def runs_after_wrap(migration: Migration, view: FileView, node: ast.AST, group: Group) -> bool:
-    """Whether a place may run once the model is sharded."""
+def runs_on_shards(migration: Migration, view: FileView, node: ast.AST, group: Group) -> bool:
+    """Whether a place may run on sharded parameters: behind the wrap, and not where they are summoned whole."""
+    if any(_summons(ancestor) for ancestor in view.ancestors(node)):
+        return False
     answers = {migration.order.relation((view, node), (wrap.view, wrap.node)) for wrap in group.wraps}
     return answers != {"before"}
+
+
+def _summons(node: ast.AST) -> bool:
+    return isinstance(node, ast.With) and any(
+        isinstance(item.context_expr, ast.Call)
+        and isinstance(item.context_expr.func, ast.Attribute)
+        and item.context_expr.func.attr == "summon_full_params"
+        for item in node.items
+    )
 
 
 def local_reads(migration: Migration) -> Iterator[Site]:
@@ -38,7 +49,7 @@ def local_reads(migration: Migration) -> Iterator[Site]:
         for node in ast.walk(view.tree):
             for read, symbol in _reads(view, node):
                 group, values = tensor_values(migration, view, read)
-                if group is not None and runs_after_wrap(migration, view, node, group):
+                if group is not None and runs_on_shards(migration, view, node, group):
                     yield Site(view, read, symbol, "hazard", group, values)
 
 

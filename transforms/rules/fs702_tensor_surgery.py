@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ..findings import Level
-from ..local_reads import runs_after_wrap, tensor_values
+from ..local_reads import runs_on_shards, tensor_values
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -49,7 +49,7 @@ def find(migration: Migration) -> Iterator[Site]:
         for node in ast.walk(view.tree):
             for tensor, kind in _work(migration, view, node):
                 group, values = tensor_values(migration, view, tensor)
-                if group is not None and runs_after_wrap(migration, view, node, group):
+                if group is not None and runs_on_shards(migration, view, node, group):
                     yield Site(view, node, f"torch.Tensor.surgery.{kind}", "hazard", group, values)
                     break
 

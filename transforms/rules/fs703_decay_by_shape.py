@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ..findings import Level
-from ..local_reads import runs_after_wrap, tensor_values
+from ..local_reads import runs_on_shards, tensor_values
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -23,12 +23,8 @@ def find(migration: Migration) -> Iterator[Site]:
             if tensor is None:
                 continue
             group, values = tensor_values(migration, view, tensor)
-            if group is not None and "FSDP1" in group.kinds and _after_every_wrap(migration, view, node, group):
+            if group is not None and "FSDP1" in group.kinds and runs_on_shards(migration, view, node, group):
                 yield Site(view, node, "torch.Tensor.shape_test", "hazard", group, values)
-
-
-def _after_every_wrap(migration: Migration, view: FileView, node: ast.AST, group: object) -> bool:
-    return runs_after_wrap(migration, view, node, group)  # pyright: ignore[reportArgumentType]
 
 
 def _shaped(node: ast.expr) -> ast.expr | None:
