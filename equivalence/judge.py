@@ -89,9 +89,12 @@ def _verdict(session: Session, coverage: Coverage, comparison: Comparison) -> Ve
         reason = f"{passed} checks pass" + (
             f", {', '.join(expected_names)} differ as intended" if expected_names else ""
         )
+    notes = list(session.device.notes)
+    if comparison.tolerance.exact and comparison.old.world & (comparison.old.world - 1):
+        notes.append(f"{comparison.old.world} ranks: only powers of two divide without rounding, last bits may differ")
     return Verdict(
         judgement, reason, session.device.mode, session.device.name, results, _runs(session),
-        coverage.not_executed, list(session.device.notes), build_series(comparison),
+        coverage.not_executed, notes, build_series(comparison),
     )  # fmt: skip
 
 

@@ -7,7 +7,15 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-SPAWNERS = frozenset(("spawn", "start_processes", "elastic_launch"))
+SPAWNERS = frozenset(
+    (
+        "torch.multiprocessing.spawn",
+        "torch.multiprocessing.spawn.spawn",
+        "torch.multiprocessing.start_processes",
+        "torch.distributed.launcher.api.elastic_launch",
+        "torch.distributed.launcher.elastic_launch",
+    )
+)
 LOCAL_RANK = re.compile(r"""["'](--local[-_]rank)["']""")
 CUDA = re.compile(r"\bcuda\b|\bnccl\b", re.IGNORECASE)
 
@@ -76,11 +84,18 @@ def _imported(path: Path, root: Path) -> list[str]:
 
 
 def _spawns(source: str) -> bool:
-    for node in ast.walk(_parse(source)):
-        if isinstance(node, ast.Call):
-            function = node.func
-            name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-            if name in SPAWNERS:
+    """Whether a function that starts ranks is called, under whatever name it was imported."""
+    tree = _parse(source)
+    known: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            known.update({alias.asname: alias.name for alias in node.names if alias.asname})
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            known.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)):
+            first, dot, rest = ast.unparse(node.func).partition(".")
+            if f"{known.get(first, first)}{dot}{rest}" in SPAWNERS:
                 return True
     return False
 

@@ -55,6 +55,8 @@ def print_verdict(verdict: Verdict, console: Console) -> None:
     _print_not_executed(verdict, console)
     for note in verdict.notes:
         console.print(Text(f"  note: {note}", style="dim"), soft_wrap=True)
+    for warning in dict.fromkeys(warning for run in verdict.runs.values() for warning in run.warnings):
+        console.print(Text(f"  warning: {warning}", style="yellow"), soft_wrap=True)
     for run in verdict.runs.values():
         if run.failure and run.log:
             console.print(Text(f"output of the {run.side} run:", style="bold"))
