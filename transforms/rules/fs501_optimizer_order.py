@@ -12,7 +12,7 @@ from ..moves import Meeting, Move, meetings_of, parameters_taken, sound_move
 from ..program import owner_of
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..values import Instance, Opaque, Optimizer, Value
+from ..values import Derived, Instance, Opaque, Optimizer, Value, Wrapped
 from ..view import FileView
 
 SYMBOL = "torch.optim.Optimizer"
@@ -27,8 +27,17 @@ def find(migration: Migration) -> Iterator[Site]:
     for group in migration.groups.all:
         for optimizer in _optimizers(migration, group):
             view, call = migration.program.call_node(optimizer.site)
+            if _takes_wrapped(migration, optimizer):
+                continue
             if _early(migration, group, view, call) or _unordered(migration, group, (view, call)):
                 yield Site(view, call, SYMBOL, "hazard", group, (optimizer,), call)
+
+
+def _takes_wrapped(migration: Migration, optimizer: Optimizer | Opaque) -> bool:
+    """Whether the parameters are taken off what the wrapper returned, so that it cannot come later."""
+    held = migration.program.elements(migration.program.attribute(optimizer, "params"))
+    owners = {owner_of(value) for value in held if isinstance(value, Derived)}
+    return bool(owners) and all(isinstance(owner, Wrapped) for owner in owners)
 
 
 def _optimizers(migration: Migration, group: Group) -> list[Optimizer | Opaque]:
@@ -137,6 +146,8 @@ def _plan(migration: Migration, meeting: Meeting) -> Move | str:
     for group in migration.groups.all:
         for optimizer in _optimizers(migration, group):
             view, call = migration.program.call_node(optimizer.site)
+            if _takes_wrapped(migration, optimizer):
+                continue
             for node, wrap in _early(migration, group, view, call):
                 for other in meetings_of(migration, (view, node), wrap) or ():
                     if other.block is meeting.block:
