@@ -13,7 +13,7 @@ from ..transforms.findings import UserError
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib
+    import tomli as tomllib  # pyright: ignore[reportMissingImports]
 
 OLDEST_TORCH = (2, 6)
 """The first release whose FSDP2 and checkpoint functions generated code can rely on."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from to_fsdp2.transforms.source import Source
 from to_fsdp2.transforms.suppressions import Suppressions
 
