@@ -55,7 +55,7 @@ VALUES = [
         "sharding_strategy=ShardingStrategy.NO_SHARD",
         "mesh = init_device_mesh('cuda', (dist.get_world_size(), 1), mesh_dim_names=('replicate', 'shard'))\n"
         "fully_shard(model, mesh=mesh)",
-        Level.REVIEW,
+        Level.SAFE,
     ),
     (
         "sharding_strategy=ShardingStrategy._HYBRID_SHARD_ZERO2, device_mesh=args.mesh",

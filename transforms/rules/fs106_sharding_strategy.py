@@ -96,5 +96,5 @@ def shard(model, args):
             level=Level.REVIEW,
         ),
     ),
-    proof=("trainer_class", "finetuning_package", "hybrid_shard", "grad_op_accumulation"),
+    proof=("trainer_class", "finetuning_package", "hybrid_shard", "grad_op_accumulation", "no_shard"),
 )

@@ -93,6 +93,8 @@ class Constructor:
     """Arguments that stand in a dictionary written out nearby."""
     sets_device: bool = False
     """Whether the current device has to be set before the model is sharded."""
+    casts_buffers: bool = False
+    """Whether the plan casts float buffers as FSDP1 did."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     patches: list[Patch] = field(default_factory=list)
     """Changes elsewhere that the plan takes (the definition of a mesh, a helper function)."""

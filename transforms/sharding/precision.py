@@ -197,6 +197,7 @@ def _buffers(constructor: Constructor, argument: Argument, sources: list[Precisi
         and not any(_is_none(v) for v in argument.values)
     )
     if one and constructor.view.function(sources[0].call) is constructor.view.function(constructor.call):
+        constructor.casts_buffers = True
         constructor.plan.before.append(
             code(
                 "for buffer in ", MODEL, ".buffers():\n    if buffer.is_floating_point():\n        ",

@@ -98,7 +98,7 @@ def _buffers_matter(site: Site, migration: Migration) -> bool:
             sites = (
                 {v.site for v in argument.values if isinstance(v, Opaque)} if argument is not None else set()
             )
-            if number in sites and has_buffers(constructor):
+            if number in sites and has_buffers(constructor) and not constructor.casts_buffers:
                 return True
     return False
 

@@ -97,7 +97,7 @@ def _no_shard(constructor: Constructor) -> Outcome:
     plan.arguments["mesh"] = _replicated_mesh(constructor)
     plan.named.add("mesh")
     return Outcome(
-        Level.REVIEW,
+        Level.SAFE,
         "NO_SHARD becomes a mesh that replicates over all ranks and shards over one: every rank keeps all "
         "parameters; from torch 2.9 there is replicate for this",
     )
