@@ -42,6 +42,44 @@ def methods_of(migration: Migration, group: Group | None) -> list[str]:
     return sorted({found.name for found in method_calls(migration) if found.group is group})
 
 
+def submodules_of(migration: Migration, group: Group | None) -> list[str]:
+    """Paths of submodules of a group's model that are called from outside (``encoder`` in ``model.encoder(x)``)."""
+    return sorted({found.name for found in submodule_calls(migration) if found.group is group})
+
+
+def submodule_calls(migration: Migration) -> list[MethodCall]:
+    """Calls of submodules from outside, after the wrap; ``name`` is the path below the model."""
+    return migration.once("submodule_calls", None, lambda: list(_find_submodules(migration)))
+
+
+def _find_submodules(migration: Migration) -> Iterator[MethodCall]:
+    for view in migration.views():
+        for node in ast.walk(view.tree):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            if not _is_module_call(view, node):
+                continue
+            names: list[str] = []
+            receiver: ast.expr = node.func
+            while isinstance(receiver, ast.Attribute):
+                names.insert(0, receiver.attr)
+                receiver = receiver.value
+                values = view.values(receiver)
+                group = migration.groups.of([v for v in values if isinstance(v, (Instance, Wrapped))])
+                if group is None or "DDP" not in group.kinds or not _is_model(values, group):
+                    continue
+                path = [name for name in names if name != "module"]
+                own = isinstance(receiver, ast.Name) and receiver.id == "self"
+                if path and not own and _may_run_after(migration, view, node, group):
+                    yield MethodCall(view, node, group, ".".join(path))
+                break
+
+
+def _may_run_after(migration: Migration, view: FileView, node: ast.AST, group: Group) -> bool:
+    order = [migration.order.relation((view, node), (wrap.view, wrap.node)) for wrap in group.wraps]
+    return any(relation != "before" for relation in order)
+
+
 def _find(migration: Migration) -> Iterator[MethodCall]:
     for view in migration.views():
         for node in ast.walk(view.tree):
@@ -58,8 +96,7 @@ def _find(migration: Migration) -> Iterator[MethodCall]:
                 continue
             if not any(_computes(migration, callee, set(), 0) for callee in migration.program.callees(view, node)):
                 continue
-            order = [migration.order.relation((view, node), (wrap.view, wrap.node)) for wrap in group.wraps]
-            if any(relation != "before" for relation in order):
+            if _may_run_after(migration, view, node, group):
                 yield MethodCall(view, node, group, name)
 
 
@@ -131,7 +168,11 @@ def _is_method(migration: Migration, callee: FunctionValue) -> bool:
 
 def _is_module_call(view: FileView, node: ast.Call) -> bool:
     """Whether a call calls a submodule, rather than a method or a class."""
+    values = list(view.values(node.func))
+    if isinstance(node.func, ast.Attribute):
+        for owner in view.values(node.func.value):
+            values.extend(view.program.attribute(owner, node.func.attr))
     return any(
         isinstance(value, Instance) or (isinstance(value, Opaque) and value.name.startswith("torch.nn."))
-        for value in view.values(node.func)
+        for value in values
     )

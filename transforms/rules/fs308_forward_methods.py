@@ -5,21 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..findings import Level
-from ..forward_methods import method_calls
+from ..forward_methods import method_calls, submodule_calls
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
+SUBMODULE = "torch.nn.Module.__call__"
 SYMBOL = "torch.distributed.fsdp.register_fsdp_forward_method"
 
 
 def find(migration: Migration) -> Iterator[Site]:
     for found in method_calls(migration):
         yield Site(found.view, found.call.func, SYMBOL, "hazard", found.group, (), found.call)
+    for found in submodule_calls(migration):
+        yield Site(found.view, found.call.func, SUBMODULE, "hazard", found.group, (), found.call)
 
 
 def check(site: Site, migration: Migration) -> Outcome:
     name = getattr(site.node, "attr", "")
+    if site.symbol == SUBMODULE:
+        return Outcome(
+            Level.REVIEW,
+            f"{name} is called by itself: it becomes a unit of its own, so that it gathers its parameters",
+            "All ranks have to call it, as they have to call the model.",
+        )
     return Outcome(
         Level.REVIEW,
         f"{name} computes with parameters: where the model is sharded it is registered, so that it gathers them",
@@ -86,10 +95,20 @@ RULE = Rule(
         "FSDP2 gathers parameters in hooks around the model's call. A method called by its name meets sharded "
         "parameters and raises (mixed Tensor and DTensor); registered, it is treated like forward."
     ),
-    symbols=(SYMBOL,),
+    symbols=(SYMBOL, SUBMODULE),
     roles=("hazard",),
     check=check,
     find=find,
     sources=("torch/distributed/fsdp/_fully_shard/_fully_shard.py: register_fsdp_forward_method",),
-    examples=(Example(_BEFORE, _AFTER, Level.REVIEW),),
+    examples=(
+        Example(_BEFORE, _AFTER, Level.REVIEW),
+        Example(
+            _BEFORE.replace("model.module.encode(x)", "model.module.layer(x)"),
+            _AFTER.replace("model.encode(x)", "model.layer(x)")
+            .replace(", register_fsdp_forward_method", "")
+            .replace('register_fsdp_forward_method(model, "encode")\n', "")
+            .replace("fully_shard(model)\n", "for module in [model.layer]:\n    fully_shard(module)\nfully_shard(model)\n"),
+            Level.REVIEW,
+        ),
+    ),
 )
