@@ -192,7 +192,8 @@ def _render(
     if isinstance(statement, ast.Import):
         return "import " + ", ".join(names)
     indent = source.indent_at(source.span(statement)[0])
-    if "\n" in text and ("#" in text or "(" in text) and len({alias.lineno for alias in statement.names}) > 1:
+    spread = "\n" in text and len({alias.lineno for alias in statement.names}) > 1
+    if spread and (staying or "#" in text):
         return _render_lines(source, statement, leaving, coming, indent)
     head = f"from {'.' * statement.level}{statement.module or ''} import "
     ordered = _ordered(names, coming)

@@ -328,5 +328,13 @@ _ENUMS = frozenset(
 )
 
 
+_PRIVATE_PARTS = (
+    "fsdp", "handle", "flat_param", "shard", "ddp", "bucket", "_sync_", "lazy_init", "exec_order", "is_root",
+    "static_graph", "comm_hook", "fused_optim", "optim_state_dict", "mixed_precision", "wrapped_module", "fpw_module",
+    "summon", "reducer", "process_group", "use_orig_params",
+)  # fmt: skip
+
+
 def _is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__")
+    """Whether a name is one of the wrappers' own private ones, as opposed to the model's."""
+    return name.startswith("_") and not name.startswith("__") and any(part in name for part in _PRIVATE_PARTS)

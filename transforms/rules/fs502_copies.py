@@ -63,7 +63,7 @@ def check(site: Site, migration: Migration) -> Outcome:
         message = f"{what} of a sharded model raises"
         advice = "Make the copy before fully_shard, and shard it in the same way (reshard_after_forward=True)."
     if order == "after":
-        return Outcome(Level.MANUAL, message, advice, holds=True)
+        return Outcome(Level.MANUAL, message, advice)
     return Outcome(Level.REVIEW, f"{message}; whether this runs after the sharding is not seen", advice)
 
 
@@ -91,7 +91,13 @@ RULE = Rule(
     find=find,
     sources=("https://github.com/pytorch/pytorch/issues/149138",),
     examples=(
-        Example(_AFTER_WRAP, _AFTER_WRAP, Level.MANUAL),
+        Example(
+            _AFTER_WRAP,
+            "import copy\n\nfrom torch.distributed.fsdp import fully_shard\n\n"
+            "model = build()\nfully_shard(model)\nema = copy.deepcopy(model)\n",
+            Level.MANUAL,
+            "the copy raises when it is reached, as it did with FSDP1",
+        ),
         Example(
             _HEAD + "model = build()\nema = copy.deepcopy(model)\nmodel = FSDP(model)\n",
             "import copy\n\nfrom torch.distributed.fsdp import fully_shard\n\n"

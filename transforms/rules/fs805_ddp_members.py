@@ -47,7 +47,6 @@ def check(site: Site, migration: Migration) -> Outcome:
         Level.MANUAL,
         f"{name} is a member of the wrapper, and an FSDP2 model does not have it",
         _ADVICE.get(name, "Look at what it is for: FSDP2 reduces gradients in hooks and keeps no buckets."),
-        holds=True,
     )
 
 
