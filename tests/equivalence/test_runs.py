@@ -116,9 +116,9 @@ def test_an_equivalent_pair_is_called_equivalent(verify):
 
 def test_a_hung_rank_is_ended_and_the_collective_named(verify):
     hang = "if step == 1 and rank == 1: time.sleep(10_000)"
-    result = verify(script(DDP), script(before=hang), "--timeout", "60")
+    result = verify(script(DDP), script(before=hang), "--timeout", "45")
     assert (result.code, result.document["verdict"]) == (2, "not judged")
-    assert "the new run failed: ended after 60 seconds" in result.reason
+    assert "the new run failed: ended after 45 seconds" in result.reason
     assert "rank 0 waited in all_gather" in result.reason
     assert "rank 1 was busy at new.py:" in result.reason
 
