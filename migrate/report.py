@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ..transforms.findings import FileError, Finding, Level
 from .diff import file_patch
+from .outside import connected_outside, note_on
 from .pipeline import Migration
 
 
@@ -53,6 +54,8 @@ class Report:
     patches: list[tuple[str, bytes]] = field(default_factory=list)
     """(file, its patch), in order; paths inside the patches are relative to the repository."""
     show_ok: bool = False
+    note: str = ""
+    """A line on what was left out, empty when nothing was."""
 
     @property
     def shown(self) -> list[Finding]:
@@ -124,4 +127,9 @@ def build_report(migration: Migration, target_torch: str, show_ok: bool) -> Repo
             (display(change.label), file_patch(change.label, change.old, change.new)) for change in migration.changes
         ],
         show_ok=show_ok,
+        note=note_on([display(label) for label in connected_outside(migration.workspace, _with_findings(migration))]),
     )
+
+
+def _with_findings(migration: Migration) -> set[str]:
+    return {finding.file for finding in migration.findings}

@@ -34,6 +34,13 @@ def deliver(report: Report, request: Request) -> None:
             write_stdout(rendered(report, request.format).encode("utf-8", "surrogateescape"))
     else:
         save(rendered(report, request.format).encode("utf-8", "surrogateescape"), request.output)
+    summarise(report)
+
+
+def summarise(report: Report) -> None:
+    """What people want to know beside the document, on stderr."""
+    if report.note:
+        say(report.note)
     say(report.summary)
 
 

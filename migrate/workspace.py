@@ -25,6 +25,7 @@ class Workspace:
     paths: list[Path]
     """What the user named, absolute."""
     in_repository: bool
+    exclude: list[IgnoreRules] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     """Labels: POSIX paths relative to `root`, sorted."""
     notebooks: list[str] = field(default_factory=list)
@@ -51,7 +52,7 @@ def open_workspace(paths: list[str], exclude: list[IgnoreRules]) -> Workspace:
     named = [path for argument in paths for path in _named(argument)]
     repository = _common_repository(named)
     root = repository or _common_folder(named)
-    workspace = Workspace(root, named, in_repository=repository is not None)
+    workspace = Workspace(root, named, in_repository=repository is not None, exclude=exclude)
     walk = _Walk(workspace, repository, exclude)
     for path in named:
         walk.visit_named(path)

@@ -9,7 +9,7 @@ from rich.console import Console
 from .. import exits, options, report_text
 from ..options import Request, resolve
 from ..report import Report
-from ..session import deliver, failed_files, run, save, say, write_stdout
+from ..session import deliver, failed_files, run, save, say, summarise, write_stdout
 
 
 def diff(
@@ -53,4 +53,4 @@ def _deliver_patch(report: Report, request: Request) -> None:
         write_stdout(patch)
     for error in report.errors:
         say(f"{error.file}{f':{error.line}' if error.line else ''}: {error.message}")
-    say(report.summary)
+    summarise(report)

@@ -249,6 +249,16 @@ def test_files_in_the_subfolder_of_a_repository(
     assert (tmp_path / "pkg" / "a.py").read_text() == "model = fully_shard(net)\n"
 
 
+def test_connected_files_that_nobody_named_are_named(command: Command, tmp_path: Path) -> None:
+    write(tmp_path, wrap=SAFE, user="import wrap\n", alone="x = 1\n", excluded="import wrap\n")
+    commit_all(tmp_path)
+    for name in ("scan", "diff"):
+        err = command(name, "wrap.py", "--exclude", "excluded.py")[2]
+        assert "not looked at: 1 file outside of the named paths, connected by imports (user.py)" in err
+        assert "not looked at" not in command(name, ".")[2]
+        assert "not looked at" not in command(name, "alone.py")[2]
+
+
 def test_output_goes_to_the_file(command: Command, tmp_path: Path) -> None:
     write(tmp_path, a=SAFE)
     for form in ("text", "json", "markdown", "sarif", "html"):
