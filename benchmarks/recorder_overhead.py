@@ -2,9 +2,9 @@
 
     python benchmarks/recorder_overhead.py [--steps 64] [--wraps ddp fsdp1 fsdp2] [--levels none loss auto full]
 
-`cpu` is the processor time of a step, its mean over all steps but the first, and `more` the increase over no recorder: on a
-busy machine processor time is steadier than wall time. `recorder` is the recorder's own share of the wall time, by
-its own account.
+`cpu` is the processor time of a step, its mean over all steps but the first, and `more` the increase over no recorder:
+on a busy machine processor time is steadier than wall time. `recorder` is the recorder's own share of the wall time,
+by its own account.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ def main() -> None:
         train(options.train, options.steps)
         return
     print(f"{'wrap':6} {'level':6} {'cpu':>8} {'more':>7} {'recorder':>9}")
+    parameters = 0
     for wrap in options.wraps:
         plain = None
         for level in options.levels:

@@ -37,7 +37,7 @@ def torchrun(
     """Run a script of `scripts/` on gloo and return the events of every rank."""
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), str(SCRIPTS / script)]
     variables = {"TO_FSDP2_MODE": mode, "TO_FSDP2_RECORD_LEVEL": "full", **variables}
-    done = launch([*command, *arguments], record, **variables)
+    done = launch([*command, *arguments], record, None, **variables)
     assert done.returncode == 0, _tail(done.stderr)
     return read(record, ranks)
 

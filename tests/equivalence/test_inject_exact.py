@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from inject_runs import SCRIPTS, Event, bits, launch, read, select, torchrun, wholes
 
 pytestmark = pytest.mark.slow

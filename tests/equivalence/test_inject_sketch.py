@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -43,7 +44,7 @@ def test_pieces_add_up(size: int, cuts: list[float], dtype: torch.dtype, seed: i
     values = (torch.randn(size, generator=torch.Generator().manual_seed(seed)) * 50).to(dtype)
     bounds = [0, *sorted(int(cut * size) for cut in cuts), size]
     whole = sketch(values)
-    parts = [sketch(values[low:high], low) for low, high in zip(bounds, bounds[1:], strict=False) if low < high]
+    parts = [sketch(values[low:high], low) for low, high in pairwise(bounds) if low < high]
     sums = added(*parts)
     assert (sums["count"], sums["checksum"], sums["absmax"]) == (size, whole["checksum"], whole["absmax"])
     scale = math.sqrt(whole["sumsq"]) + 1

@@ -1,7 +1,8 @@
 """What runs inside a user's training process during `to-fsdp2 verify`.
 
-Loaded through `sitecustomize.py` under a name that no user module has. Imports the standard library at start-up, torch
-only once the script has imported it, and nothing of the rest of to-fsdp2. docs/record-format.md describes what it writes.
+Loaded through `sitecustomize.py` under a name that no user module has. Imports the standard library at start-up,
+torch only once the script has imported it, and nothing of the rest of to-fsdp2. docs/record-format.md describes what
+it writes.
 """
 
 from __future__ import annotations

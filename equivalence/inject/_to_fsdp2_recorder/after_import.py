@@ -57,9 +57,7 @@ class AfterImport(MetaPathFinder):
         spec.loader.exec_module = exec_module
         return spec
 
-    def _spec_of_others(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None
-    ) -> ModuleSpec | None:
+    def _spec_of_others(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
         for finder in sys.meta_path:
             if finder is self:
                 continue

@@ -33,8 +33,8 @@ def install(recorder: Recorder) -> None:
     def distributed() -> None:
         import torch.distributed.checkpoint as dcp
 
-        names = {"save": "save", "async_save": "save", "save_state_dict": "save", "load": "load", "load_state_dict": "load"}
-        for name, action in names.items():
+        for name in ("save", "async_save", "save_state_dict", "load", "load_state_dict"):
+            action = "save" if "save" in name else "load"
             wrapper = watch.around("dcp", action, (0, "state_dict"), (None, "checkpoint_id"), name == "async_save")
             wrap(dcp, name, wrapper)
 

@@ -59,11 +59,13 @@ class _Watch:
         return clip_grad_value_
 
     def with_norm(self, original: Function) -> Function:
-        def clip_grads_with_norm_(parameters: Any, max_norm: float, total_norm: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        def clip_grads_with_norm_(
+            parameters: Any, max_norm: float, total_norm: Any, foreach: bool | None = None
+        ) -> None:
             parameters = _listed(parameters)
 
             def clip() -> torch.Tensor:
-                original(parameters, max_norm, total_norm, *args, **kwargs)
+                original(parameters, max_norm, total_norm, foreach)
                 return total_norm
 
             fields = {"kind": "norm", "through": "torch", "max_norm": float(max_norm), "norm_type": None}

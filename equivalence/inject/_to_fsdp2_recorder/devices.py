@@ -162,10 +162,13 @@ def _install_distributed(devices: DeviceMap) -> None:
     from torch.distributed import device_mesh
 
     def ddp(original: Function) -> Function:
-        def init(self: Any, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kwargs: Any) -> None:
-            mapped = None if devices.to_cpu or device_ids is None else [devices(device) for device in device_ids]
-            output_device = None if devices.to_cpu else devices(output_device)
-            original(self, module, mapped, output_device, *args, **kwargs)
+        def init(self: Any, module: Any, device_ids: Any = None, output: Any = None, *args: Any, **kwargs: Any) -> None:
+            output = kwargs.pop("output_device", output)
+            if devices.to_cpu:
+                device_ids = output = None
+            elif device_ids is not None:
+                device_ids = [devices(device) for device in device_ids]
+            original(self, module, device_ids, devices(output), *args, **kwargs)
 
         return init
 

@@ -1,8 +1,8 @@
 """Run a script that is written for CUDA and NCCL where there are no GPUs, or fewer than it has ranks.
 
-What it proves is what wrappers, optimizers and collectives do with the numbers, not what CUDA kernels do: custom kernels
-do not run, `tensor.is_cuda` is false, memory statistics are zero, and there is one random generator instead of two
-(`torch.cuda.manual_seed` is ignored, since seeding the only one would change the initial weights).
+What it proves is what wrappers, optimizers and collectives do with the numbers, not what CUDA kernels do: custom
+kernels do not run, `tensor.is_cuda` is false, memory statistics are zero, and there is one random generator instead of
+two (`torch.cuda.manual_seed` is ignored, since seeding the only one would change the initial weights).
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def _root(total: torch.Tensor, norm_type: float) -> torch.Tensor:
 def _check_finite(norm: torch.Tensor, norm_type: float, wanted: bool) -> None:
     if wanted and not torch.isfinite(norm):
         raise RuntimeError(
-            f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so it cannot be clipped."
+            f"the total norm of order {norm_type} of the gradients is {norm.item()}, so they are not clipped"
         )
 
 

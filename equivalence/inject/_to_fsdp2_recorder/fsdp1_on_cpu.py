@@ -30,8 +30,9 @@ def _install() -> None:
     # Its only purpose is to refuse CPU tensors, which gloo broadcasts well.
     wrap(_init_utils, "_check_module_states_for_sync_module_states", lambda original: lambda *args: None)
     wrap(_init_utils, "_init_intra_and_inter_node_groups", _local_world)
-    for name in ("FullStateDictConfig", "FullOptimStateDictConfig", "ShardedStateDictConfig", "ShardedOptimStateDictConfig"):
-        wrap(getattr(fsdp, name), "__init__", _without_offload)
+    for kind in ("Full", "Sharded"):
+        for content in ("StateDictConfig", "OptimStateDictConfig"):
+            wrap(getattr(fsdp, kind + content), "__init__", _without_offload)
     offload = getattr(fsdp, "CPUOffloadPolicy", None)
     if offload is not None:
         wrap(offload, "__init__", lambda original: lambda self, pin_memory=False: original(self, pin_memory=False))

@@ -17,7 +17,7 @@ WAITING_BYTES = 512
 
 
 class Journal:
-    """Opens its files at the first event, so that a process which never trains leaves no trace."""
+    """Opens its files when it is started, so that a process which never trains leaves no trace."""
 
     def __init__(self, directory: str, describe: Callable[[], dict[str, Any]]) -> None:
         self._directory = Path(directory)
@@ -31,16 +31,19 @@ class Journal:
         self._events: IO[str] | None = None
         self._stack: IO[str] | None = None
         self._waiting: mmap.mmap | None = None
+        self._pending: list[str] = []
 
     @property
     def started(self) -> bool:
         return self._events is not None
 
     def write(self, event: str, **fields: Any) -> None:
-        """Add one event; `flush` makes it durable."""
-        self.start()
-        assert self._events is not None
-        self._events.write(json.dumps({"event": event, **fields}) + "\n")
+        """Add one event; `flush` makes it durable. What comes before `start` follows it, or goes if it never comes."""
+        line = json.dumps({"event": event, **fields}) + "\n"
+        if self._events is None:
+            self._pending.append(line)
+        else:
+            self._events.write(line)
 
     def warn(self, text: str) -> None:
         """Record that something could not be recorded, once per text."""
@@ -65,22 +68,25 @@ class Journal:
             return
         description = self._describe()
         self._directory.mkdir(parents=True, exist_ok=True)
-        name = self._claim(description["rank"])
+        name, events = self._claim(description["rank"])
+        self._events = events
         self._waiting = _mapped(self._directory / f"{name}.waiting")
         self._stack = open(self._directory / f"{name}.stack", "w")  # noqa: SIM115 (open until the process ends)
         if hasattr(faulthandler, "register"):
             faulthandler.register(signal.SIGUSR2, self._stack, all_threads=True, chain=False)
         self.write("start", **description, pid=os.getpid(), time=time.time())
+        for line in self._pending:
+            events.write(line)
+        self._pending.clear()
         self.flush()
 
-    def _claim(self, rank: int) -> str:
+    def _claim(self, rank: int) -> tuple[str, IO[str]]:
         """Create `rank{r}.jsonl`, or `rank{r}-{k}.jsonl` where another process of the same rank was first."""
         further = 0
         while True:
             name = f"rank{rank}-{further}" if further else f"rank{rank}"
             try:
-                self._events = open(self._directory / f"{name}.jsonl", "x", encoding="utf-8")  # noqa: SIM115
-                return name
+                return name, open(self._directory / f"{name}.jsonl", "x", encoding="utf-8")
             except FileExistsError:
                 further += 1
 

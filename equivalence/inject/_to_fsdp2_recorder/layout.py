@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -98,12 +98,12 @@ class Layout:
             self._replicas[id(flat)] = replica
             self._flat_names[id(flat)] = names
             return
-        held = {names: part for names, *part in ((r.names, r.shape, r.start, r.count) for r in ranges)}
+        held = {part.names: part for part in ranges}
         for parameter, own in zip(flat._params, names, strict=True):
             # Here a parameter is a view of its part of the shard, which may be empty.
             every = tuple(sorted({*own, *self._names.get(id(parameter), ())}))
             self._names[id(parameter)] = every
-            self._ranges[id(parameter)] = [_Range(every, *held[own], position=0)] if own in held else []
+            self._ranges[id(parameter)] = [replace(held[own], names=every, position=0)] if own in held else []
             self._replicas[id(parameter)] = replica
 
     def _fsdp1_pieces(self, parameter: torch.Tensor, tensor: torch.Tensor) -> Iterator[Piece]:

@@ -62,7 +62,8 @@ def join(path: str, name: str) -> str:
 class Model:
     """A root module with the names of its parameters.
 
-    `names` maps the id of a parameter to all its canonical names, sorted; FSDP1's flat parameters are in `flat` instead.
+    `names` maps the id of a parameter to all its canonical names, sorted. What FSDP1's flat parameters hold is known to
+    its units alone.
     """
 
     root: nn.Module

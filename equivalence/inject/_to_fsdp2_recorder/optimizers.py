@@ -33,11 +33,11 @@ class OptimizerRecord:
         self.steps = 0
         self.models: list[Model] = []
         self.uses_ddp = False
+        self.inner: list[Optimizer] = []
         self._journal = journal
         self._level = level
         self._rank = rank
         self._all_records = all_records
-        self._inner: list[weakref.ref[Optimizer]] = []
         self._layout = Layout([], rank)
         self._described: list[int] = []
         self._have_gradients = False
@@ -47,11 +47,6 @@ class OptimizerRecord:
     def recorded(self) -> bool:
         """Whether tensors are recorded at the current step."""
         return self._level.records(self.steps)
-
-    def add_inner(self, optimizer: Optimizer) -> None:
-        """An optimizer that does this one's work and holds its state."""
-        if all(reference() is not optimizer for reference in self._inner):
-            self._inner.append(weakref.ref(optimizer))
 
     def finish_step(self) -> None:
         """The next step begins."""
@@ -105,7 +100,7 @@ class OptimizerRecord:
         self._write(step, "initial", entries)
 
     def gradients(self, step: int, clipped: bool = False) -> None:
-        """Write the gradients at the first call in a step; at a further one, after clipping, what has become of them."""
+        """Write the gradients at the first call in a step; at a later one, after clipping, what has become of them."""
         if not self.recorded or (self._have_gradients and not clipped):
             return
         self.describe(step)
@@ -135,7 +130,8 @@ class OptimizerRecord:
                 parameters += _entries(piece)
             for name, value in self._state_of(parameter):
                 if not isinstance(value, torch.Tensor):
-                    states.append({"name": self._layout.names_of(parameter, fallback)[0], "state": name, "value": value})
+                    owner = self._layout.names_of(parameter, fallback)[0]
+                    states.append({"name": owner, "state": name, "value": value})
                     continue
                 for piece in self._layout.pieces(parameter, value, fallback):
                     states += _entries(piece, state=name)
@@ -186,8 +182,8 @@ class OptimizerRecord:
         )
 
     def _state_of(self, parameter: torch.Tensor) -> Iterator[tuple[str, Any]]:
-        for optimizer in (self._optimizer(), *(reference() for reference in self._inner)):
-            if optimizer is not None and parameter in optimizer.state:
+        for optimizer in (self._optimizer(), *self.inner):
+            if parameter in optimizer.state:
                 yield from _flattened("", optimizer.state[parameter])
                 return
 

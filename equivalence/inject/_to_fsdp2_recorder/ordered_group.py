@@ -1,8 +1,8 @@
 """A process group whose reductions give the same bits whatever wraps the model.
 
-A ring adds in an order that depends on how gradients are cut into buckets, and DDP, FSDP1 and FSDP2 cut differently. Here
-every reduction gathers all contributions, adds them in rank order in float64 and rounds once. Slow, and exact enough
-that on a power-of-two number of ranks the three agree bit for bit. Data moves by gloo, through host memory.
+A ring adds in an order that depends on how gradients are cut into buckets, and DDP, FSDP1 and FSDP2 cut differently.
+Here every reduction gathers all contributions, adds them in rank order in float64 and rounds once. Slow, and exact
+enough that on a power-of-two number of ranks the three agree bit for bit. Data moves by gloo, through host memory.
 """
 
 from __future__ import annotations
@@ -14,15 +14,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions, ProcessGroupGloo
+from torch._C._distributed_c10d import Work as _Work
 from torch.futures import Future
 
 from .collectives import traffic
 
-_Kind = dist.ReduceOp.RedOpType
+_Kind: Any = dist.ReduceOp.RedOpType
+# torch's stubs name other parameters than its C++ side passes.
+_ProcessGroup: Any = dist.ProcessGroup
+_Gloo: Any = ProcessGroupGloo
 _Tensors = list[torch.Tensor]
 
 
-class _Done(dist._Work):
+class _Done(_Work):
     """A collective that has already happened."""
 
     def __init__(self, result: Any) -> None:
@@ -49,17 +53,15 @@ class _Done(dist._Work):
         return self._result
 
 
-class OrderedGroup(dist.ProcessGroup):
+class OrderedGroup(_ProcessGroup):
     """The methods are those that torch calls on a process group, under the names of torch 2.6 to 2.13."""
 
-    def __init__(
-        self, store: Any, rank: int, size: int, timeout: timedelta, perturbation: int | None = None
-    ) -> None:
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, perturbation: int | None = None) -> None:
         super().__init__(rank, size)
         self._rank, self._size = rank, size
         self._perturbation = perturbation
         self._reductions = 0
-        self._gloo = ProcessGroupGloo(store, rank, size, timeout)
+        self._gloo = _Gloo(store, rank, size, timeout)
         # Functional collectives (DTensor's) look a backend up by device; they mostly gather, which has no order.
         for device in ("cpu", "cuda") if torch.version.cuda else ("cpu",):
             self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, self._gloo)
@@ -218,7 +220,7 @@ class OrderedGroup(dist.ProcessGroup):
         return parts
 
     def _reduce(self, parts: Sequence[torch.Tensor], opts: Any) -> torch.Tensor:
-        op = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
+        op: Any = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
         kind = getattr(op, "op", op)
         dtype = parts[0].dtype
         if kind not in (_Kind.SUM, _Kind.AVG, _Kind.PREMUL_SUM):

@@ -1,7 +1,7 @@
 """Follows a training process from step to step and writes its record.
 
-A step ends with `optimizer.step()`; everything since the previous one belongs to it. What is observed elsewhere (losses,
-clipping, the scaler, checkpoints) comes in through the methods of Recorder.
+A step ends with `optimizer.step()`; everything since the previous one belongs to it. What is observed elsewhere
+(losses, clipping, the scaler, checkpoints) comes in through the methods of Recorder.
 """
 
 from __future__ import annotations
@@ -14,24 +14,21 @@ import os
 import sys
 import time
 import traceback
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from . import checkpoints, clipping, losses, scalers
-from .after_import import after_import
 from .collectives import traffic
 from .executed_lines import ExecutedLines
 from .imported_modules import ImportedModules
 from .journal import Journal, uncaught_error
 from .memory import SavedForBackward, peaks
+from .optimizer_steps import OptimizerSteps
 from .optimizers import OptimizerRecord
-from .patching import Function, wrap
 from .process_groups import ProcessGroups
 from .settings import Settings
 
@@ -41,7 +38,7 @@ def install(settings: Settings, groups: ProcessGroups, applied: dict[str, str], 
     recorder = Recorder(settings, groups, applied, lines)
     groups.on_init.append(recorder.begin)
     traffic.on_change = recorder.journal.waiting
-    recorder.watch_optimizers()
+    recorder.optimizers.watch()
     losses.install(recorder)
     scalers.install(recorder)
     clipping.install(recorder)
@@ -87,10 +84,8 @@ class Recorder:
         self._modules = ImportedModules()
         self._lines = lines
         self._losses: list[dict[str, Any]] = []
-        self._created: list[weakref.ref[Optimizer]] = []
+        self.optimizers = OptimizerSteps(self._before_step, self._after_step)
         self._records: list[OptimizerRecord] = []
-        self._nesting: list[Optimizer] = []
-        self._filling_state = False
         self._step_started = time.perf_counter()
         self._recorded_before = 0.0
         self._saved = SavedForBackward()
@@ -122,7 +117,7 @@ class Recorder:
         return dist.get_rank() if _initialized() else int(os.environ.get("RANK", 0))
 
     def begin(self) -> None:
-        """Open the record: the process has joined a process group."""
+        """Open the record: the process joins others, or trains."""
         if not self.journal.started:
             self._register_end()
             self.journal.start()
@@ -130,7 +125,8 @@ class Recorder:
     # Losses and events from elsewhere.
 
     def loss(self, value: torch.Tensor, scaled: bool, index: int) -> None:
-        """A backward pass is about to start from this tensor. It is read later, so that a GPU need not be waited for."""
+        """A backward pass is about to start from this tensor; it is read later, so that nothing waits for a GPU."""
+        self.begin()
         self._losses.append({"step": self.step, "micro": self.micro, "index": index, "scaled": scaled, "tensor": value})
 
     def backward_done(self) -> None:
@@ -144,14 +140,14 @@ class Recorder:
     def before_clip(self, parameters: list[torch.Tensor]) -> None:
         """Gradients are about to be clipped: now or never."""
         clipped = {id(parameter) for parameter in parameters}
-        owner = self._owner_of(clipped)
+        owner = self.optimizers.owner_of(clipped)
         if owner is not None:
             self._record_of(owner).gradients(self.step)
 
     def clip(self, norm: float | None, tensors: int, parameters: list[torch.Tensor], **fields: Any) -> None:
         """A clip call has returned."""
         clipped = {id(parameter) for parameter in parameters}
-        owner = self._owner_of(clipped)
+        owner = self.optimizers.owner_of(clipped)
         held = [] if owner is None else [id(p) for group in owner.param_groups for p in group["params"]]
         covered = sum(key in clipped for key in held)
         self.event("clip", call=self.clips, norm=norm, tensors=tensors, covered=covered, total=len(held), **fields)
@@ -160,75 +156,15 @@ class Recorder:
     @guarded
     def before_checkpoint(self) -> None:
         """Make sure that the record names the parameters of every optimizer that a checkpoint may hold."""
-        for reference in self._created:
-            optimizer = reference()
-            if optimizer is not None and optimizer.state:
+        for optimizer in self.optimizers.alive():
+            if optimizer.state:
                 self._record_of(optimizer).describe(self.step)
 
     def index_of(self, optimizer: Optimizer) -> int:
         """The number of the optimizer in the record."""
         return self._record_of(optimizer).index
 
-    def _owner_of(self, parameters: set[int]) -> Optimizer | None:
-        best: tuple[int, Optimizer] | None = None
-        for reference in self._created:
-            optimizer = reference()
-            if optimizer is None:
-                continue
-            common = sum(id(p) in parameters for group in optimizer.param_groups for p in group["params"])
-            # Of two that hold the same parameters, the later one is more likely to be used.
-            if common and (best is None or common >= best[0]):
-                best = common, optimizer
-        return best[1] if best else None
-
     # Steps.
-
-    def watch_optimizers(self) -> None:
-        def creating(original: Function) -> Function:
-            def init(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
-                original(optimizer, *args, **kwargs)
-                self._created.append(weakref.ref(optimizer))
-
-            return init
-
-        def filling(original: Function) -> Function:
-            def init_optim_state(*args: Any, **kwargs: Any) -> None:
-                self._filling_state = True
-                try:
-                    original(*args, **kwargs)
-                finally:
-                    self._filling_state = False
-
-            return init_optim_state
-
-        def state_dict() -> None:
-            import torch.distributed.checkpoint.state_dict as helpers
-
-            # They fill the state of a fresh optimizer by a step with zero gradients, which is no training.
-            wrap(helpers, "_init_optim_state", filling)
-
-        after_import("torch.distributed.checkpoint.state_dict", state_dict)
-        wrap(Optimizer, "__init__", creating)
-        register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: self._entering(optimizer))
-        register_optimizer_step_post_hook(lambda optimizer, args, kwargs: self._leaving(optimizer))
-
-    def _entering(self, optimizer: Optimizer) -> None:
-        if self._filling_state:
-            return
-        # ZeroRedundancyOptimizer steps an inner optimizer, which holds the state: the outer one is the user's.
-        self._nesting.append(optimizer)
-        if len(self._nesting) == 1:
-            self._before_step(optimizer)
-
-    def _leaving(self, optimizer: Optimizer) -> None:
-        if optimizer not in self._nesting:
-            return
-        outer, *inner = self._nesting
-        del self._nesting[self._nesting.index(optimizer) :]
-        if optimizer is outer:
-            self._after_step(optimizer)
-        elif inner:
-            self._record_of(outer).add_inner(optimizer)
 
     @guarded
     def _before_step(self, optimizer: Optimizer) -> None:
@@ -240,8 +176,9 @@ class Recorder:
         record.gradients(self.step, clipped=self.clips > 0)
 
     @guarded
-    def _after_step(self, optimizer: Optimizer) -> None:
+    def _after_step(self, optimizer: Optimizer, inner: list[Optimizer]) -> None:
         record = self._record_of(optimizer)
+        record.inner = inner
         found_inf = getattr(optimizer, "found_inf", None)
         skipped = isinstance(found_inf, torch.Tensor) and bool(found_inf.item())
         record.results(self.step)
@@ -325,7 +262,7 @@ class Recorder:
             "end",
             steps=self.step,
             backwards=self.backwards,
-            optimizers_created=len(self._created),
+            optimizers_created=self.optimizers.created,
             optimizers_stepped=sum(record.steps > 0 for record in self._records),
             recording_seconds=self.recording_seconds,
             error=uncaught_error(),
@@ -336,5 +273,3 @@ class Recorder:
 
 def _initialized() -> bool:
     return dist.is_available() and dist.is_initialized()
-
-

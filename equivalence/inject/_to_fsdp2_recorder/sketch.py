@@ -1,8 +1,8 @@
 """Additive sketches: a few numbers about a piece of a tensor that add up to the same numbers about the whole.
 
-The element with global flat index i lies at row i // WIDTH and column i % WIDTH of an imaginary matrix M. A projection is
-u' M v with random signs u, v; the checksum weighs the bits with random odd integers modulo 2**64. Both depend on
-the global position alone, so the pieces of any sharding add up. docs/record-format.md says what follows from that.
+The element with global flat index i lies at row i // WIDTH and column i % WIDTH of an imaginary matrix M. A projection
+is u' M v with random signs u, v; the checksum weighs the bits with random odd integers modulo 2**64. Both depend on the
+global position alone, so the pieces of any sharding add up. docs/record-format.md says what follows from that.
 """
 
 from __future__ import annotations

@@ -11,7 +11,13 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed import init_process_group
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import BackwardPrefetch, FullStateDictConfig, MixedPrecision, ShardingStrategy, StateDictType
+from torch.distributed.fsdp import (
+    BackwardPrefetch,
+    FullStateDictConfig,
+    MixedPrecision,
+    ShardingStrategy,
+    StateDictType,
+)
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -115,7 +121,8 @@ for step, (batch,) in enumerate(loader):
     dist.all_reduce(mean, op=dist.ReduceOp.AVG)
     if rank == 0:
         memory = torch.cuda.max_memory_allocated() / 2**20
-        print(f"step {step} loss {mean.item():.6f} norm {norm.item():.4f} {memory:.0f} MiB {start.elapsed_time(end):.0f} ms")
+        milliseconds = start.elapsed_time(end)
+        print(f"step {step} loss {mean.item():.6f} norm {norm.item():.4f} {memory:.0f} MiB {milliseconds:.0f} ms")
     if step == 2:
         break
 torch.cuda.empty_cache()
