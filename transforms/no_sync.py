@@ -15,8 +15,10 @@ from .passes import (
     called_name,
     calls_in,
     gives_windows_up,
+    has_switch,
     holds_no_sync,
     leaves_early,
+    other_backward,
     outside_name,
     passes_in,
 )
@@ -122,7 +124,7 @@ def _with(
     if FORWARD in passes and BACKWARD not in passes:
         return _forward_only(site, migration, statement, subject)
     if isinstance(subject, ast.IfExp):
-        if _backward_behind(view, statement):
+        if not split_guard(site, subject.test)[1] or other_backward(migration, view, statement, site.group):
             return _helper(site, migration)
         return _conditional(site, migration, statement, item, subject)
     outcome = Outcome(Level.SAFE, "gradient synchronisation is switched off before the block and on behind it")
@@ -199,13 +201,9 @@ def _backward_behind(view: FileView, statement: ast.stmt) -> list[ast.stmt]:
     return [
         other
         for other in block[place + 1 :]
-        if any(called_name(call) == "backward" for call in calls_in([other])) and not _has_switch(view, other)
+        if any(called_name(call) == "backward" for call in calls_in([other])) and not has_switch(view, other)
     ]
 
-
-def _has_switch(view: FileView, statement: ast.stmt) -> bool:
-    """Whether a statement is a block under a context of its own."""
-    return isinstance(statement, ast.With) and any(holds_no_sync(view, i.context_expr) for i in statement.items)
 
 
 def _exception_is_caught(view: FileView, statement: ast.stmt) -> bool:
@@ -244,7 +242,9 @@ def _assigned(site: Site, migration: Migration, assignment: ast.Assign) -> Outco
         return None
     if any(_loop(view, s) is not _loop(view, statement) or s.lineno > statement.lineno for s in stores):  # pyright: ignore[reportAttributeAccessIssue]
         return None
-    if any(_runs_backward_between(view, s, statement) for s in stores) or _backward_behind(view, statement):  # pyright: ignore[reportArgumentType]
+    if any(_runs_backward_between(view, s, statement) for s in stores):  # pyright: ignore[reportArgumentType]
+        return None
+    if other_backward(migration, view, statement, site.group):
         return None
     if BACKWARD not in passes_in(migration, view, statement.body, site.group):
         return None

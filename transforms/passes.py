@@ -104,6 +104,43 @@ def _leaves(node: ast.AST, in_loop: bool) -> bool:
     return any(_leaves(child, inside) for child in ast.iter_child_nodes(node))
 
 
+def has_switch(view: FileView, statement: ast.AST) -> bool:
+    """Whether a statement is a block under a ``no_sync`` context of its own, on some way at least."""
+    return isinstance(statement, ast.With) and any(holds_no_sync(view, i.context_expr) for i in statement.items)
+
+
+def other_backward(migration: Migration, view: FileView, block: ast.With, group: Group | None) -> bool:
+    """Whether backward passes of the group run outside of such blocks, and would see what the block has left set.
+
+    Those of the block's own function count, and those of others that run a forward of the model as well.
+    """
+    scope = view.function(block) or view.tree
+    if _free_backward(view, getattr(scope, "body", [])):
+        return True
+    for other in migration.views():
+        for function in ast.walk(other.tree):
+            if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or function is scope:
+                continue
+            if _free_backward(other, function.body):
+                calls = calls_in(function.body)
+                if any(is_model(other, call.func, group) for call in calls):
+                    return True
+    return False
+
+
+def _free_backward(view: FileView, statements: Iterable[ast.AST]) -> bool:
+    """Whether statements run a backward outside of blocks with a switch; nested functions left out."""
+    pending = list(statements)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)) or has_switch(view, node):
+            continue
+        if isinstance(node, ast.Call) and called_name(node) in _BACKWARD_NAMES:
+            return True
+        pending.extend(ast.iter_child_nodes(node))
+    return False
+
+
 def gives_windows_up(view: FileView, node: ast.AST) -> bool:
     """Whether the loop around a node skips ahead when a loss or gradient is not finite."""
     loop = next((a for a in view.ancestors(node) if isinstance(a, (ast.For, ast.AsyncFor, ast.While))), None)

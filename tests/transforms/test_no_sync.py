@@ -137,3 +137,19 @@ def test_a_flag_that_decides_holds_the_group() -> None:
     text, levels = migrate(body)
     assert text == WRAP + body
     assert levels == {Level.MANUAL}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "for x in batch[:-1]:\n    with model.no_sync() if flag else nullcontext():\n        model(x).backward()\n"
+        "model(batch[-1]).backward()\n",
+        "def first(x, last):\n    with nullcontext() if last else model.no_sync():\n        model(x).backward()\n\n\n"
+        "def second(x):\n    model(x).backward()\n",
+    ],
+)
+def test_a_choice_restores_the_switch_where_another_backward_relies_on_it(body: str) -> None:
+    text, levels = migrate(body)
+    assert "set_requires_gradient_sync(flag)" not in text
+    assert "no_gradient_sync(model)" in text
+    assert levels == {Level.REVIEW}

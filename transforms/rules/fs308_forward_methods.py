@@ -107,7 +107,7 @@ RULE = Rule(
             _AFTER.replace("model.encode(x)", "model.layer(x)")
             .replace(", register_fsdp_forward_method", "")
             .replace('register_fsdp_forward_method(model, "encode")\n', "")
-            .replace("fully_shard(model)\n", "for module in [model.layer]:\n    fully_shard(module)\nfully_shard(model)\n"),
+            .replace("fully_shard(model)", "for module in [model.layer]:\n    fully_shard(module)\nfully_shard(model)"),
             Level.REVIEW,
         ),
     ),
