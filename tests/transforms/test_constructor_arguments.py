@@ -99,6 +99,11 @@ VALUES = [
     ("ignored_states=None", "fully_shard(model)", Level.REVIEW),
     ("param_init_fn=None", "fully_shard(model)", Level.REVIEW),
     ("device_id=torch.cuda.current_device()", "fully_shard(model)", Level.SAFE),
+    (
+        "device_id=torch.device('cpu')",
+        "mesh = init_device_mesh('cpu', (dist.get_world_size(),))\nfully_shard(model, mesh=mesh)",
+        Level.SAFE,
+    ),
     ("sync_module_states=False", "fully_shard(model)", Level.SAFE),
     (
         "sync_module_states=True",
@@ -164,3 +169,32 @@ def test_what_is_not_known_holds_the_wrap_back(argument: str) -> None:
     body, levels = migrate(argument)
     assert "FSDP(model" in body
     assert Level.MANUAL in levels.values()
+
+
+STRATEGY_MENTIONS = [
+    ("args.strategy is ShardingStrategy.NO_SHARD", "args.strategy == 'NO_SHARD'"),
+    ("args.strategy is not ShardingStrategy.NO_SHARD", "args.strategy != 'NO_SHARD'"),
+    (
+        "args.strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.NO_SHARD)",
+        "args.strategy in ('FULL_SHARD', 'NO_SHARD')",
+    ),
+    ("ShardingStrategy[args.name]", "args.name"),
+    ("getattr(ShardingStrategy, args.name)", "args.name"),
+    ("ShardingStrategy.HYBRID_SHARD.name", "'HYBRID_SHARD'"),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), STRATEGY_MENTIONS)
+def test_strategies_are_strings_everywhere(before: str, after: str) -> None:
+    text = f"{IMPORTS}    model = FSDP(model)\n    print({before})\n    return model\n"
+    _, results = analyse_texts({"train.py": text})
+    assert f"print({after})" in ast.unparse(ast.parse(results["train.py"]))
+
+
+def test_the_name_of_a_strategy_in_a_variable_stays_variable() -> None:
+    text = (
+        f"{IMPORTS}    kind = ShardingStrategy.FULL_SHARD if args.full else ShardingStrategy.SHARD_GRAD_OP\n"
+    )
+    text += "    print(kind.name)\n    model = FSDP(model, sharding_strategy=kind)\n    return model\n"
+    _, results = analyse_texts({"train.py": text})
+    assert "print(kind)" in results["train.py"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..findings import Level
 from ..rule import Example, Rule
-from ..sharding.strategy import STRATEGY, check_mention
+from ..sharding.strategy import STRATEGY, check_mention, names_of_chosen
 
 RULE = Rule(
     id="FS107",
@@ -16,6 +16,7 @@ RULE = Rule(
     symbols=(STRATEGY, f"{STRATEGY}.*"),
     roles=("reference", "annotation", "call", "keyword", "use", "isinstance"),
     check=check_mention,
+    find=names_of_chosen,
     examples=(
         Example(
             before="""\

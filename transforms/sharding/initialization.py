@@ -16,6 +16,14 @@ from .prepare import broadcast, is_on_device, move_to, under
 @translates("device_id")
 def device_id(constructor: Constructor, argument: Argument) -> Outcome:
     """fully_shard moves what it shards to the current device of the mesh."""
+    if _is_cpu(constructor, argument) and "mesh" not in constructor.plan.arguments:
+        init = constructor.plan.name("torch.distributed.device_mesh.init_device_mesh")
+        size = constructor.plan.name("torch.distributed.get_world_size")
+        constructor.plan.arguments["mesh"] = code(f'{init}("cpu", ({size}(),))')
+        constructor.plan.named.add("mesh")
+        return Outcome(
+            Level.SAFE, "the mesh names the CPU: the default one takes an accelerator where there is one"
+        )
     if argument.is_none or _sets_device(constructor) or not _is_index(argument):
         return Outcome(Level.SAFE, "device_id goes: fully_shard moves the model to the device of its mesh")
     constructor.sets_device = True
@@ -23,6 +31,21 @@ def device_id(constructor: Constructor, argument: Argument) -> Outcome:
         Level.REVIEW,
         "fully_shard takes the current device, and nothing in this repository sets it: torch.cuda.set_device "
         "comes before",
+    )
+
+
+def _is_cpu(constructor: Constructor, argument: Argument) -> bool:
+    """Whether the device is the CPU wherever the program runs."""
+    calls = [
+        constructor.program.call_node(v.site)[1]
+        for v in argument.values
+        if isinstance(v, Opaque) and v.name == "torch.device"
+    ]
+    names = [call.args[0].value for call in calls if call.args and isinstance(call.args[0], ast.Constant)]
+    return (
+        bool(names)
+        and len(names) == len(argument.values)
+        and all(str(name).startswith("cpu") for name in names)
     )
 
 

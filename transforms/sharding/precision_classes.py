@@ -91,6 +91,7 @@ def _field(site: Site, migration: Migration) -> Outcome:
 def _buffers_matter(site: Site, migration: Migration) -> bool:
     """Whether a model that is wrapped with this policy may have float buffers that nothing casts."""
     number = site.view.call_site(site.call) if site.call is not None else -1
+    reached = False
     for group in migration.groups.all:
         for wrap in group.wraps:
             constructor = constructor_of(migration, wrap.view, wrap.node, group)
@@ -98,9 +99,11 @@ def _buffers_matter(site: Site, migration: Migration) -> bool:
             sites = (
                 {v.site for v in argument.values if isinstance(v, Opaque)} if argument is not None else set()
             )
-            if number in sites and has_buffers(constructor) and not constructor.casts_buffers:
-                return True
-    return False
+            if number in sites:
+                reached = True
+                if has_buffers(constructor) and not constructor.casts_buffers:
+                    return True
+    return not reached
 
 
 def check_offload(site: Site, migration: Migration) -> Outcome:

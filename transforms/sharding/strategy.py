@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from ..findings import Level
 from ..migration import Migration
@@ -295,6 +296,18 @@ def _name_dimensions(view: FileView, call: ast.Call) -> Patch:
 # --- mentions elsewhere -------------------------------------------------------------------------------------
 
 
+def names_of_chosen(migration: Migration) -> Iterator[Site]:
+    """``strategy.name`` and ``strategy.value`` of variables that may hold several members: no symbol shows these."""
+    for view in migration.views():
+        for node in ast.walk(view.tree):
+            if not isinstance(node, ast.Attribute) or node.attr not in ("name", "value"):
+                continue
+            held = [v.name for v in view.values(node.value) if isinstance(v, External) and member(v) is not None]
+            if len(held) > 1:
+                group = migration.groups.of_strategies()
+                yield Site(view, node, f"{held[0]}.{node.attr}", "hazard", group, tuple(view.values(node.value)))
+
+
 def check_mention(site: Site, migration: Migration) -> Outcome:
     """A member becomes its name, the type a string, a look-up by name the name that was looked up."""
     view, node = site.view, site.node
@@ -303,8 +316,12 @@ def check_mention(site: Site, migration: Migration) -> Outcome:
     if site.role == "keyword" or site.role == "call":
         return _unnamed(site, "is made from a value")
     tail = site.symbol[len(STRATEGY) + 1 :].split(".") if site.symbol != STRATEGY else []
-    if tail and tail[0] in MEMBERS and (len(tail) == 1 or tail[1:] == ["name"]):
+    if any(isinstance(ancestor, ast.JoinedStr) for ancestor in view.ancestors(node)):
+        return Outcome(Level.MANUAL, "a strategy is printed here", "It is a string now: print the name.")
+    if tail and tail[0] in MEMBERS and len(tail) == 1:
         return _member(site, migration, tail[0])
+    if tail and tail[0] in MEMBERS and tail[1:] == ["name"] and isinstance(node, ast.Attribute):
+        return _name_of(site, node.value, tail[0])
     if site.symbol != STRATEGY:
         return _unnamed(site, "is asked for more than a member's name")
     if site.role == "annotation":
@@ -335,11 +352,31 @@ def _member(site: Site, migration: Migration, name: str) -> Outcome:
         assert isinstance(call, ast.Call)
         if any(isinstance(v, Opaque) for v in view.values(call)):
             return _unnamed(site, "is handed to code outside this repository")
-    return Outcome(
-        Level.SAFE,
-        f"the strategy is named by its string, {name}",
-        patches=[view.replace(node, f'"{name}"', _NAMED)],
+    outcome = Outcome(Level.SAFE, f"the strategy is named by its string, {name}")
+    outcome.patches.append(view.replace(node, f'"{name}"', _NAMED))
+    if isinstance(parent, ast.Compare) and any(isinstance(o, (ast.Is, ast.IsNot)) for o in parent.ops):
+        return _by_equality(site, parent, outcome)
+    return outcome
+
+
+def _by_equality(site: Site, compare: ast.Compare, outcome: Outcome) -> Outcome:
+    """Members are compared by identity, strings by equality."""
+    if len(compare.ops) != 1:
+        return _unnamed(site, "is compared by identity in a chain")
+    operator = " == " if isinstance(compare.ops[0], ast.Is) else " != "
+    keep = site.view.keep
+    outcome.patches.append(
+        site.view.replace(compare, (keep(compare.left), operator, keep(compare.comparators[0])), _NAMED)
     )
+    return outcome
+
+
+def _name_of(site: Site, owner: ast.expr, name: str) -> Outcome:
+    """``ShardingStrategy.FULL_SHARD.name``, or ``.name`` of a variable: the string already is the name."""
+    view = site.view
+    written = isinstance(owner, ast.Attribute) and view.external(owner.value) == STRATEGY
+    text = (f'"{name}"',) if written else (view.keep(owner),)
+    return Outcome(Level.SAFE, "a strategy is its own name", patches=[view.replace(site.node, text, _NAMED)])
 
 
 def _by_name(view: FileView, look_up: ast.expr, name: ast.expr) -> Outcome:
