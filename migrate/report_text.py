@@ -68,13 +68,17 @@ def _headline(finding: Finding) -> Text:
 
 
 def _details(finding: Finding, said: set[str]) -> Iterator[Text]:
-    """Reason, advice and provenance, each where it first occurs."""
+    """What holds it back, reason and advice, and provenance; each where it first occurs."""
     if finding.blocked_by:
-        yield Text.assemble("    ", ("blocked by ", "red"), finding.blocked_by)
-    for text in (finding.why, finding.advice):
-        if finding.level in (Level.MANUAL, Level.REVIEW) and text and text not in said:
-            said.add(text)
-            yield Text(f"    {text}")
+        blocked = f"{finding.file} {finding.blocked_by}"
+        if blocked not in said:
+            said.add(blocked)
+            yield Text.assemble("    ", ("blocked by ", "red"), finding.blocked_by)
+    elif finding.level is Level.MANUAL:
+        for text in (finding.why, finding.advice):
+            if text and text not in said:
+                said.add(text)
+                yield Text(f"    {text}")
     chain = _chain(finding)
     if chain and chain not in said:
         said.add(chain)
