@@ -42,11 +42,6 @@ def methods_of(migration: Migration, group: Group | None) -> list[str]:
     return sorted({found.name for found in method_calls(migration) if found.group is group})
 
 
-def submodules_of(migration: Migration, group: Group | None) -> list[str]:
-    """Paths of submodules of a group's model that are called from outside (``encoder`` in ``model.encoder(x)``)."""
-    return sorted({found.name for found in submodule_calls(migration) if found.group is group})
-
-
 def submodule_calls(migration: Migration) -> list[MethodCall]:
     """Calls of submodules from outside, after the wrap; ``name`` is the path below the model."""
     return migration.once("submodule_calls", None, lambda: list(_find_submodules(migration)))

@@ -133,7 +133,9 @@ def _free_backward(view: FileView, statements: Iterable[ast.AST]) -> bool:
     pending = list(statements)
     while pending:
         node = pending.pop()
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)) or has_switch(view, node):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            continue
+        if has_switch(view, node):
             continue
         if isinstance(node, ast.Call) and called_name(node) in _BACKWARD_NAMES:
             return True

@@ -25,13 +25,13 @@ def may_be_data_parallel(values: tuple[Value, ...] | list[Value]) -> bool:
     return any(isinstance(v, Opaque) and v.name in DATA_PARALLEL for v in values)
 
 
-def tests_around(view: FileView, node: ast.AST) -> Iterator[tuple[ast.If | ast.IfExp, bool]]:
+def tests_around(view: FileView, node: ast.AST) -> Iterator[tuple[ast.If | ast.IfExp | ast.While, bool]]:
     """The branches around a node, innermost first, and whether it stands where the test is true."""
     child = node
     for ancestor in view.ancestors(node):
         if isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             return
-        if isinstance(ancestor, ast.If) and child is not ancestor.test:
+        if isinstance(ancestor, (ast.If, ast.While)) and child is not ancestor.test:
             yield ancestor, child in ancestor.body
         elif isinstance(ancestor, ast.IfExp) and child is not ancestor.test:
             yield ancestor, child is ancestor.body

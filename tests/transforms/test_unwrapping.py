@@ -64,3 +64,35 @@ def test_a_model_that_may_be_data_parallel_is_asked() -> None:
 )
 def test_type_tests_ask_for_fsdp_modules(before: str, after: str) -> None:
     assert f"if {after}:\n" in migrate(f"{WRAP}if {before}:\n    run()\n")
+
+
+def test_a_loop_that_unwraps_goes() -> None:
+    text = migrate(WRAP + "raw = model\nwhile isinstance(raw, DDP):\n    raw = raw.module\nprint(raw)\n")
+    assert text.endswith("fully_shard(model)\nraw = model\nprint(raw)\n")
+
+
+@pytest.mark.parametrize("test", ['hasattr(raw, "module")', "isinstance(raw, (DataParallel, DDP))"])
+def test_a_loop_for_other_wrappers_ends(test: str) -> None:
+    text = migrate(f"{WRAP}raw = model\nwhile {test}:\n    raw = raw.module\nprint(raw)\n")
+    assert "    raw = raw.module\n" in text
+    assert "FSDPModule" not in text
+
+
+def test_a_loop_that_does_more_holds_the_group() -> None:
+    body = f"{WRAP}raw = model\nwhile isinstance(raw, DDP):\n    raw = raw.module\n    count += 1\n"
+    assert migrate(body) == HEAD + body
+
+
+def test_a_helper_that_returns_early_for_other_models() -> None:
+    text = migrate(
+        "def unwrap(m):\n    if not isinstance(m, (DataParallel, DDP)):\n        return m\n    return m.module\n\n\n"
+        f"{WRAP}print(unwrap(model))\n"
+    )
+    assert '    return getattr(m, "module", m)\n' in text
+
+
+def test_a_loop_that_ends_in_its_body_holds_the_group() -> None:
+    body = (
+        f"{WRAP}raw = model\nwhile True:\n    if isinstance(raw, DDP):\n        raw = raw.module\n    else:\n        break\n"
+    )
+    assert migrate(body) == HEAD + body

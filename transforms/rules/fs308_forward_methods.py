@@ -25,9 +25,11 @@ def check(site: Site, migration: Migration) -> Outcome:
     name = getattr(site.node, "attr", "")
     if site.symbol == SUBMODULE:
         return Outcome(
-            Level.REVIEW,
-            f"{name} is called by itself: it becomes a unit of its own, so that it gathers its parameters",
-            "All ranks have to call it, as they have to call the model.",
+            Level.MANUAL,
+            f"{name}, a part of the model, is called by itself, without the hooks that gather its parameters",
+            "Call it in a method of the model, and register that; or shard it before the model, where the whole model "
+            "always runs first (FSDP2 refuses a unit that runs before its root).",
+            holds=True,
         )
     return Outcome(
         Level.REVIEW,
@@ -104,11 +106,8 @@ RULE = Rule(
         Example(_BEFORE, _AFTER, Level.REVIEW),
         Example(
             _BEFORE.replace("model.module.encode(x)", "model.module.layer(x)"),
-            _AFTER.replace("model.encode(x)", "model.layer(x)")
-            .replace(", register_fsdp_forward_method", "")
-            .replace('register_fsdp_forward_method(model, "encode")\n', "")
-            .replace("fully_shard(model)", "for module in [model.layer]:\n    fully_shard(module)\nfully_shard(model)"),
-            Level.REVIEW,
+            _BEFORE.replace("model.module.encode(x)", "model.module.layer(x)"),
+            Level.MANUAL,
         ),
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from ..findings import Level
+from ..generated import removed
 from ..migration import Migration
 from ..passes import outside_name
 from ..patches import Patch
@@ -33,7 +34,11 @@ def check(site: Site, migration: Migration) -> Outcome:
             if isinstance(branch, ast.IfExp) and not others and not _names_others(view, branch):
                 break
             return Outcome(Level.OK, "this branch is for other wrappers: an FSDP2 model has no .module")
-    if may_be_data_parallel(site.values) or any(_mentions(view, branch.test) for branch, _ in tests_around(view, node)):
+    loop = _unwrapping_loop(view, node)
+    if loop is not None:
+        return _without_loop(view, loop, view.parents[node])
+    scope = view.function(node)
+    if may_be_data_parallel(site.values) or (scope is not None and _mentions(view, scope)):
         outcome = Outcome(Level.REVIEW, "DataParallel still has a .module, an FSDP2 model is itself")
         outcome.patches.append(
             view.replace(node, ("getattr(", view.keep(node.value), ', "module", ', view.keep(node.value), ")"), _WHY)
@@ -44,12 +49,40 @@ def check(site: Site, migration: Migration) -> Outcome:
     return outcome
 
 
+def _unwrapping_loop(view: FileView, node: ast.Attribute) -> ast.While | None:
+    """``while isinstance(model, DDP): model = model.module``: the loop around, which would never end."""
+    statement = view.parents[node]
+    if not isinstance(statement, ast.Assign):
+        return None
+    if [view.text(target) for target in statement.targets] != [view.text(node.value)]:
+        return None
+    for ancestor in view.ancestors(statement):
+        if isinstance(ancestor, ast.While):
+            return ancestor
+        if isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return None
+    return None
+
+
+def _without_loop(view: FileView, loop: ast.While, statement: ast.AST) -> Outcome:
+    if loop.body != [statement] or loop.orelse or _calls(loop.test) or not view.stands_alone(loop):
+        return Outcome(
+            Level.MANUAL,
+            "a loop takes wrappers off and does more than that",
+            "With FSDP2 there is nothing to take off: write what else the loop does without it.",
+            holds=True,
+        )
+    outcome = Outcome(Level.SAFE, "the loop that takes wrappers off goes: the model is itself")
+    outcome.patches.append(removed(view, loop, _WHY))
+    return outcome
+
+
 def _names_others(view: FileView, branch: ast.IfExp) -> bool:
     return _mentions(view, branch.test) or not _is_plain_hasattr(branch.test)
 
 
-def _mentions(view: FileView, test: ast.expr) -> bool:
-    """Whether a test names DataParallel."""
+def _mentions(view: FileView, test: ast.AST) -> bool:
+    """Whether a test, or a function with its tests, names DataParallel."""
     return any(
         isinstance(n, (ast.Name, ast.Attribute)) and outside_name(view, n) in DATA_PARALLEL for n in ast.walk(test)
     )

@@ -134,13 +134,13 @@ def _guards_module(migration: Migration, view: FileView, classes: ast.expr) -> b
     """Whether the test decides about ``.module``, here or where the function that returns it is called."""
     call = view.parents[classes]
     for ancestor in view.ancestors(classes):
-        if isinstance(ancestor, (ast.If, ast.IfExp)) and _reads_module(ancestor):
+        if isinstance(ancestor, (ast.If, ast.IfExp, ast.While)) and _reads_module(ancestor):
             return True
         if isinstance(ancestor, ast.Return):
             function = view.function(call)
             callers = migration.program.callers(view, function) if function is not None else []
             return any(
-                isinstance(outer, (ast.If, ast.IfExp)) and _reads_module(outer)
+                isinstance(outer, (ast.If, ast.IfExp, ast.While)) and _reads_module(outer)
                 for caller, node in callers
                 for outer in caller.ancestors(node)
             )
@@ -149,7 +149,7 @@ def _guards_module(migration: Migration, view: FileView, classes: ast.expr) -> b
     return False
 
 
-def _reads_module(branch: ast.If | ast.IfExp) -> bool:
+def _reads_module(branch: ast.If | ast.IfExp | ast.While) -> bool:
     inside = branch.body if isinstance(branch.body, list) else [branch.body]
     return any(isinstance(n, ast.Attribute) and n.attr == "module" for child in inside for n in ast.walk(child))
 

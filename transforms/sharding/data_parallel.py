@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ..comm_hooks import reduce_dtype
 from ..findings import Level
-from ..forward_methods import methods_of, submodules_of
+from ..forward_methods import methods_of
 from ..groups import Group
 from ..migration import Migration
 from ..rule import Outcome
@@ -17,7 +17,7 @@ from ..view import FileView
 from .constructor import Argument
 from .data_parallel_duties import mesh_of_model, prepare, refused, replicate
 from .model_code import scalar_parameters
-from .plan import MODEL, Code, ShardingPlan, Units, code
+from .plan import MODEL, Code, ShardingPlan, code
 
 PARAMETERS = ("module", "device_ids", "output_device", "dim", "broadcast_buffers")
 """Parameters of DistributedDataParallel whose position has been the same since torch 1.0."""
@@ -89,10 +89,6 @@ def _translate(ddp: DataParallel) -> DataParallel:
     replicate(ddp)
     mesh_of_model(ddp)
     prepare(ddp)
-    called = submodules_of(ddp.migration, ddp.group)
-    if called:
-        parts = [code(", " if number else "", MODEL, f".{path}") for number, path in enumerate(called)]
-        ddp.plan.units = Units(None, code("[", *parts, "]"), skip_root=False)
     for method in methods_of(ddp.migration, ddp.group):
         register = ddp.plan.name("torch.distributed.fsdp.register_fsdp_forward_method")
         ddp.plan.after.append(code(register, "(", MODEL, f', "{method}")'))
