@@ -198,3 +198,15 @@ def test_the_name_of_a_strategy_in_a_variable_stays_variable() -> None:
     text += "    print(kind.name)\n    model = FSDP(model, sharding_strategy=kind)\n    return model\n"
     _, results = analyse_texts({"train.py": text})
     assert "print(kind)" in results["train.py"]
+
+
+def test_a_policy_for_activation_checkpointing_stays() -> None:
+    text = (
+        f"{IMPORTS}    model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({{torch.nn.Linear}}))\n"
+        "    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing\n"
+        "    policy = ModuleWrapPolicy({torch.nn.Linear})\n"
+        "    apply_activation_checkpointing(model, auto_wrap_policy=policy)\n    return model\n"
+    )
+    _, results = analyse_texts({"train.py": text})
+    assert "policy = ModuleWrapPolicy({torch.nn.Linear})" in results["train.py"]
+    assert "isinstance(module, torch.nn.Linear)" in results["train.py"]

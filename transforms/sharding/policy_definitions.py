@@ -152,3 +152,22 @@ def inner_policies(program: Program, definition: Definition) -> list[Definition]
         program, [v for v in values if isinstance(v, (Partial, Opaque, External))], view, definition.argument
     )
     return found
+
+
+def serves_checkpointing(migration: Migration, definition: Definition) -> bool:
+    """Whether a policy is given to apply_activation_checkpointing, which goes on taking FSDP1's policies."""
+    keys = migration.once("checkpointing policies", None, lambda: _checkpointing(migration))
+    return _key(definition) in keys
+
+
+def _checkpointing(migration: Migration) -> set[tuple[str, tuple[int, int]]]:
+    keys: set[tuple[str, tuple[int, int]]] = set()
+    for sites in migration.sites.values():
+        for site in sites:
+            if site.keyword is not None and site.symbol.endswith(
+                "apply_activation_checkpointing(auto_wrap_policy=)"
+            ):
+                value = site.keyword.value
+                found, _ = definitions(migration.program, site.view.values(value), site.view, value)
+                keys.update(_key(definition) for definition in found)
+    return keys

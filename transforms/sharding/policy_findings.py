@@ -8,10 +8,18 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Outcome
 from ..sites import Site
+from ..values import Opaque
 from ..view import FileView
 from .constructor import constructor_of
 from .plan import Name
-from .policy_definitions import NO_POLICIES, Definition, definition_of_call, form_at, policy_argument
+from .policy_definitions import (
+    NO_POLICIES,
+    Definition,
+    definition_of_call,
+    form_at,
+    policy_argument,
+    serves_checkpointing,
+)
 from .policy_text import definition_text
 
 
@@ -36,7 +44,23 @@ def check_definition(site: Site, migration: Migration) -> Outcome:
         return Outcome(
             _level_at_wrap(migration, site, definition), "the policy goes into the loop at the wrap"
         )
-    form = form_at(migration, view, definition.node) or definition.form
+    reaching = form_at(migration, view, definition.node)
+    if serves_checkpointing(migration, definition):
+        if not reaching:
+            return Outcome(Level.OK, "apply_activation_checkpointing goes on taking FSDP1's policies")
+        return Outcome(
+            Level.MANUAL,
+            "this policy serves a wrap and activation checkpointing, which goes on taking FSDP1's policies",
+            "Give activation checkpointing a policy, or a check_fn, of its own.",
+            holds=True,
+        )
+    if not reaching and _is_handed_out(view, definition):
+        return Outcome(
+            Level.MANUAL,
+            "this policy is handed to code outside this repository",
+            "Look up what that code wants for FSDP2: most often the names of the classes that are sharded one by one.",
+        )
+    form = reaching or definition.form
     if form == "size":
         from .size_policy import size_definition
 
@@ -58,6 +82,15 @@ def check_definition(site: Site, migration: Migration) -> Outcome:
     ]
     outcome.patches.append(view.replace(definition.node, texts, NO_POLICIES))
     return outcome
+
+
+def _is_handed_out(view: FileView, definition: Definition) -> bool:
+    """Whether a policy stands among the arguments of a call that leaves the repository."""
+    parent = view.parents[definition.node]
+    call = view.parents[parent] if isinstance(parent, ast.keyword) else parent
+    if not isinstance(call, ast.Call) or view.external(call.func) in ("functools.partial", None):
+        return False
+    return any(isinstance(value, Opaque) for value in view.values(call))
 
 
 def _level_at_wrap(migration: Migration, site: Site, definition: Definition) -> Level:
