@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from .effects import Effects, effects_of, leaves_model_alone
 from .groups import Group, Wrap
 from .migration import Migration
-from .passes import leaves_early
+from .passes import calls_named, leaves_early
 from .patches import Old, Part, Patch
 from .scopes import dotted_path
 from .view import FileView
+
+_SETS_UP = frozenset({"init_process_group", "init_device_mesh", "set_device", "new_group"})
 
 WHY = "an optimizer has to be built on the sharded parameters"
 
@@ -160,6 +162,8 @@ def _blocked_up(
             statement = span[other]
             if leaves_early([statement]):
                 return f"line {statement.lineno} may leave before it"
+            if calls_named(migration, view, [statement], _SETS_UP):
+                return f"line {statement.lineno} sets up what sharding needs"
             if not all(leaves_model_alone(migration, view, [statement], group) for group in groups):
                 return f"line {statement.lineno} uses the model as it is before sharding"
             shared = _beside(effects[index].touched_by(effects[other]), names)

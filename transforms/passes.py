@@ -51,6 +51,24 @@ def _collect(
                 _collect(migration, inner, body, group, found, seen, depth + 1)
 
 
+def calls_named(migration: Migration, view: FileView, nodes: Iterable[ast.AST], names: frozenset[str]) -> bool:
+    """Whether statements, or the functions of the repository that they call, call anything of these names."""
+    seen: set[object] = set()
+    pending: list[tuple[FileView, Iterable[ast.AST]]] = [(view, nodes)]
+    while pending:
+        current, statements = pending.pop()
+        for call in calls_in(statements):
+            if called_name(call) in names:
+                return True
+            for callee in migration.program.callees(current, call):
+                if callee not in seen:
+                    seen.add(callee)
+                    inner, node = migration.program.function_node(callee)
+                    body = getattr(node, "body", [])
+                    pending.append((inner, body if isinstance(body, list) else [body]))
+    return False
+
+
 def is_model(view: FileView, node: ast.expr, group: Group | None) -> bool:
     """Whether an expression is surely a wrapped model (of the group, if one is given) at least on some path."""
     for value in view.values(node):

@@ -95,3 +95,18 @@ def test_optimizers_that_outside_code_builds_count() -> None:
     found = places(text, "model = build()", "fully_shard(model)", "optimizer =")
     assert found == sorted(found)
     assert levels == {Level.SAFE}
+
+
+def test_the_sharding_does_not_move_before_its_process_group() -> None:
+    text, _ = migrate(
+        "def prepare():\n    torch.distributed.init_process_group('nccl')\n\n\n"
+        f"model = build()\n{OPTIMIZER}prepare()\n{WRAP}"
+    )
+    found = places(text, "prepare()\nfor", "fully_shard(model)", "optimizer =")
+    assert found == sorted(found)
+
+
+def test_averages_from_before_the_sharding_are_for_a_person() -> None:
+    body = f"from torch.optim.swa_utils import AveragedModel\n\nmodel = build()\nema = AveragedModel(model)\n{WRAP}"
+    text, _ = migrate(body)
+    assert text == HEAD + body

@@ -55,7 +55,7 @@ def check(site: Site, migration: Migration) -> Outcome:
     assert group is not None
     order = _order(migration, site.view, site.node, group)
     if order == "before":
-        return Outcome(Level.OK, "copied before the model is sharded")
+        return _whole_copy(site)
     if site.symbol == _SAVE:
         message = "a whole model is pickled, and a sharded one cannot be"
         advice = "Save get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)) instead."
@@ -65,6 +65,31 @@ def check(site: Site, migration: Migration) -> Outcome:
     if order == "after":
         return Outcome(Level.MANUAL, message, advice)
     return Outcome(Level.REVIEW, f"{message}; whether this runs after the sharding is not seen", advice)
+
+
+def _whole_copy(site: Site) -> Outcome:
+    """A copy from before the sharding stays whole, which matters to averages that are updated from the model."""
+    if site.symbol == _SAVE:
+        return Outcome(Level.OK, "saved before the model is sharded")
+    advice = "Shard the copy in the same way as the model (with reshard_after_forward=True, as it only runs forward)."
+    if site.symbol != _COPY:
+        return Outcome(
+            Level.MANUAL,
+            f"{site.member} is made before the model is sharded: its update mixes whole and sharded tensors and raises",
+            advice,
+            holds=True,
+        )
+    statement = site.view.statement(site.node)
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    names = " ".join(site.view.text(target).lower() for target in targets)
+    if any(word in names for word in ("ema", "average", "avg", "teacher", "target", "momentum")):
+        return Outcome(
+            Level.REVIEW,
+            "this copy stays whole: an update from parameters of the sharded model raises, one from its full state "
+            "dict does not",
+            advice,
+        )
+    return Outcome(Level.OK, "copied before the model is sharded")
 
 
 def _order(migration: Migration, view: FileView, node: ast.AST, group: Group) -> str:
@@ -99,9 +124,9 @@ RULE = Rule(
             "the copy raises when it is reached, as it did with FSDP1",
         ),
         Example(
-            _HEAD + "model = build()\nema = copy.deepcopy(model)\nmodel = FSDP(model)\n",
+            _HEAD + "model = build()\nfrozen = copy.deepcopy(model)\nmodel = FSDP(model)\n",
             "import copy\n\nfrom torch.distributed.fsdp import fully_shard\n\n"
-            "model = build()\nema = copy.deepcopy(model)\nfully_shard(model)\n",
+            "model = build()\nfrozen = copy.deepcopy(model)\nfully_shard(model)\n",
             Level.OK,
         ),
     ),
