@@ -163,7 +163,8 @@ def _is_harmless(migration: Migration, view: FileView, node: ast.expr, group: Gr
         if parent.func is node:
             return False
         name = view.external(parent.func) or ""
-        if name in _INSPECTS or name.startswith("logging.") or "optim" in name.rpartition(".")[2].lower():
+        last = name.rpartition(".")[2].lower()
+        if name in _INSPECTS or name.startswith("logging.") or ("optim" in last and "state" not in last):
             return True  # builders of optimizers read the parameters
         return _body_is_harmless(migration, view, parent, group, depth)
     if isinstance(parent, (ast.Assign, ast.IfExp, ast.Return, ast.FormattedValue)):

@@ -92,7 +92,6 @@ def test_a_helper_that_returns_early_for_other_models() -> None:
 
 
 def test_a_loop_that_ends_in_its_body_holds_the_group() -> None:
-    body = (
-        f"{WRAP}raw = model\nwhile True:\n    if isinstance(raw, DDP):\n        raw = raw.module\n    else:\n        break\n"
-    )
+    loop = "while True:\n    if isinstance(raw, DDP):\n        raw = raw.module\n    else:\n        break\n"
+    body = f"{WRAP}raw = model\n{loop}"
     assert migrate(body) == HEAD + body

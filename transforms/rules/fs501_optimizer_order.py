@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from ..findings import Level
@@ -16,6 +17,8 @@ from ..values import Derived, Instance, Opaque, Optimizer, Value, Wrapped
 from ..view import FileView
 
 SYMBOL = "torch.optim.Optimizer"
+_BUILDER = re.compile(r"(create|build|make|get|configure|prepare|init|setup).*optim(izer)?s?(_v\d)?$|^optim\w*_factory$")
+"""Names of functions that build optimizers."""
 _ADVICE = (
     "Build the optimizer after fully_shard, and its scheduler and the loading of its state after it: sharding replaces "
     "the model's parameters."
@@ -63,7 +66,7 @@ def _optimizers(migration: Migration, group: Group) -> list[Optimizer | Opaque]:
 def _built_outside(migration: Migration, group: Group) -> list[Opaque]:
     found: list[Opaque] = []
     for value in migration.program.flow.values:
-        if not isinstance(value, Opaque) or "optim" not in value.name.rpartition(".")[2].lower():
+        if not isinstance(value, Opaque) or not _BUILDER.search(value.name.rpartition(".")[2].lower()):
             continue
         view, call = migration.program.call_node(value.site)
         given = [v for argument in call.args for v in migration.program.elements(view.values(argument))]
