@@ -47,14 +47,16 @@ class Volume:
 
 
 def volumes(record: Record, step: int) -> dict[str, Volume]:
-    """What rank 0 communicated in a step, by operation; floating-point payloads only."""
+    """What rank 0 communicated in a step, by operation; floating-point payloads only, and no small all-reduces."""
     found: dict[str, Volume] = defaultdict(Volume)
+    smallest = SMALL * _elements(record)
     for entry in _first_rank(record, step).get("collectives", []):
-        if entry["dtype"] in SIZES:
+        elements = entry["bytes"] / SIZES.get(entry["dtype"], 1)
+        if entry["dtype"] in SIZES and (entry["op"] != "all_reduce" or elements > smallest):
             volume = found[entry["op"]]
             volume.calls += entry["count"]
             volume.bytes += entry["bytes"]
-            volume.elements += entry["bytes"] / SIZES[entry["dtype"]]
+            volume.elements += elements
             volume.dtypes |= {entry["dtype"]}
     return found
 
@@ -74,34 +76,44 @@ def _first_rank(record: Record, step: int) -> Event:
 
 
 def _compare_steps(old: Record, new: Record, steps: list[int]) -> CheckResult:
-    smallest = SMALL * _elements(old)
+    failures: dict[str, dict[int, CheckResult]] = defaultdict(dict)
     for step in steps:
         ours, theirs = volumes(old, step), volumes(new, step)
         for op in ("all_gather", "reduce_scatter", "all_reduce"):
-            a, b = ours.get(op, Volume()), theirs.get(op, Volume())
-            if op == "all_reduce" and max(a.elements, b.elements) <= smallest:
-                continue
-            failure = _compare_volume(op, a, b, op != "all_reduce")
+            failure = _compare_volume(op, ours.get(op, Volume()), theirs.get(op, Volume()), _has_frozen(old))
             if failure is not None:
                 failure.step = step
                 failure.reason = f"at step {step} {failure.reason}"
-                return failure
-    first = volumes(new, steps[0])
+                failures[op][step] = failure
+    # Evaluating, saving and reading whole tensors gather as well, and not in the same pieces: a step that has none
+    # of them in it shows what training gathers.
+    gathers = failures.pop("all_gather", {})
+    if gathers and (failures or len(gathers) == len(steps)):
+        failures["all_gather"] = gathers
+    if failures:
+        return min((found[min(found)] for found in failures.values()), key=lambda result: result.step or 0)
+    first = volumes(new, next(step for step in steps if step not in gathers))
     parts = [f"{first[op].calls} {op}" for op in ("all_gather", "reduce_scatter", "all_reduce") if op in first]
-    return CheckResult("communication", "pass", f"the same on both sides: {', '.join(parts) or 'nothing'} a step")
+    reason = f"the same on both sides: {', '.join(parts) or 'nothing'} a step"
+    if gathers:
+        reason += f"; other gathering only at {len(gathers)} of {len(steps)} steps (evaluating, saving)"
+    return CheckResult("communication", "pass", reason)
 
 
-def _compare_volume(op: str, old: Volume, new: Volume, count_calls: bool) -> CheckResult | None:
+def _has_frozen(record: Record) -> bool:
+    return sum(model["parameters"] for model in record.models()) > _elements(record)
+
+
+def _compare_volume(op: str, old: Volume, new: Volume, frozen: bool) -> CheckResult | None:
     if old.dtypes != new.dtypes and old.calls and new.calls:
         reason = f"{op} carries {_listed(new.dtypes)}, on the old side {_listed(old.dtypes)}"
         cause = "param_dtype of the mixed-precision policy" if op == "all_gather" else "reduce_dtype of the policy"
         return CheckResult("communication", "fail", reason, causes=[f"{cause} differs"])
     ratio = new.bytes / old.bytes if old.bytes else float(new.bytes > 0) * 2
-    if (
-        (count_calls and old.calls != new.calls)
-        or not 1 / PADDING <= (ratio or 1.0) <= PADDING
-        or bool(old.calls) != bool(new.calls)
-    ):
+    # FSDP1 reduces a unit's whole flat parameter, FSDP2 leaves out what is frozen in it.
+    least = 0.0 if op == "reduce_scatter" and frozen else 1 / PADDING
+    other_calls = old.calls != new.calls if op != "all_reduce" else bool(old.calls) != bool(new.calls)
+    if other_calls or (old.bytes and not least <= ratio <= PADDING):
         reason = (
             f"the new side makes {new.calls} {op} calls of {new.bytes} bytes, "
             f"the old one {old.calls} of {old.bytes} bytes"

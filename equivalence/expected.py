@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import isfinite
 
+from .causes import ROUNDING
 from .check_resources import SHARDED, volumes
 from .check_scalars import by_parameter, differing_entries
 from .comparison import Comparison
@@ -104,6 +105,28 @@ def low_precision_accumulation(comparison: Comparison) -> Explanation | None:
     return Explanation(reason, "gradients", step, frozenset(affected), needs_control=True)
 
 
+def sum_reduced_again(comparison: Comparison) -> Explanation | None:
+    """Without no_sync, DistributedDataParallel reduces the sum so far in every micro-step, FSDP2 each one's gradients."""
+    old, new = comparison.old, comparison.new
+    gradients = comparison.results["gradients"]
+    step = gradients.step
+    if gradients.outcome != "fail" or step is None or gradients.difference is None:
+        return None
+    if gradients.difference > ROUNDING or comparison.fails_up_to("loss", step):
+        return None
+    if old.layouts() != {"ddp"} or new.layouts() != {"fsdp2"} or old.micros(step) < 2:
+        return None
+    elements = sum(t.numel for key, t in old.tensors[step].items() if key.kind == "gradient")
+    if round(volumes(old, step)["all_reduce"].elements / max(elements, 1)) < 2:
+        return None
+    reason = (
+        f"DistributedDataParallel reduces the sum so far again in each of {old.micros(step)} micro-steps, FSDP2 the "
+        "gradients of each alone: the same but for rounding"
+    )
+    affected = ("gradients", "clipping", "parameters", "optimizer", "buffers", "loss", "checkpoints")
+    return Explanation(reason, "gradients", step, frozenset(affected), needs_control=True)
+
+
 def decay_by_dimension(comparison: Comparison) -> Explanation | None:
     """Groups split by `p.dim()` after FSDP1 wrapped the model: its parameters are flat, so none of them decayed."""
     old, new = comparison.old, comparison.new
@@ -170,6 +193,7 @@ def buffers_of_other_ranks(comparison: Comparison) -> Explanation | None:
 
 RULES: tuple[Callable[[Comparison], Explanation | None], ...] = (
     low_precision_accumulation,
+    sum_reduced_again,
     decay_by_dimension,
     buffers_of_other_ranks,
 )
