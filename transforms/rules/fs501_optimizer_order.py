@@ -17,7 +17,7 @@ from ..values import Derived, Instance, Opaque, Optimizer, Value, Wrapped
 from ..view import FileView
 
 SYMBOL = "torch.optim.Optimizer"
-_BUILDER = re.compile(r"(create|build|make|get|configure|prepare|init|setup).*optim(izer)?s?(_v\d)?$|^optim\w*_factory$")
+_BUILDER = re.compile(r"^(create|build|make|get|configure|prepare|init|setup)\w*optim(izer)?s?(_v\d)?$")
 """Names of functions that build optimizers."""
 _ADVICE = (
     "Build the optimizer after fully_shard, and its scheduler and the loading of its state after it: sharding replaces "
