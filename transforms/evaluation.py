@@ -30,7 +30,7 @@ def is_evaluated(migration: Migration, group: Group | None) -> bool:
     def find() -> bool:
         flow = migration.program.flow
         return any(
-            call.method == "eval" and any(_of_group(group, value) for value in flow.values_of(call.function))
+            call.method == "eval" and any(of_group(group, value) for value in flow.values_of(call.function))
             for call in flow.calls
         )
 
@@ -80,7 +80,7 @@ def _runs_itself(migration: Migration, group: Group, number: int, call: Call) ->
     values = migration.program.flow.values_of(call.function)
     if call.method is not None and call.method not in _RUNS:
         values = [held for value in values for held in migration.program.attribute(value, call.method)]
-    values = [value for value in values if _of_group(group, value)]
+    values = [value for value in values if of_group(group, value)]
     if any(not isinstance(v, Unknown) and not (isinstance(v, Opaque) and v.name == "?") for v in values):
         return True
     if not values:
@@ -96,7 +96,7 @@ def _runs_an_argument(migration: Migration, group: Group, number: int, function:
     facts = migration.program.files[function.file].functions[function.index]
     parameters = {name for name, _ in (*facts.positional, *facts.keyword_only)} - {"self", "cls"}
     places = [node.func, *node.args, *(keyword.value for keyword in node.keywords)]
-    roots = [place for place in places if any(_of_group(group, value) for value in view.values(place))]
+    roots = [place for place in places if any(of_group(group, value) for value in view.values(place))]
     names = {inner.id for place in roots or [node.func] for inner in ast.walk(place) if isinstance(inner, ast.Name)}
     return bool(names) and names <= parameters
 
@@ -107,10 +107,11 @@ def _passes_the_model(migration: Migration, group: Group, call: Call) -> bool:
     if any(name is None for name, _ in call.keywords) or call.starred >= 0:
         return True
     values = [value for a in arguments if a != NOTHING for value in migration.program.elements(flow.values_of(a))]
-    return any(_of_group(group, value) for value in values)
+    return any(of_group(group, value) for value in values)
 
 
-def _of_group(group: Group, value: Value) -> bool:
+def of_group(group: Group, value: Value) -> bool:
+    """Whether a value is the model of a group, wrapped or not."""
     if value in group.raw:
         return True
     return isinstance(value, (Wrapped, Annotated)) and any(wrap.value == value for wrap in group.wraps)

@@ -22,8 +22,6 @@ class Source:
     """A read of the function as its caller has to write it."""
 
     read: StateRead
-    name: str
-    """What the caller calls the model or optimizer that is read."""
     model: Part
     optimizer: Part | None
 
@@ -94,6 +92,8 @@ def _parameters(view: FileView, together: list[StateRead]) -> dict[ast.Call, str
 def _caller(migration: Migration, finder: GuardFinder, lift: Lift, view: FileView, call: ast.Call) -> Caller | None:
     if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
         return None
+    if len(migration.program.callees(view, call)) != 1:
+        return None  # another method of the same name would get the new argument, too
     if isinstance(view.function(call), ast.Lambda) or finder.callers_guarded(view, call) is not None:
         return None
     guards = finder.around(view, call)
@@ -116,8 +116,7 @@ def _caller(migration: Migration, finder: GuardFinder, lift: Lift, view: FileVie
             return None
         if guard is not None and view.names_in(call) & bound_between(view, guard, call):
             return None
-        name = last_name(_argument_node(lift, call, receiver) or receiver)
-        sources.append(Source(read, name, model, given if read.kind == "optimizer" else None))
+        sources.append(Source(read, model, given if read.kind == "optimizer" else None))
     return Caller(view, call, place, guard, tuple(sources))
 
 
@@ -224,7 +223,7 @@ def passed_in_model(
     for caller, call in callers:
         model = model_at(migration.groups, caller, call, group)
         unpacks = any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
-        if model is None or unpacks:
+        if model is None or unpacks or len(migration.program.callees(caller, call)) != 1:
             return None
         patches.append(new_arguments(caller, call, [f"{name}={model}"], why))
     return (name, patches) if callers else None

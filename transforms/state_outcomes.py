@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 
 from .findings import Level
@@ -11,15 +12,17 @@ from .migration import Migration
 from .patches import Part
 from .rank_guards import GuardFinder
 from .rule import Outcome
-from .state_plans import ReadPlan, StateOptions, plan_of
+from .state_plans import ReadPlan, StateOptions, gathered_name, plan_of
 from .state_reads import StateRead
-from .state_writing import condition_in_front, read_call, write_read
+from .state_writing import condition_in_front, if_stepped, read_call, write_read
 
 _WHY = "gathering is collective: the callers do it on all ranks and hand the result in"
 
 
 def optimizer_outcome(migration: Migration, read: StateRead) -> Outcome:
     """``optimizer.state_dict()`` becomes ``get_optimizer_state_dict``."""
+    if _reads_settings(read):
+        return Outcome(Level.OK, "only the settings of the parameter groups are read, which hold no tensors")
     plan = plan_of(migration, read)
     if plan.problem:
         return Outcome(Level.MANUAL, plan.problem, plan.advice, holds=True)
@@ -32,6 +35,16 @@ def optimizer_outcome(migration: Migration, read: StateRead) -> Outcome:
     outcome = Outcome(level, "; ".join([message, *plan.notes]))
     write_state(migration, read, plan, outcome)
     return outcome
+
+
+def _reads_settings(read: StateRead) -> bool:
+    """``optimizer.state_dict()["param_groups"]``."""
+    parent = read.view.parents[read.call]
+    return (
+        isinstance(parent, ast.Subscript)
+        and isinstance(parent.slice, ast.Constant)
+        and parent.slice.value == "param_groups"
+    )
 
 
 def write_state(migration: Migration, read: StateRead, plan: ReadPlan, outcome: Outcome) -> None:
@@ -67,17 +80,17 @@ def _write_caller(migration: Migration, lift: Lift, caller: Caller, outcome: Out
     options = StateOptions(cpu_offload=guard is not None and finder.passes_only_rank_zero(guard))
     given: list[str] = []
     for source in sorted(caller.sources, key=lambda source: source.read.kind):
-        name = view.free_name(caller.call, f"{source.name}_state_dict")
+        receiver = source.optimizer if source.optimizer is not None else source.model
+        name = gathered_name(migration, view, caller.call, source.read.kind, receiver)
         argument = f"{lift.parameters[source.read.call]}={name}"
         if argument in given:
             continue
         given.append(argument)
-        function, arguments = read_call(
-            migration, replace(source.read, view=view, model=source.model, optimizer=source.optimizer),
-            ReadPlan(options=options), outcome, caller.call,
-        )  # fmt: skip
+        written = replace(source.read, view=view, model=source.model, optimizer=source.optimizer)
+        function, arguments = read_call(migration, written, ReadPlan(options=options), outcome, caller.call)
         head = f"{inner}{name} = "
-        parts.extend((head, *call_text(function, arguments, inner, len(head)), "\n"))
+        ending = if_stepped(view, written) if plan_of(migration, source.read).fresh else ()
+        parts.extend((head, *call_text(function, arguments, inner, len(head)), *ending, "\n"))
         if source.read.prefixed:
             parts.append(f'{head}{{f"module.{{name}}": tensor for name, tensor in {name}.items()}}\n')
     outcome.patches.append(new_arguments(view, caller.call, given, _WHY))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
+from .first_step import may_precede_first_step
 from .lifting import Lift, bound_between, lift_of
 from .migration import Migration
-from .patches import Part
+from .patches import Old, Part
 from .rank_guards import Guard, GuardFinder
 from .rank_zero_uses import rank_zero_alone_reads
 from .state_contexts import Config, StateContext, bound_arguments, context_at
-from .state_reads import StateRead, last_name
+from .state_reads import StateRead
+from .view import FileView
 
 
 @dataclass(frozen=True)
@@ -38,18 +40,28 @@ class ReadPlan:
     lift: Lift | None = None
     """Set where the read moves to the callers of its function."""
     name: str = ""
+    fresh: bool = False
+    """Whether the optimizer may not have made a step yet."""
     notes: list[str] = field(default_factory=list)
 
 
 def plan_of(migration: Migration, read: StateRead) -> ReadPlan:
     """How a read is rewritten, decided once."""
-    return migration.once("state read plan", read, lambda: _plan(migration, read))
+
+    def make() -> ReadPlan:
+        plan = _plan(migration, read)
+        plan.fresh = read.kind == "optimizer" and may_precede_first_step(migration, read)
+        if plan.fresh:
+            plan.notes.append("an optimizer without a step is left as it is: the helper would count a first step")
+        return plan
+
+    return migration.once("state read plan", read, make)
 
 
 def _plan(migration: Migration, read: StateRead) -> ReadPlan:
     finder = migration.once("guards", None, lambda: GuardFinder(migration.program))
     plan = ReadPlan()
-    if read.kind == "model" and (read.call.args or read.call.keywords):
+    if read.kind == "model" and not read.is_argument and (read.call.args or read.call.keywords):
         plan.problem = "state_dict() is called with arguments"
         plan.advice = "Call get_model_state_dict(model, options=…) and apply the prefix or the filter to its result."
         return plan
@@ -141,8 +153,8 @@ def _plan_hoist(
 ) -> None:
     """Moves a read in front of the outermost guard around it."""
     guard = guards[0]
-    receiver = [node for node in (read.model, read.optimizer) if isinstance(node, ast.expr)]
-    needed = {name for node in receiver for name in read.view.names_in(node)}
+    nodes = [node for node in (read.model, read.optimizer) if isinstance(node, ast.expr)]
+    needed = {name for node in nodes for name in read.view.names_in(node)}
     if isinstance(read.model, str):
         needed.add(read.model.partition(".")[0])
     if needed & bound_between(read.view, guard, read.call):
@@ -151,25 +163,27 @@ def _plan_hoist(
         return
     plan.guard = guard
     plan.options = StateOptions(cpu_offload=finder.passes_only_rank_zero(guard))
-    plan.name = _hoisted_name(migration, read)
+    receiver = read.optimizer if read.optimizer is not None else read.model
+    plan.name = gathered_name(migration, read.view, read.call, read.kind, receiver)
     if not plan.options.cpu_offload:
         plan.notes.append("the guard may let several ranks pass, so every rank gets the full state")
 
 
-def _hoisted_name(migration: Migration, read: StateRead) -> str:
-    """A name for gathered state that nothing in the function uses, apart for each model."""
-    scope = read.view.function(read.call) or read.view.tree
-    taken: dict[tuple[str, str], str] = migration.once("hoisted names", (read.view, scope), dict)
-    what = _key(read.optimizer if read.optimizer is not None else read.model)
-    key = (read.kind, what)
+def gathered_name(
+    migration: Migration, view: FileView, place: ast.AST, kind: str, receiver: ast.expr | Part | None
+) -> str:
+    """A name for gathered state that nothing in the function uses: one for each model and optimizer."""
+    scope = view.function(place) or view.tree
+    taken: dict[tuple[str, str], str] = migration.once("gathered names", (view, scope), dict)
+    if isinstance(receiver, Old):
+        text = view.source.text[receiver.start : receiver.end]
+    else:
+        text = view.text(receiver) if isinstance(receiver, ast.expr) else str(receiver)
+    key = (kind, text)
     if key not in taken:
-        wanted = f"{last_name(read.optimizer if read.optimizer is not None else read.model)}_state_dict"
-        name = read.view.free_name(read.call, wanted)
+        last = text.removesuffix(".module").rpartition(".")[2]
+        name = view.free_name(place, f"{last if last.isidentifier() else 'model'}_state_dict")
         while name in taken.values():
             name += "_2"
         taken[key] = name
     return taken[key]
-
-
-def _key(node: ast.expr | Part | None) -> str:
-    return ast.dump(node) if isinstance(node, ast.expr) else str(node)

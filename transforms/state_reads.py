@@ -39,6 +39,8 @@ class StateRead:
     """Name of the static method of FSDP1, empty for a plain ``state_dict()``."""
     prefixed: bool = False
     """Whether the keys carry DDP's ``module.``."""
+    is_argument: bool = False
+    """Whether the state is handed to the call (``save_pretrained``) instead of taking its place."""
     may_lose_prefix: bool = False
     """Whether they did on some paths only, so that it cannot be given back."""
 

@@ -13,12 +13,12 @@ from typing import TypeGuard
 from .dedent import unwraps
 from .evaluation import is_evaluated, reshard_lines
 from .generated import call_text, replaced_call
-from .lifting import bound_between
+from .lifting import bound_between, new_arguments
 from .migration import Migration
 from .patches import Old, Part, Patch
 from .rank_guards import Guard, GuardFinder
 from .rule import Outcome
-from .state_plans import ReadPlan, StateOptions, plan_of
+from .state_plans import ReadPlan, StateOptions, gathered_name, plan_of
 from .state_reads import StateRead, reads
 from .view import FileView
 
@@ -34,12 +34,17 @@ def write_read(migration: Migration, read: StateRead, plan: ReadPlan, outcome: O
     """Adds the patches of a read to its outcome."""
     view = read.view
     why = "state is gathered by the helpers of DCP"
+    if read.is_argument:
+        _write_argument(migration, read, plan, outcome)
+        return
     if plan.guard is None:
         name, arguments = read_call(migration, read, plan, outcome, read.call)
         if read.prefixed:
             parts = _with_prefix(view, read.call, name, arguments)
         else:
             parts = replaced_call(view, read.call, name, arguments, unwraps(view, read.call))
+        if plan.fresh:
+            parts = in_brackets(view, read.call, (*parts, *if_stepped(view, read)))
         outcome.patches.append(view.replace(read.call, parts, why))
         if needs_reshard(migration, read):
             place, model = view.statement(read.call), part_of(view, read.model)
@@ -48,6 +53,21 @@ def write_read(migration: Migration, read: StateRead, plan: ReadPlan, outcome: O
         return
     outcome.patches.append(view.replace(read.call, plan.name, why))
     outcome.patches.append(hoisted(migration, read, plan, outcome))
+
+
+def _write_argument(migration: Migration, read: StateRead, plan: ReadPlan, outcome: Outcome) -> None:
+    """Hands the gathered state to ``save_pretrained``."""
+    view, place = read.view, read.statement if plan.guard is None else plan.guard.statement
+    name = plan.name or gathered_name(migration, view, read.call, read.kind, read.model)
+    outcome.patches.append(new_arguments(view, read.call, [f"state_dict={name}"], "the state is gathered before"))
+    if plan.guard is not None:
+        outcome.patches.append(hoisted(migration, read, plan, outcome))
+        return
+    indent = view.indent(place)
+    function, arguments = read_call(migration, read, plan, outcome, read.call)
+    call = call_text(function, arguments, indent, len(indent) + len(name) + 3)
+    parts = (f"{indent}{name} = ", *call, "\n")
+    outcome.patches.append(view.insert_before(place, parts, "the state is gathered before"))
 
 
 def read_call(
@@ -63,6 +83,21 @@ def read_call(
     if options:
         arguments.append((f"options={options}",))
     return name, arguments
+
+
+def if_stepped(view: FileView, read: StateRead) -> tuple[Part, ...]:
+    """The end of an expression that leaves the state of an optimizer alone which has made no step yet."""
+    optimizer = part_of(view, read.optimizer)
+    return (" if ", optimizer, ".state else ", optimizer, ".state_dict()")
+
+
+def in_brackets(view: FileView, node: ast.expr, parts: Sequence[Part]) -> tuple[Part, ...]:
+    """A conditional expression in the place of a call: bracketed where something follows or precedes it."""
+    parent = view.parents[node]
+    stands_free = isinstance(parent, (ast.Assign, ast.AnnAssign, ast.Return, ast.Expr, ast.Dict, ast.keyword)) or (
+        isinstance(parent, ast.Call) and node in parent.args
+    )
+    return tuple(parts) if stands_free else ("(", *parts, ")")
 
 
 def needs_reshard(migration: Migration, read: StateRead) -> bool:
@@ -124,7 +159,7 @@ def hoisted(migration: Migration, read: StateRead, plan: ReadPlan, outcome: Outc
     view, place = read.view, plan.guard.statement
     together = [
         (other, other_plan)
-        for other in reads(migration)
+        for other in (*reads(migration), *((read,) if read.is_argument else ()))
         if other.view is view and other.group is read.group
         for other_plan in (plan_of(migration, other),)
         if other_plan.guard is not None and other_plan.guard.statement is place and not other_plan.problem
@@ -146,7 +181,8 @@ def hoisted(migration: Migration, read: StateRead, plan: ReadPlan, outcome: Outc
         if together[0][0].kind == "optimizer" and needs_reshard(migration, other):
             blocks[-1][1].extend(reshard_lines(migration, outcome, view, part_of(view, other.model), inner, place))
         head = f"{inner}{other_plan.name} = "
-        blocks[-1][1].extend((head, *call_text(name, arguments, inner, len(head)), "\n"))
+        call = call_text(name, arguments, inner, len(head))
+        blocks[-1][1].extend((head, *call, *(if_stepped(view, other) if other_plan.fresh else ()), "\n"))
         if other.prefixed:
             named = f'{{f"module.{{name}}": tensor for name, tensor in {other_plan.name}.items()}}'
             blocks[-1][1].append(f"{head}{named}\n")

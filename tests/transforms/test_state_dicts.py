@@ -395,6 +395,59 @@ def test_optimizer_state_after_an_evaluation_goes_back_to_shards_first() -> None
     assert after.index("module.reshard()") < after.index("get_optimizer_state_dict(\n")
 
 
+def test_settings_of_the_optimizer_are_read_as_they_are() -> None:
+    after = migrated(
+        DDP,
+        """
+        def main(net):
+            model = DDP(net)
+            optimizer = torch.optim.AdamW(model.parameters())
+            return optimizer.state_dict()["param_groups"][0]["lr"]
+        """,
+    )
+    assert 'optimizer.state_dict()["param_groups"]' in after
+
+
+def test_optimizer_that_may_be_fresh_is_not_stepped_by_saving() -> None:
+    program = """
+        def main(net, batches):
+            model = DDP(net)
+            optimizer = torch.optim.AdamW(model.parameters())
+            for step, batch in enumerate(batches):
+                if {condition}:
+                    torch.save(optimizer.state_dict(), f"{{step}}.pt")
+                model(batch).sum().backward()
+                optimizer.step()
+        """
+    assert "if optimizer.state else optimizer.state_dict()" in migrated(DDP, program.format(condition="step % 5 == 0"))
+    assert "optimizer.state else" not in migrated(DDP, program.format(condition="step % 5 == 0 and step > 0"))
+
+
+def test_two_models_of_one_name_get_a_state_each() -> None:
+    after = migrated(
+        DDP,
+        """
+        class Holder:
+            def __init__(self, net):
+                self.model = DDP(torch.nn.Sequential(net))
+
+        def save(model, path):
+            torch.save(model.state_dict(), path)
+
+        def main(rank):
+            a = Holder(torch.nn.Linear(2, 2))
+            b = Holder(torch.nn.Linear(3, 3))
+            if rank == 0:
+                save(a.model, "a.pt")
+                save(b.model, "b.pt")
+        """,
+    )
+    moved, _, guarded = after.partition("    if rank == 0:")
+    assert moved.count("get_model_state_dict(") == 2
+    assert 'save(a.model, "a.pt", model_state_dict=model_state_dict)' in guarded
+    assert 'save(b.model, "b.pt", model_state_dict=model_state_dict_2)' in guarded
+
+
 def test_summoned_parameters_that_are_written_hold_the_group() -> None:
     after = migrated(
         FSDP,
