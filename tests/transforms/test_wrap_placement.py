@@ -26,6 +26,10 @@ PLACES = {
         "def f(net):\n    net: FSDP = FSDP(module=net)\n    return net\n",
         "def f(net):\n    fully_shard(net)\n    return net\n",
     ),
+    "a file with tabs": (
+        "def f(model, many):\n\tmodel = FSDP(model) if many else model\n\treturn model\n",
+        "def f(model, many):\n\tif many:\n\t\tfully_shard(model)\n\treturn model\n",
+    ),
     "a return": (
         "def f(build):\n    return FSDP(build())\n",
         "def f(build):\n    model = build()\n    fully_shard(model)\n    return model\n",

@@ -65,12 +65,11 @@ class Argument:
 
     def keep(self) -> Code:
         """The argument's text, re-indented for a statement of its own, in parentheses where it spans lines bare."""
-        old = self.view.keep(self.node, self.view.indent(self.node))
+        indent = self.view.indent(self.node)
         text = self.view.text(self.node)
-        bare = "\n" in text and not isinstance(
-            self.node, (ast.Call, ast.Set, ast.List, ast.Dict, ast.ListComp)
-        )
-        return ("(", old, ")") if bare else (old,)
+        if "\n" in text and not isinstance(self.node, (ast.Call, ast.Set, ast.List, ast.Dict, ast.ListComp)):
+            return ("(\n    ", self.view.keep(self.node, indent + "    "), "\n)")
+        return (self.view.keep(self.node, indent),)
 
 
 @dataclass

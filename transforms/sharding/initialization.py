@@ -6,7 +6,7 @@ import ast
 
 from ..findings import Level
 from ..rule import Outcome
-from ..values import Constant, Derived, Instance, Opaque
+from ..values import Derived, Instance, Opaque
 from ..view import FileView
 from .constructor import Argument, Constructor, translates
 from .plan import MODEL, UNIT, Code, Units, code
@@ -196,7 +196,7 @@ def _materialise(constructor: Constructor, argument: Argument) -> list[Code]:
     if isinstance(node, ast.IfExp) and isinstance(node.orelse, ast.Constant) and node.orelse.value is None:
         condition = (view.keep(node.test, view.indent(node)),)
         node = node.body
-    elif any(isinstance(v, Constant) and v.value is None for v in argument.values):
+    elif not isinstance(node, ast.Lambda) and argument.may_be_none():
         condition = code(argument.keep(), " is not None")
     body: Code
     if isinstance(node, ast.Lambda) and _one_parameter(node) is not None:

@@ -181,6 +181,8 @@ def written(statements: Sequence[Code], model: str, indent: str) -> list[Part]:
             parts.append("\n" + indent if statement else "\n")
         for part in fill(statement, {MODEL: model}):
             text = part.replace("\n", "\n" + indent) if isinstance(part, str) else part
+            if "\t" in indent and isinstance(text, str):
+                text = _STEPS.sub(lambda steps: "\t" * (len(steps.group()) // 4), text)
             last = parts[-1] if parts else None
             if isinstance(text, str) and isinstance(last, str):
                 parts[-1] = last + text
@@ -189,6 +191,7 @@ def written(statements: Sequence[Code], model: str, indent: str) -> list[Part]:
     return [_BLANK_LINE.sub("\n", part) if isinstance(part, str) else part for part in parts]
 
 
+_STEPS = re.compile(r"(?<=[\n\t]) {4,}")
 _BLANK_LINE = re.compile(r"\n[ \t]+(?=\n)")
 
 

@@ -53,6 +53,11 @@ class Definition:
             return "predicate"
         return "size" if self.symbol in _SIZE else "unknown"
 
+    @property
+    def says_nothing(self) -> bool:
+        """Whether the policy's own argument is missing, or given in a way that is not understood."""
+        return self.argument is None and self.symbol in {**_CLASS_POLICIES, **_PREDICATES}
+
 
 def definition_of_call(view: FileView, call: ast.Call) -> Definition | None:
     """The policy that a call makes, if it makes one."""
@@ -95,7 +100,7 @@ def definitions(
         elif isinstance(value, (FunctionValue, Bound)):
             function = value if isinstance(value, FunctionValue) else value.function
             definition = Definition(view, node, "function", None, function)
-        if definition is None or definition.form == "unknown":
+        if definition is None or definition.form == "unknown" or definition.says_nothing:
             complete = False
         else:
             found.append(definition)

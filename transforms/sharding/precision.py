@@ -84,7 +84,7 @@ def _is_none(value: object) -> bool:
 
 def _or_default(constructor: Constructor, argument: Argument, old: str) -> Code:
     """The argument, with the default policy where it may be None: fully_shard does not take None."""
-    if not any(_is_none(v) for v in argument.values) and argument.values:
+    if not argument.may_be_none():
         return argument.keep()
     default = constructor.plan.name(POLICIES[old]) + "()"
     node = argument.node
@@ -94,11 +94,12 @@ def _or_default(constructor: Constructor, argument: Argument, old: str) -> Code:
         nones = [b for b in branches if isinstance(b, ast.Constant) and b.value is None]
         rest = [b for b in branches if b not in nones]
         if nones and all(view.values(b) and not any(_is_none(v) for v in view.values(b)) for b in rest):
-            body = default if node.body in nones else view.keep(node.body)
-            other = default if node.orelse in nones else view.keep(node.orelse)
+            indent = view.indent(node)
+            body = default if node.body in nones else view.keep(node.body, indent)
+            other = default if node.orelse in nones else view.keep(node.orelse, indent)
             return code(body, " if ", view.keep(node.test), " else ", other)
     kept = argument.keep()
-    if not isinstance(node, (ast.Name, ast.Attribute, ast.Call)) and kept[0] != "(":
+    if not isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)) and kept[0] != "(\n    ":
         kept = code("(", kept, ")")
     return code(kept, " or ", default)
 

@@ -297,9 +297,14 @@ def _name_dimensions(view: FileView, call: ast.Call) -> Patch:
 
 
 def names_of_chosen(migration: Migration) -> Iterator[Site]:
-    """``strategy.name`` and ``strategy.value`` of variables that may hold several members: no symbol shows these."""
+    """Mentions that no symbol shows: ``strategy.name`` of a variable with several members, and ``case`` patterns."""
     for view in migration.views():
         for node in ast.walk(view.tree):
+            if isinstance(node, ast.MatchValue) and isinstance(node.value, ast.Attribute):
+                if node.value.attr in MEMBERS and view.text(node.value.value).endswith("ShardingStrategy"):
+                    group = migration.groups.of_strategies()
+                    yield Site(view, node.value, f"{STRATEGY}.{node.value.attr}", "hazard", group)
+                continue
             if not isinstance(node, ast.Attribute) or node.attr not in ("name", "value"):
                 continue
             held = [v.name for v in view.values(node.value) if isinstance(v, External) and member(v) is not None]
