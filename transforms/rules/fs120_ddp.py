@@ -117,7 +117,7 @@ RULE = Rule(
         "torch/nn/parallel/distributed.py: DistributedDataParallel.__init__, _sync_buffers",
         "torch/distributed/fsdp/_fully_shard/_fully_shard.py: fully_shard",
     ),
-    proof=("nanogpt_ddp", "gan_ddp", "imagenet_ddp", "model_without_ddp"),
+    proof=("nanogpt_ddp", "gan_ddp", "imagenet_ddp", "model_without_ddp", "ddp_keywords"),
     examples=(
         Example(_BEFORE, _AFTER),
         Example(

@@ -38,7 +38,7 @@ RULE = Rule(
     roles=("keyword",),
     check=check,
     sources=("torch/nn/parallel/distributed.py: DistributedDataParallel.__init__",),
-    proof=("nanogpt_ddp", "gan_ddp", "imagenet_ddp", "model_without_ddp"),
+    proof=("nanogpt_ddp", "gan_ddp", "imagenet_ddp", "model_without_ddp", "ddp_keywords"),
     examples=(
         Example(
             _EXAMPLE.before.replace("device_ids=[local_rank]", "device_ids=[local_rank], bucket_cap_mb=50"),

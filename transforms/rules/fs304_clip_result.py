@@ -13,7 +13,7 @@ from ..program import owner_of
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..symbols import FSDP1
-from ..values import Derived, Wrapped
+from ..values import Derived, Optimizer, Value, Wrapped
 from ..view import FileView
 
 _NAMES = frozenset({CLIP, "torch.nn.utils.clip_grad.clip_grad_norm_", "torch.nn.utils.clip_grad_norm"})
@@ -26,10 +26,21 @@ def find(migration: Migration) -> Iterator[Site]:
             if not isinstance(node, ast.Call) or not node.args or outside_name(view, node.func) not in _NAMES:
                 continue
             values = migration.program.elements(view.values(node.args[0]))
+            values.extend(_of_optimizers(migration, view, node.args[0]))
             owners = tuple(dict.fromkeys(owner_of(v) for v in values if isinstance(v, Derived)))
             group = migration.groups.of(owners)
             if group is not None:
                 yield Site(view, node, CLIP, "hazard", group, owners, node)
+
+
+def _of_optimizers(migration: Migration, view: FileView, node: ast.expr) -> list[Value]:
+    """What the optimizers hold that an expression goes through (``optimizer.param_groups[0]["params"]``)."""
+    found: list[Value] = []
+    for inner in ast.walk(node):
+        for value in view.values(inner):
+            if isinstance(value, Optimizer):
+                found.extend(migration.program.elements(migration.program.attribute(value, "params")))
+    return found
 
 
 def check(site: Site, migration: Migration) -> Outcome:
@@ -77,6 +88,7 @@ def _beside_own_clipping(view: FileView, call: ast.Call) -> bool:
 
 _WRAP = "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(build())\n"
 _SHARD = "import torch\nfrom torch.distributed.fsdp import fully_shard\n\nmodel = build()\nfully_shard(model)\n"
+_OPTIMIZER = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
 
 RULE = Rule(
     id="FS304",
@@ -96,6 +108,12 @@ RULE = Rule(
             _WRAP + "norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\nprint(norm.item())\n",
             _SHARD + "norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()\n"
             "print(norm.item())\n",
+            Level.REVIEW,
+        ),
+        Example(
+            _WRAP + _OPTIMIZER + 'norm = torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 1.0)\n',
+            _SHARD + _OPTIMIZER
+            + 'norm = torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 1.0).full_tensor()\n',
             Level.REVIEW,
         ),
     ),
