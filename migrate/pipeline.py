@@ -7,8 +7,10 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import groupby
 
-from ..transforms.edits import EditConflict, apply_edits
+from ..transforms.annotations import annotation_edits
+from ..transforms.edits import Edit, EditConflict, apply_edits
 from ..transforms.engine import STRONG_TOKENS, Analysis, Options, analyse
 from ..transforms.facts import FileFacts
 from ..transforms.findings import FileError, Finding
@@ -49,7 +51,7 @@ def migrate(workspace: Workspace, options: Options, jobs: int, progress: Progres
         analysis = analyse(facts, load, options)
         migration.findings = sorted(analysis.findings, key=lambda finding: (finding.file, finding.line, finding.column))
         migration.errors += analysis.errors
-        _rewrite(migration, analysis, load)
+        _rewrite(migration, analysis, load, options.annotate)
     migration.errors.sort(key=lambda error: (error.file, error.line or 0))
     return migration
 
@@ -106,7 +108,7 @@ def _loader(workspace: Workspace) -> Callable[[str], Source]:
     return load
 
 
-def _rewrite(migration: Migration, analysis: Analysis, load: Callable[[str], Source]) -> None:
+def _rewrite(migration: Migration, analysis: Analysis, load: Callable[[str], Source], annotate: bool) -> None:
     """New bytes of every edited file.
 
     A group is applied whole or not at all, and only the analysis knows its parts: when one file cannot be
@@ -115,7 +117,8 @@ def _rewrite(migration: Migration, analysis: Analysis, load: Callable[[str], Sou
     workspace = migration.workspace
     failures: list[FileError] = []
     changes: list[Change] = []
-    for label, edits in sorted(analysis.edits.items()):
+    all_edits = _with_annotations(migration, analysis, load) if annotate else analysis.edits
+    for label, edits in sorted(all_edits.items()):
         source = load(label)
         try:
             text = apply_edits(source, edits)
@@ -134,6 +137,15 @@ def _rewrite(migration: Migration, analysis: Analysis, load: Callable[[str], Sou
         changes.append(Change(label, workspace.path(label), None, text.encode()))
     migration.errors += failures
     migration.changes = [] if failures else changes
+
+
+def _with_annotations(migration: Migration, analysis: Analysis, load: Callable[[str], Source]) -> dict[str, list[Edit]]:
+    """The edits, and comments at the sites that are left to a person."""
+    edits = dict(analysis.edits)
+    for label, findings in groupby(migration.findings, key=lambda finding: finding.file):
+        own = edits.get(label, [])
+        edits[label] = [*annotation_edits(load(label), findings, own), *own]
+    return edits
 
 
 def _require_syntax(text: str) -> None:

@@ -346,6 +346,17 @@ def test_a_rewrite_that_fails_leaves_everything(
     assert (tmp_path / "a.py").read_text() == SAFE
 
 
+def test_annotate_marks_what_is_left_to_a_person(command: Command, tmp_path: Path) -> None:
+    text = f"{SAFE}if x:\n    {MANUAL}"
+    write(tmp_path, a=text, b="import a\n" + OK)
+    assert command("diff")[1].count(b"\n+") == 2
+    assert command("apply", "--annotate")[0] == 1
+    comment = "# TODO(to-fsdp2: FS101) wraps [the] model"
+    assert (tmp_path / "a.py").read_text() == f"model = fully_shard(net)\nif x:\n    {comment}\n    {MANUAL}"
+    assert (tmp_path / "b.py").read_text() == "import a\n" + OK
+    assert command("diff", "--annotate")[:2] == (0, b"")
+
+
 def test_a_reader_that_goes_away(tmp_path: Path) -> None:
     write(tmp_path, **{f"m{number}": SAFE * 2000 for number in range(3)})
     program = f"{sys.executable} -m to_fsdp2.migrate"
