@@ -64,8 +64,12 @@ RULE = Rule(
         "rank0_only=True is cpu_offload=True: the other ranks get an empty dict. offload_to_cpu without rank0_only has "
         "no counterpart, since cpu_offload together with full_state_dict always leaves the result to rank 0."
     ),
-    symbols=tuple(name + end for name in sorted(CONFIG_CLASSES) for end in ("", "(*")),
-    roles=("call", "keyword", "reference", "annotation"),
+    symbols=(
+        *(name + end for name in sorted(CONFIG_CLASSES) for end in ("", "(*")),
+        "torch.distributed.fsdp.StateDictConfig",
+        "torch.distributed.fsdp.OptimStateDictConfig",
+    ),
+    roles=("call", "keyword", "reference", "annotation", "isinstance", "base"),
     check=check,
     sources=(
         "https://docs.pytorch.org/docs/stable/distributed.checkpoint.html#torch.distributed.checkpoint.state_dict.StateDictOptions",
