@@ -134,6 +134,9 @@ _WHOSE = (
 
 def _is_kept(site: Site, migration: Migration) -> bool:
     """Whether a site belongs to nothing but DDP, and DDP is to be kept."""
-    if migration.options.ddp != "keep" or site.role == "import":
+    if migration.options.ddp != "keep":
         return False
+    if site.role == "import":
+        kinds = [group.kinds for group in migration.groups.all if "DDP" in group.kinds]
+        return site.symbol == DDP and all(kind == {"DDP"} for kind in kinds)
     return site.group.kinds == {"DDP"} if site.group is not None else site.symbol.startswith(DDP)
