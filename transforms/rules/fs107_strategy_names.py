@@ -77,5 +77,5 @@ def shard(model, strategy):
             level=Level.MANUAL,
         ),
     ),
-    proof=("finetuning_package",),
+    proof=("finetuning_package", "strategy_from_config"),
 )

@@ -62,8 +62,8 @@ def shard_all(models):
         return model
     return [wrap(model) for model in models]
 """,
+            level=Level.REVIEW,
         ),
         Example(before=_HANDED_ON, after=_HANDED_ON, level=Level.MANUAL),
     ),
-    proof=("wrap_factory",),
 )

@@ -37,5 +37,5 @@ def shard(model, args):
 """,
         ),
     ),
-    proof=("finetuning_package",),
+    proof=("finetuning_package", "cpu_offload"),
 )
