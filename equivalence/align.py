@@ -73,14 +73,10 @@ def shared_steps(old: Record, new: Record) -> list[int]:
 
 
 def recorded_steps(old: Record, new: Record, kind: str) -> list[int]:
-    """Steps at which both sides recorded tensors and at least one of them some of this kind.
-
-    Having none of a kind is a difference, except for the weights at the start: a side whose optimizer state was
-    filled before a checkpoint was loaded has not recorded those that training began with.
-    """
-    enough = all if kind == "initial" else any
+    """Steps at which both sides recorded tensors and at least one of them some of this kind: having none of a kind is a
+    difference."""
     return [
         step
         for step in sorted(old.tensors.keys() & new.tensors.keys())
-        if enough(any(key.kind == kind for key in side.tensors[step]) for side in (old, new))
+        if any(key.kind == kind for side in (old, new) for key in side.tensors[step])
     ]

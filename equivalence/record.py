@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +12,6 @@ from typing import Any
 from .sketch import Sketch, Tensor
 
 Event = dict[str, Any]
-STEP_EVENTS = frozenset(("step", "hyperparameters"))
-STEP_TENSORS = frozenset(("initial", "gradient", "clipped", "parameter", "optimizer", "buffer"))
 FILE_NAME = re.compile(r"rank(\d+)(?:-(\d+))?\.jsonl")
 
 
@@ -81,7 +78,7 @@ def read_record(directory: Path) -> Record:
     steps_before: dict[int, int] = {}
     for rank, path in _files(directory):
         offset = steps_before.get(rank, 0)
-        for event in _without_initialisation(list(_events(path))):
+        for event in _events(path):
             if "step" in event:
                 event["step"] += offset
                 if event["event"] == "step":
@@ -105,29 +102,6 @@ def _events(path: Path) -> Iterator[Event]:
             # A killed process leaves half a line at the end.
             if line.endswith("\n"):
                 yield json.loads(line)
-
-
-def _without_initialisation(events: list[Event]) -> Iterator[Event]:
-    """Leaves out steps that are no training.
-
-    The state dict helpers of Distributed Checkpoint fill a fresh optimizer's state by a step with zero gradients and
-    learning rate 0 (torch.distributed.checkpoint.state_dict._init_optim_state), so that a script that resumes makes
-    one more step than its record of training should have.
-    """
-    empty = {event["step"] for event in events if event["event"] == "step" and event["micros"] == 0}
-    still = {
-        event["step"]
-        for event in events
-        if event["event"] == "hyperparameters" and all(group.get("lr") == 0 for group in event["groups"])
-    }
-    left_out = sorted(empty & still)
-    for event in events:
-        step = event.get("step")
-        if step in left_out and (event["event"] in STEP_EVENTS or event.get("kind") in STEP_TENSORS):
-            continue
-        if step is not None:
-            event["step"] = step - bisect_left(left_out, step)
-        yield event
 
 
 def _take(record: Record, rank: int, event: Event) -> None:

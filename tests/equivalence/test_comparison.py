@@ -409,20 +409,3 @@ def test_a_changed_optimizer_is_described_again(tmp_path: Path):
 
     assert len(by_parameter(record, 0, 0)) == 3
     assert list(by_parameter(record, 1, 0)) == [frozenset(("layer.weight",))]
-
-
-def test_the_step_that_only_fills_the_optimizer_state_is_no_training(judge):
-    resumed = training(steps=4)
-    for rank in resumed:
-        resumed[rank] = [e for e in resumed[rank] if not (e["event"] in ("loss", "clip") and e["step"] == 0)]
-    for event in of(resumed, "hyperparameters", 0):
-        event["groups"][0]["lr"] = 0.0
-    for event in of(resumed, "step", 0):
-        event["micros"] = 0
-    comparison = judge(training(steps=3), resumed)
-    assert comparison.new.step_count == 3
-    assert comparison.new.losses[0, 0, 0][0]["value"] == of(resumed, "loss", 1)[0]["value"]
-    assert (0, 0) in comparison.new.clips
-    assert not any(key.kind == "initial" for key in comparison.new.tensors[0])
-    assert comparison.results["parameters"].step == 0
-    assert not comparison.results["parameters"].reason.startswith("before the first step")
