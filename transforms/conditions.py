@@ -171,9 +171,17 @@ def _runs_within(view: FileView, constructor: ast.FunctionDef, function: ast.AST
 
 
 def conditions_of_wraps(site: Site) -> list[set[str]]:
-    """For each wrap of the site's group that is not unconditional: what is true where it stands."""
+    """For each wrap of the site's group that is not unconditional: what is true where it stands.
+
+    Wraps in both branches of a test count as one that stands before it.
+    """
     wraps = site.group.wraps if site.group else []
     found = [conditions_of(wrap.view, wrap.node) - {_MAIN} for wrap in wraps]
+    for one in list(found):
+        for other in list(found):
+            only_one, only_other = one - other, other - one
+            if len(only_one) == 1 and only_other == {f"not {condition}" for condition in only_one}:
+                found.append(one & other)
     return [conditions for conditions in found if conditions]
 
 
@@ -188,17 +196,15 @@ def split_guard(site: Site, test: ast.expr) -> tuple[list[ast.expr], list[ast.ex
 
 
 def conditions_of(view: FileView, node: ast.AST) -> set[str]:
-    """What is surely true at a node: the conditions of the branches around it, by the last name of each path."""
+    """What is surely true at a node: the tests of the branches around it, paths by their last name."""
     found: set[str] = set()
     child = node
     for ancestor in view.ancestors(node):
         if isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             break
-        inside = child in ancestor.body if isinstance(ancestor, ast.If) else False
-        if isinstance(ancestor, ast.IfExp):
-            inside = child is ancestor.body
-        if inside and isinstance(ancestor, (ast.If, ast.IfExp)):
-            found.update(_conjuncts(ancestor.test))
+        if isinstance(ancestor, (ast.If, ast.IfExp)) and child is not ancestor.test:
+            holds = child in ancestor.body if isinstance(ancestor, ast.If) else child is ancestor.body
+            found |= _conjuncts(ancestor.test) if holds else _opposite(ancestor.test)
         child = ancestor
     return found
 
@@ -206,7 +212,17 @@ def conditions_of(view: FileView, node: ast.AST) -> set[str]:
 def _conjuncts(test: ast.expr) -> set[str]:
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         return {name for value in test.values for name in _conjuncts(value)}
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _opposite(test.operand)
     path = dotted_path(test)
-    if path is not None:
-        return {path.rpartition(".")[2]}
-    return {ast.unparse(test)}
+    return {path.rpartition(".")[2] if path is not None else ast.unparse(test)}
+
+
+def _opposite(test: ast.expr) -> set[str]:
+    """What is true where a test is false."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _conjuncts(test.operand)
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or):
+        return {name for value in test.values for name in _opposite(value)}
+    inner = _conjuncts(test)
+    return {f"not {inner.pop()}" if len(inner) == 1 else f"not ({ast.unparse(test)})"}

@@ -153,3 +153,16 @@ def test_a_choice_restores_the_switch_where_another_backward_relies_on_it(body: 
     assert "set_requires_gradient_sync(flag)" not in text
     assert "no_gradient_sync(model)" in text
     assert levels == {Level.REVIEW}
+
+
+@pytest.mark.parametrize(
+    ("wraps", "guarded"),
+    [
+        ("if ddp:\n    if gpu is None:\n        net = DDP(net)\n    else:\n        net = DDP(net, dim=0)\n", False),
+        ("if ddp:\n    if gpu is None:\n        pass\n    else:\n        net = DDP(net, dim=0)\n", True),
+    ],
+)
+def test_the_condition_of_the_wrap_is_the_guard(wraps: str, guarded: bool) -> None:
+    use = "for x in data:\n    if ddp:\n        net.require_backward_grad_sync = last(x)\n"
+    text, _ = migrate(f"net = build()\n{wraps}{use}", WRAP.partition("model = ")[0])
+    assert ("isinstance(net, FSDPModule)" in text) == guarded

@@ -10,7 +10,6 @@ from ..findings import Level
 from ..migration import Migration
 from ..passes import called_name
 from ..rule import Outcome
-from ..view import FileView
 from .model_code import CHANGES, UNKNOWN, block_classes, buffers_of
 from .plan import MODEL, code
 
@@ -118,20 +117,9 @@ def _converts_batch_norm(ddp: DataParallel) -> bool:
     return any(
         isinstance(node, ast.Call) and called_name(node) == "convert_sync_batchnorm"
         and node.lineno <= ddp.call.lineno and view.function(node) is view.function(ddp.call)
-        and conditions_of(view, node) <= certain and not _is_optional(view, node, ddp.call)
+        and conditions_of(view, node) <= certain
         for node in ast.walk(scope)
     )  # fmt: skip
-
-
-def _is_optional(view: FileView, node: ast.AST, call: ast.Call) -> bool:
-    """Whether a node stands in an ``else`` that the call does not stand in as well."""
-    shared = set(view.ancestors(call))
-    child = node
-    for ancestor in view.ancestors(node):
-        if isinstance(ancestor, ast.If) and child in ancestor.orelse and child not in shared:
-            return True
-        child = ancestor
-    return False
 
 
 def unit_advice(ddp: DataParallel) -> str:
