@@ -18,7 +18,7 @@ from .checkpoint_files import Shards
 from .checkpoint_names import Contents, ModelState, OptimizerState
 from .verdict import Outcome
 
-_CHUNK = 1 << 24
+_CHUNK = 1 << 20
 _VARIES = re.compile(r"time|date|elapsed|duration|seconds|speed|throughput|mfu|tokens_per|hostname|run_id|wandb", re.I)
 
 
@@ -40,10 +40,14 @@ def relative_difference(old: torch.Tensor, new: torch.Tensor) -> float:
     total, norm_old, norm_new = 0.0, 0.0, 0.0
     for a, b in zip(old.reshape(-1).split(_CHUNK), new.reshape(-1).split(_CHUNK), strict=True):
         a, b = _wide(a), _wide(b)
-        same = (a == b) | (a.isnan() & b.isnan())
-        total += float((b - a).masked_fill(same, 0).square().sum())
-        norm_old += float(a.nan_to_num(0.0, 0.0, 0.0).square().sum())
-        norm_new += float(b.nan_to_num(0.0, 0.0, 0.0).square().sum())
+        delta = b - a
+        if not delta.isfinite().all():
+            same = (a == b) | (a.isnan() & b.isnan())
+            delta = delta.masked_fill(same, 0)
+            a, b = (side.nan_to_num(0.0, 0.0, 0.0) for side in (a, b))
+        total += float(delta.dot(delta))
+        norm_old += float(a.dot(a))
+        norm_new += float(b.dot(b))
     if total == 0:
         return 0.0
     size = max(norm_old, norm_new)
@@ -51,7 +55,7 @@ def relative_difference(old: torch.Tensor, new: torch.Tensor) -> float:
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.view_as_real(tensor).double() if tensor.is_complex() else tensor.double()
+    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).double().flatten()
 
 
 def differences(
