@@ -146,6 +146,13 @@ def test_a_pair_of_groups_changes_places() -> None:
     assert levels["process_group"] is Level.REVIEW
 
 
+def test_a_pair_of_groups_in_a_variable_is_not_guessed() -> None:
+    text = f"{IMPORTS}    groups = (args.shard, args.replicate)\n    return FSDP(model, process_group=groups)\n"
+    analysis, results = analyse_texts({"train.py": text})
+    assert results["train.py"] == text
+    assert any(f.rule == "FS230" and f.level is Level.MANUAL for f in analysis.findings)
+
+
 @pytest.mark.parametrize("name", ["ignored_modules", "ignored_states", "ignored_parameters"])
 def test_ignored_parameters_need_torch_2_7(name: str) -> None:
     body, levels = migrate(f"{name}=args.ignored")

@@ -11,7 +11,7 @@ from ..patches import Patch
 from ..rule import Outcome
 from ..scopes import dotted_path
 from ..sites import Site
-from ..values import Constant, External, Opaque, Unknown, Value
+from ..values import Constant, Container, External, Opaque, Unknown, Value
 from ..view import FileView
 from .constructor import Argument, Constructor, translates
 from .outside import for_others, uses_fsdp1
@@ -240,6 +240,14 @@ def process_group(constructor: Constructor, argument: Argument) -> Outcome:
             Level.REVIEW,
             "FSDP1 takes (shard, replicate), a mesh is (replicate, shard); the mesh assumes that ranks of one shard "
             "group follow each other",
+        )
+    if any(isinstance(v, Container) for v in argument.values):
+        return Outcome(
+            Level.MANUAL,
+            "a pair of process groups comes in by a variable; FSDP1 takes it as (shard, replicate), a mesh has its "
+            "dimensions the other way round",
+            'Make a mesh: init_device_mesh("cuda", (replicas, shards), mesh_dim_names=("replicate", "shard")).',
+            holds=True,
         )
     mesh = code(f"{from_group}(", argument.keep(), ", ", device_type(constructor), ")")
     if any(isinstance(v, Constant) and v.value is None for v in argument.values):
