@@ -171,3 +171,17 @@ def test_a_subclass_is_for_a_person() -> None:
     text, levels = migrate(body)
     assert text == body
     assert levels["FS605"] == [Level.MANUAL]
+
+
+def test_a_hook_keeps_the_group_of_its_own_turn() -> None:
+    text, _ = migrate("for i, net in enumerate(nets):\n    nets[i] = DDP(net, process_group=groups[i])\n")
+    assert "    def broadcast_buffers(module, inputs, group=groups[i]):\n" in text
+    assert "dist.broadcast(buffer, group=group, group_src=0)" in text
+
+
+def test_functions_for_wraps_inside_expressions_have_names_of_their_own() -> None:
+    text, _ = migrate(
+        "first = lambda net: DDP(net, broadcast_buffers=False)\nsecond = [DDP(net, init_sync=False) for net in nets]\n"
+    )
+    assert "first = lambda net: shard(net)\n" in text
+    assert "second = [shard_2(net) for net in nets]\n" in text

@@ -90,8 +90,12 @@ def prepare(ddp: DataParallel) -> None:
         return
     function = plan.name("torch.distributed.broadcast")
     hook = ddp.view.free_name(ddp.call, "broadcast_buffers")
-    body = f"\ndef {hook}(module, inputs):\n    for buffer in module.buffers():\n        {function}(buffer"
-    plan.after.append(code(body, arguments, ")\n\n", MODEL, f".register_forward_pre_hook({hook})"))
+    group = ddp.destination[0] if len(ddp.destination) > 1 else None
+    # as a default it is evaluated here, also where a loop around changes what it is made of
+    head = code(f"\ndef {hook}(module, inputs", *((", ", group) if group else ()), "):\n")
+    target = "group=group, group_src=0" if group else "src=0"
+    body = f"    for buffer in module.buffers():\n        {function}(buffer, {target})\n\n"
+    plan.after.append(code(head, body, MODEL, f".register_forward_pre_hook({hook})"))
     if kind == UNKNOWN:
         ddp.level = Level.REVIEW
         ddp.notes.append(

@@ -164,11 +164,20 @@ def _local_function(plan: ShardingPlan, statement: ast.stmt) -> list[Patch]:
         raise CannotPlace(f"its arguments use {names}, which only this expression knows")
     if isinstance(view.parents[statement], ast.ClassDef):
         raise CannotPlace("it stands in the body of a class")
-    name = view.free_name(call, "shard")
+    name = view.free_name(call, _own_name(view, call))
     body = [*statements, (f"return {parameter}",)]
     function = code(f"def {name}({parameter}):", *_indented(body))
     patches = _insert(plan, statement, [fill(function, {MODEL: parameter}), ()], parameter)
     return [*patches, view.replace(call, (f"{name}(", view.keep(plan.model), ")"), _WHY)]
+
+
+def _own_name(view: FileView, call: ast.Call) -> str:
+    """A name that no other wrap of the same function takes: a lambda looks it up only when it is called."""
+    scope = view.function(view.statement(call)) or view.tree
+    wrapper = view.text(call.func)
+    alike = [n for n in ast.walk(scope) if isinstance(n, ast.Call) and view.text(n.func) == wrapper]
+    place = sorted(alike, key=lambda n: (n.lineno, n.col_offset)).index(call)
+    return f"shard_{place + 1}" if place else "shard"
 
 
 def shard_function(plan: ShardingPlan, name: str, parameter: str) -> Code:
