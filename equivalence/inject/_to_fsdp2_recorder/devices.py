@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.jit._builtins import _find_builtin, _register_builtin
 from torch.utils._device import DeviceContext, _device_constructors
 
 from .after_import import after_import
@@ -61,16 +62,16 @@ def install(devices: DeviceMap) -> None:
 
 
 def _install_constructors(devices: DeviceMap) -> None:
-    redirect = changed_arguments(devices.in_keywords)
     # The set is cached: `with torch.device(…)` goes on recognising the originals, which the replacements call.
     for constructor in _device_constructors():
+        name = constructor.__name__.removeprefix("fft_")
         for owner in (torch, torch.fft, torch.nested):
-            if getattr(owner, constructor.__name__.removeprefix("fft_"), None) is constructor:
-                wrap(owner, constructor.__name__.removeprefix("fft_"), redirect)
+            if getattr(owner, name, None) is constructor:
+                _redirect(devices, owner, name)
     for name in _LIKE:
-        wrap(torch, name, redirect)
+        _redirect(devices, torch, name)
     for name in _NEW:
-        wrap(torch.Tensor, name, redirect)
+        wrap(torch.Tensor, name, changed_arguments(devices.in_keywords))
     wrap(DeviceContext, "__init__", lambda original: lambda self, device: original(self, devices(device)))
 
     class GeneratorType(type(torch._C.Generator)):
@@ -82,6 +83,14 @@ def _install_constructors(devices: DeviceMap) -> None:
             return torch._C.Generator(device=devices(device))
 
     torch.Generator = Generator  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _redirect(devices: DeviceMap, owner: Any, name: str) -> None:
+    operator = _find_builtin(getattr(owner, name))
+    wrap(owner, name, changed_arguments(devices.in_keywords))
+    # TorchScript knows builtin functions by their identity.
+    if operator is not None:
+        _register_builtin(getattr(owner, name), operator)
 
 
 def _install_tensors_and_modules(devices: DeviceMap) -> None:

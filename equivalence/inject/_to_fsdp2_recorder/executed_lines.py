@@ -43,7 +43,6 @@ class ExecutedLines:
         found = self._of(frame.f_code)
         if found is None:
             return None
-        found.add(frame.f_lineno)
 
         def line(frame: FrameType, event: str, argument: Any) -> Any:
             found.add(frame.f_lineno)
