@@ -106,7 +106,7 @@ def low_precision_accumulation(comparison: Comparison) -> Explanation | None:
 
 
 def sum_reduced_again(comparison: Comparison) -> Explanation | None:
-    """Without no_sync, DistributedDataParallel reduces the sum so far in every micro-step, FSDP2 each one's gradients."""
+    """Without no_sync, DistributedDataParallel reduces the sum so far in each micro-step, FSDP2 what that step adds."""
     old, new = comparison.old, comparison.new
     gradients = comparison.results["gradients"]
     step = gradients.step

@@ -207,6 +207,50 @@ def test_a_module_in_two_directories(verify, tmp_path: Path):
     assert finished.returncode == 0, finished.stderr
 
 
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository with a training script over two files, everything committed."""
+    root = tmp_path / "repository"
+    (root / "package").mkdir(parents=True)
+    (root / "package" / "__init__.py").write_text("")
+    (root / "package" / "wrapping.py").write_text(WRAPPING.format(body=f"{DDP}; return model"))
+    (root / "train.py").write_text(script("from package.wrapping import wrap; model = wrap(model)"))
+    git = ["git", "-c", "user.name=Test", "-c", "user.email=test@example.org"]
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*git, *arguments], cwd=root, check=True)
+    return root
+
+
+WRAPPING = "from torch import nn\ndef wrap(model):\n    {body}\n"
+HEAD = [sys.executable, "-m", "to_fsdp2.migrate", "verify", "--format", "json", "--", "train.py"]
+
+
+def test_head_against_the_working_directory(repository: Path, tmp_path: Path):
+    (repository / "package" / "wrapping.py").write_text(WRAPPING.format(body=f"{FSDP2}; return model"))
+    result = Result(_run(HEAD, repository, tmp_path, 240))
+    assert (result.code, result.document["verdict"]) == (0, "equivalent"), result.stderr
+    assert "5 of 5 changed statements were executed" in result.check("coverage")["reason"]
+    assert not list(repository.glob(".git/worktrees/*"))
+
+
+def test_an_unchanged_repository_has_nothing_to_compare(repository: Path, tmp_path: Path):
+    result = Result(_run(HEAD, repository, tmp_path, 60))
+    assert result.code == 2
+    assert "does not differ" in result.reason
+
+
+def test_a_side_that_imports_the_working_directory_itself_is_not_judged(repository: Path, tmp_path: Path):
+    train = repository / "train.py"
+    train.write_text(f"import sys; sys.path.insert(0, {str(repository)!r})\n" + train.read_text())
+    subprocess.run(
+        ["git", "-c", "user.name=T", "-c", "user.email=t@e.org", "commit", "-qam", "x"], cwd=repository, check=True
+    )
+    (repository / "package" / "wrapping.py").write_text(WRAPPING.format(body=f"{FSDP2}; return model"))
+    result = Result(_run(HEAD, repository, tmp_path, 240))
+    assert (result.code, result.document["verdict"]) == (2, "not judged")
+    assert f"the old side imported package from {repository}" in result.reason
+
+
 def test_a_missing_script_is_wrong_usage(tmp_path: Path):
     (tmp_path / "a").mkdir()
     command = [sys.executable, "-m", "to_fsdp2.migrate", "verify", "--old", "a", "--new", "a", "--", "missing.py"]
