@@ -18,7 +18,8 @@ from .rank_guards import GuardFinder
 from .rule import Outcome
 from .sites import Site
 from .state_contexts import bound_arguments, context_at
-from .state_reads import optimizer_calls
+from .state_plans import SEVERAL
+from .state_reads import groups_of_optimizers, optimizer_calls
 from .state_writing import OPTIONS, SET_OPTIMIZER
 from .values import Optimizer
 from .view import FileView
@@ -102,6 +103,10 @@ def load_outcome(site: Site, migration: Migration) -> Outcome:
     if call is None or plan is None:
         what = "optimizer.load_state_dict is not called with a state dict here"
         return Outcome(Level.MANUAL, what, _ADVICE, holds=True)
+    several = groups_of_optimizers(migration, view.values(plan.optimizer))
+    if len(several) > 1:
+        is_second = site.group is not several[0]
+        return Outcome(Level.MANUAL, SEVERAL, _ADVICE, holds=True, silent=is_second)
     handed_in: list[Patch] = []
     if plan.model is None and site.group is not None:
         why = "set_optimizer_state_dict needs the model, too"

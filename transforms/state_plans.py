@@ -12,7 +12,7 @@ from .patches import Old, Part
 from .rank_guards import Guard, GuardFinder
 from .rank_zero_uses import rank_zero_alone_reads
 from .state_contexts import Config, StateContext, bound_arguments, context_at
-from .state_reads import StateRead
+from .state_reads import StateRead, groups_of_optimizers
 from .view import FileView
 
 
@@ -45,6 +45,9 @@ class ReadPlan:
     notes: list[str] = field(default_factory=list)
 
 
+SEVERAL = "this may be the optimizer of one of several models"
+
+
 def plan_of(migration: Migration, read: StateRead) -> ReadPlan:
     """How a read is rewritten, decided once."""
 
@@ -65,6 +68,12 @@ def _plan(migration: Migration, read: StateRead) -> ReadPlan:
         plan.problem = "state_dict() is called with arguments"
         plan.advice = "Call get_model_state_dict(model, options=…) and apply the prefix or the filter to its result."
         return plan
+    if isinstance(read.optimizer, ast.expr):
+        several = groups_of_optimizers(migration, read.view.values(read.optimizer))
+        if len(several) > 1:
+            plan.problem = SEVERAL
+            plan.advice = "Take each optimizer's state with get_optimizer_state_dict and its own model."
+            return plan
     context = context_at(migration, read.view, read.call, read.group)
     if context.kind in ("local", "unknown"):
         plan.problem = _CONTEXT_PROBLEMS[context.kind]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from .groups import Group
@@ -14,7 +14,7 @@ from .patches import Part
 from .sites import RAW_MEMBERS, Site
 from .state_contexts import bound_arguments
 from .symbols import FSDP1
-from .values import Annotated, External, Instance, Opaque, Optimizer, Unknown, Wrapped
+from .values import Annotated, External, Instance, Opaque, Optimizer, Unknown, Value, Wrapped
 from .view import FileView
 
 OPTIMIZER_READS = ("optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict")
@@ -75,6 +75,7 @@ def _find_reads(migration: Migration) -> list[StateRead]:
     for view, call, group in optimizer_calls(migration, "state_dict"):
         if call in known or not isinstance(call.func, ast.Attribute):
             continue
+        known.add(call)
         model = model_at(migration.groups, view, call, group)
         found.append(StateRead(view, call, group, "optimizer", model, call.func.value))
     found.sort(key=lambda read: (read.view.path, read.view.source.span(read.call)))
@@ -188,7 +189,7 @@ def legacy_read(site: Site) -> StateRead | None:
 
 
 def optimizer_calls(migration: Migration, method: str) -> list[tuple[FileView, ast.Call, Group]]:
-    """Calls of a method of the optimizers of the groups."""
+    """Calls of a method of the optimizers of the groups, once for each group that may be meant."""
 
     def find() -> list[tuple[FileView, ast.Call, Group]]:
         program = migration.program
@@ -197,14 +198,19 @@ def optimizer_calls(migration: Migration, method: str) -> list[tuple[FileView, a
             if call.method != method:
                 continue
             values = program.flow.values_of(call.function)
-            owned = [v for v in values if isinstance(v, Optimizer)]
-            group = migration.groups.of(owned)
-            if group is not None and owned:
+            groups = groups_of_optimizers(migration, values)
+            if groups:
                 view, node = program.call_node(number)
-                found.append((view, node, group))
+                found.extend((view, node, group) for group in groups)
         return found
 
     return migration.once("optimizer calls", method, find)
+
+
+def groups_of_optimizers(migration: Migration, values: Iterable[Value]) -> list[Group]:
+    """The groups of the optimizers among values."""
+    owned = (migration.groups.of([value]) for value in values if isinstance(value, Optimizer))
+    return list(dict.fromkeys(group for group in owned if group is not None))
 
 
 def before_wrap(migration: Migration, site: Site) -> bool:

@@ -22,7 +22,7 @@ FSDP = """\
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import (
-    FullOptimStateDictConfig, FullStateDictConfig, FullyShardedDataParallel as FSDP, ShardedStateDictConfig, StateDictType,
+    FullStateDictConfig, FullyShardedDataParallel as FSDP, StateDictType,
 )
 
 """
@@ -130,7 +130,8 @@ def test_state_moves_to_the_callers_of_a_rank_zero_helper() -> None:
             ),
         }
     )
-    assert "def save(network, optimizer, path, *, verbose=False, network_state_dict, optimizer_state_dict):" in results["saving.py"]
+    signature = "def save(network, optimizer, path, *, verbose=False, network_state_dict, optimizer_state_dict):"
+    assert signature in results["saving.py"]
     assert '{"n": network_state_dict, "o": optimizer_state_dict}' in results["saving.py"]
     moved, _, guarded = results["train.py"].partition("    if rank == 0:")
     assert "model, optimizer, options=StateDictOptions(full_state_dict=True, cpu_offload=True)" in moved
@@ -336,8 +337,8 @@ def test_comments_of_a_context_stay() -> None:
             return state
         """,
     )
-    expected = "    # one file per rank\n    # taken here\n    state = get_model_state_dict(model)  # sharded\n\n    return state\n"
-    assert expected in after
+    taken = "    # one file per rank\n    # taken here\n    state = get_model_state_dict(model)  # sharded\n"
+    assert f"{taken}\n    return state\n" in after
 
 
 def test_tensors_that_files_of_flat_parameters_share_are_cloned() -> None:
@@ -421,6 +422,20 @@ def test_optimizer_that_may_be_fresh_is_not_stepped_by_saving() -> None:
         """
     assert "if optimizer.state else optimizer.state_dict()" in migrated(DDP, program.format(condition="step % 5 == 0"))
     assert "optimizer.state else" not in migrated(DDP, program.format(condition="step % 5 == 0 and step > 0"))
+
+
+def test_optimizers_of_several_models_in_one_place_hold_all_of_them() -> None:
+    after = migrated(
+        DDP,
+        """
+        def main(first, second):
+            first = DDP(torch.nn.Sequential(first))
+            second = DDP(torch.nn.ModuleList(second))
+            optimizers = [torch.optim.SGD(first.parameters()), torch.optim.SGD(second.parameters())]
+            torch.save([optimizer.state_dict() for optimizer in optimizers], "x.pt")
+        """,
+    )
+    assert after.count("DDP(") == 2
 
 
 def test_two_models_of_one_name_get_a_state_each() -> None:
@@ -538,6 +553,8 @@ def run(folder: Path, text: str) -> str:
     (folder / "train.py").write_text(text)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=180, check=False
+    )
     assert done.stdout, done.stderr[-2000:]
     return done.stdout

@@ -9,6 +9,7 @@ from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..state_outcomes import optimizer_outcome
+from ..state_plans import SEVERAL
 from ..state_reads import optimizer_calls, read_of
 
 _SYMBOL = "torch.optim.Optimizer.state_dict"
@@ -28,6 +29,8 @@ def check(site: Site, migration: Migration) -> Outcome:
     read = read_of(migration, site.call) if site.call is not None else None
     if read is None:
         return Outcome(Level.MANUAL, "optimizer.state_dict is not called here", holds=True)
+    if read.group is not site.group:
+        return Outcome(Level.MANUAL, SEVERAL, holds=True, silent=True)
     return optimizer_outcome(migration, read)
 
 
