@@ -9,6 +9,7 @@ from hand_made import Events, of, training, written
 from to_fsdp2.equivalence.changes import find_changes
 from to_fsdp2.equivalence.coverage import Coverage, check_coverage
 from to_fsdp2.equivalence.sides import Place
+from to_fsdp2.equivalence.verdict import Side
 
 OLD = '''"""A script."""
 import torch
@@ -35,13 +36,13 @@ class Pair:
         self.directory = directory
         self.original = directory / "original"
         self.events: dict[str, Events] = {"old": training("ddp"), "new": training()}
-        self.places = {side: self._place(side) for side in ("old", "new")}
+        self.places = {"old": self._place("old"), "new": self._place("new")}
         self.write("old", "train.py", OLD)
         self.write("new", "train.py", NEW)
         self.ran("old", "train.py", [2, 5, 7, 8, 13])
         self.ran("new", "train.py", [2, 5, 7, 8, 13])
 
-    def _place(self, side: str) -> Place:
+    def _place(self, side: Side) -> Place:
         root = self.directory / side
         root.mkdir()
         return Place(side, side, root, root, self.original)
@@ -182,4 +183,4 @@ def test_two_files_given_by_name_are_compared_with_each_other(tmp_path: Path):
         (root / "after.py").write_text(NEW)
         places.append(Place(side, side, root, root, tmp_path, "before.py" if side == "old" else "after.py"))
     changes = find_changes(places[0], places[1])
-    assert [(file.old_path.name, file.new_path.name) for file in changes.files] == [("before.py", "after.py")]
+    assert [path.name for side in ("old", "new") for path in changes.paths(side)] == ["before.py", "after.py"]

@@ -8,10 +8,10 @@ import json
 import pytest
 from rich.console import Console
 from to_fsdp2.equivalence.terminal import Progress, print_verdict, ranges
-from to_fsdp2.equivalence.verdict import CHECKS, CheckResult, NotExecuted, Run, Series, Verdict
+from to_fsdp2.equivalence.verdict import CHECKS, CheckResult, Judgement, NotExecuted, Run, Series, Verdict
 
 
-def verdict(judgement="different") -> Verdict:
+def verdict(judgement: Judgement = "different") -> Verdict:
     checks = [CheckResult(name, "pass", "fine") for name in CHECKS]
     checks[1] = CheckResult("loss", "fail", "at step 1 [rank] 0", 1, None, float("inf"), ["data"])
     runs = {"old": Run("old", "HEAD", "/old", ["python"], 2, failure="it broke", log="[bold]no markup[/x]")}
