@@ -22,10 +22,11 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-TIMEOUT_SECONDS = 180
+TIMEOUT_SECONDS = 120
 ATTEMPTS = 3
-# On a busy machine gloo at times fails to connect its ranks, or aborts at exit after all work is done.
-GLOO_UNDER_LOAD = ("connectFullMesh failed", "terminate called without an active exception")
+# On a busy machine gloo at times fails to connect its ranks, waits for ever, or aborts at exit after all
+# work is done. A program that always hangs still fails.
+GLOO_UNDER_LOAD = ("connectFullMesh failed", "signal SIGALRM", "terminate called without an active exception")
 FORKS = multiprocessing.get_context("forkserver")
 # The optimizers import torch._dynamo on their first step; it takes longer than a whole case.
 FORKS.set_forkserver_preload(
@@ -78,6 +79,7 @@ def _torchrun(run: Run, args: tuple[str, ...], folder: Path, logs: Path) -> str:
         min_nodes=1,
         max_nodes=1,
         nproc_per_node=run.nproc,
+        max_restarts=0,
         run_id=logs.name,
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
