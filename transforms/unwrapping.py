@@ -85,6 +85,12 @@ def names_data_parallel(view: FileView, classes: ast.expr) -> bool:
     return bool(names & DATA_PARALLEL) and FSDP_MODULE not in names
 
 
+def has_wrapper_of_its_own(migration: Migration) -> bool:
+    """Whether the repository holds an FSDP of its own (FairScale's, say), which sets ``_fsdp_wrapped_module``."""
+    stores = (store for file in migration.program.files for store in file.stores)
+    return migration.once("own_wrapper", None, lambda: any(store[1] == "_fsdp_wrapped_module" for store in stores))
+
+
 def unwrapped_path(site: Site) -> str | None:
     """The path of a site's receiver, where it has one."""
     return dotted_path(site.node.value) if isinstance(site.node, ast.Attribute) else None

@@ -95,3 +95,12 @@ def test_a_loop_that_ends_in_its_body_holds_the_group() -> None:
     loop = "while True:\n    if isinstance(raw, DDP):\n        raw = raw.module\n    else:\n        break\n"
     body = f"{WRAP}raw = model\n{loop}"
     assert migrate(body) == HEAD + body
+
+
+def test_another_fsdp_class_is_none_of_our_business() -> None:
+    body = (
+        "class FullyShardedDataParallel(nn.Module):\n    def __init__(self, module):\n        super().__init__()\n"
+        "        self._fsdp_wrapped_module = module\n\n    def names(self):\n"
+        '        return [n.replace("_fsdp_wrapped_module.", "") for n in self._fsdp_wrapped_module.state]\n'
+    )
+    assert migrate(body) == HEAD + body

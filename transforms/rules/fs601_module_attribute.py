@@ -11,7 +11,14 @@ from ..passes import outside_name
 from ..patches import Patch
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..unwrapping import DATA_PARALLEL, is_unwrap_test, may_be_data_parallel, tests_around, unwrapped_path
+from ..unwrapping import (
+    DATA_PARALLEL,
+    has_wrapper_of_its_own,
+    is_unwrap_test,
+    may_be_data_parallel,
+    tests_around,
+    unwrapped_path,
+)
 from ..view import FileView
 
 _WHY = "fully_shard keeps the model itself"
@@ -20,6 +27,8 @@ _WHY = "fully_shard keeps the model itself"
 def check(site: Site, migration: Migration) -> Outcome:
     view, node = site.view, site.node
     assert isinstance(node, ast.Attribute)
+    if site.member == "_fsdp_wrapped_module" and has_wrapper_of_its_own(migration):
+        return Outcome(Level.OK, "an attribute of this repository's own FSDP class")
     if not isinstance(node.ctx, ast.Load):
         return Outcome(
             Level.MANUAL,

@@ -10,6 +10,7 @@ from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..symbols import FSDP1
+from ..unwrapping import has_wrapper_of_its_own
 from ..view import FileView
 
 _INNER = "_fsdp_wrapped_module"
@@ -19,13 +20,14 @@ SYMBOL = f"{FSDP1}.{_INNER}"
 
 def find(migration: Migration) -> Iterator[Site]:
     """Strings with a name that only FSDP1 puts into parameter names, and "module." where names are taken apart."""
+    own = has_wrapper_of_its_own(migration)
     for view in migration.views():
         documentation = _documentation(view)
         for node in ast.walk(view.tree):
             if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or node in documentation:
                 continue
             inner = _INNER in node.value or any(name in node.value for name in _FLAT)
-            if (inner and len(node.value) < 80) or (node.value == "module." and migration.groups.all):
+            if (inner and not own and len(node.value) < 80) or (node.value == "module." and migration.groups.all):
                 yield Site(view, node, SYMBOL if inner else "module.", "hazard", None)
 
 
