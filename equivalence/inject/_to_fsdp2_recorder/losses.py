@@ -24,6 +24,7 @@ def install(recorder: Recorder) -> None:
             # Reentrant activation checkpointing calls backward from within backward.
             outermost = depth[0] == 0
             if outermost:
+                recorder.before_backward()
                 for index, tensor in enumerate([tensors] if isinstance(tensors, torch.Tensor) else tensors):
                     unscaled = getattr(tensor, UNSCALED, None)
                     value = tensor if unscaled is None else unscaled
@@ -34,7 +35,7 @@ def install(recorder: Recorder) -> None:
             finally:
                 depth[0] -= 1
             if outermost:
-                recorder.backward_done()
+                recorder.after_backward()
 
         return backward
 

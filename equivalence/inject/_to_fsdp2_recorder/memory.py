@@ -30,6 +30,7 @@ class SavedForBackward:
     def __init__(self) -> None:
         self._hooks: Any = None
         self._bytes: dict[int, int] = {}
+        self._most = 0
 
     def start(self, models: list[Model]) -> None:
         """Count from now on, unless a model is compiled: hooks from Python would make it compile anew."""
@@ -39,14 +40,20 @@ class SavedForBackward:
         self._hooks.__enter__()
 
     def take(self) -> int | None:
-        """Stop counting; the bytes of distinct storages, or None if nothing was counted."""
+        """Stop counting; the most bytes that were kept for a backward pass, or None if nothing was counted."""
         if self._hooks is None:
             return None
         self._hooks.__exit__(None, None, None)
         self._hooks = None
-        total = sum(self._bytes.values())
+        return self._most
+
+    def before_backward(self) -> None:
+        """Everything that is kept now is alive, so that no address stands for two storages."""
+        self._most = max(self._most, sum(self._bytes.values()))
+
+    def after_backward(self) -> None:
+        """What was kept has been released; the next micro-step starts from nothing."""
         self._bytes.clear()
-        return total
 
     def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
         base = tensor if tensor._base is None else tensor._base

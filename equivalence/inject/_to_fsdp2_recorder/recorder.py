@@ -126,10 +126,16 @@ class Recorder:
 
     def loss(self, value: torch.Tensor, scaled: bool, index: int) -> None:
         """A backward pass is about to start from this tensor; it is read later, so that nothing waits for a GPU."""
-        self.begin()
         self._losses.append({"step": self.step, "micro": self.micro, "index": index, "scaled": scaled, "tensor": value})
 
-    def backward_done(self) -> None:
+    def before_backward(self) -> None:
+        """The outermost backward pass starts; `loss` follows for each of its tensors."""
+        self.begin()
+        self._saved.before_backward()
+
+    def after_backward(self) -> None:
+        """It has ended."""
+        self._saved.after_backward()
         self.micro += 1
         self.backwards += 1
 
