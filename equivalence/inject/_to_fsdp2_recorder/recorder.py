@@ -176,8 +176,8 @@ class Recorder:
     def _before_step(self, optimizer: Optimizer) -> None:
         self.begin()
         record = self._record_of(optimizer)
-        record.describe(self.step)
         record.hyperparameters(self.step)
+        record.describe(self.step)
         record.initial(self.step)
         record.gradients(self.step, clipped=self.clips > 0)
 
@@ -187,8 +187,11 @@ class Recorder:
         record.inner = inner
         found_inf = getattr(optimizer, "found_inf", None)
         skipped = isinstance(found_inf, torch.Tensor) and bool(found_inf.item())
-        record.results(self.step)
-        self._finish_step(record, skipped)
+        try:
+            record.results(self.step)
+        finally:
+            # Whatever could not be read, the step has been made.
+            self._finish_step(record, skipped)
 
     @guarded
     def skipped_step(self, optimizer: Optimizer) -> None:
