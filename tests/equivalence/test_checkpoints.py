@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 from to_fsdp2.equivalence import checkpoints  # noqa: E402
 from to_fsdp2.equivalence.checkpoint_store import restore  # noqa: E402
@@ -322,8 +321,28 @@ def test_joined_takes_the_worst_and_keeps_all_reasons(compare):
     assert one.tensor == "embedding.weight"
 
 
-def test_safetensors_hold_the_same_model(saved):
-    results = checkpoints.compare_paths(saved / "fsdp2_full.pt", saved / "fsdp2.safetensors")
+SAFETENSORS = """
+import sys
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}.store", rank=0, world_size=1)
+model = torch.load(sys.argv[2])["model"]
+save_file({key: value.clone() for key, value in model.items()}, sys.argv[1])
+dist.destroy_process_group()
+"""
+
+
+def test_safetensors_are_recorded_and_hold_the_same_model(saved, tmp_path):
+    pytest.importorskip("safetensors")
+    path, record = tmp_path / "model.safetensors", tmp_path / "record"
+    command = [sys.executable, "-c", SAFETENSORS, str(path), str(saved / "fsdp2_full.pt")]
+    environment = {**os.environ, "PYTHONPATH": str(INJECT), "TO_FSDP2_RECORD": str(record)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr[-2000:]
+    run = checkpoints.preserve(read_record(record), tmp_path / "kept")
+    assert [Path(file.name).name for file in run.files] == ["model.safetensors"]
+    results = checkpoints.compare_paths(saved / "fsdp2_full.pt", Path(run.files[0].copy))
     failed = [result.reason.split(": ", 1)[1] for result in results if result.outcome == "fail"]
     assert any("saved as safetensors instead of torch.save" in reason for reason in failed)
     assert any("section 'model' is now '(top)'" in reason for reason in failed)

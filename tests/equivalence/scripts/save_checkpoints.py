@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -176,8 +175,6 @@ def with_fsdp2(model: nn.Module, out: Path) -> None:
     save(out / "fsdp2_without_optimizer.pt", {"model": state, **VALUES})
     save(out / "fsdp2_empty_optimizer.pt", {**content, "optimizer": {**optimizer_state, "state": {}}})
     save(out / "fsdp2_cast.pt", {**content, "model": {key: value.bfloat16() for key, value in state.items()}})
-    if dist.get_rank() == 0:
-        save_file({key: value.clone() for key, value in state.items()}, out / "fsdp2.safetensors")
     untied = {key: value for key, value in state.items() if key != "head.weight"}
     save(out / "fsdp2_untied.pt", {**content, "model": untied})
 
