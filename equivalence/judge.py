@@ -24,6 +24,7 @@ from .verdict import CHECKS, CheckResult, Judgement, Run, Side, Verdict
 
 DECISIVE = ("loss", "gradients", "parameters")
 """Without one of these having been compared, nothing can be called equivalent."""
+EMULATION_HINT = " (CUDA was emulated; --device cpu lets the script take its branch for the CPU, if it has one)"
 PERTURBED = {"TO_FSDP2_MODE": "exact", "TO_FSDP2_PERTURB": "1"}
 
 
@@ -46,7 +47,8 @@ def judge(options: VerifyOptions, places: tuple[Place, Place], workspace: Path, 
         if record.starts and session.holds_rank_0(side):
             session.keep_checkpoints(side)
         if run.failure is not None:
-            return _not_judged(session, f"the {side} run failed: {run.failure}")
+            hint = EMULATION_HINT if session.device.name == "emulated cuda" else ""
+            return _not_judged(session, f"the {side} run failed: {run.failure}{hint}")
     return _compare(session, workspace) if session.holds_rank_0("new") else None
 
 
