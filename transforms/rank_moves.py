@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .conditions import negated
+from .front_conditions import condition_in_front, left_out
 from .lifting import bound_between
 from .migration import Migration
 from .patches import Part, Patch
 from .program import Program
 from .rank_guards import Guard, GuardFinder
 from .rule import Outcome
-from .state_writing import condition_in_front
 from .values import FunctionValue
 from .view import FileView
 
@@ -52,6 +52,8 @@ def move_of(migration: Migration, finder: GuardFinder, view: FileView, call: ast
         return "it needs something that is only made behind the guard"
     if not _is_first_to_touch(view, guard, statement, used):
         return "what comes before it behind the guard may matter to it"
+    if left_out(finder, view, guard, statement):
+        return "ranks may differ about the condition behind the guard"
     missing = next((name for name in sorted(used) if _exists_on_some_ranks(finder, view, call, name)), None)
     if missing is not None:
         return f"{missing} exists on some ranks only"

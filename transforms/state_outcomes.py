@@ -6,6 +6,7 @@ import ast
 from dataclasses import replace
 
 from .findings import Level
+from .front_conditions import condition_in_front
 from .generated import call_text
 from .lifting import Caller, Lift, new_arguments, new_parameters
 from .migration import Migration
@@ -14,7 +15,7 @@ from .rank_guards import GuardFinder
 from .rule import Outcome
 from .state_plans import ReadPlan, StateOptions, gathered_name, plan_of
 from .state_reads import StateRead
-from .state_writing import condition_in_front, if_stepped, read_call, write_read
+from .state_writing import if_stepped, read_call, write_read
 
 _WHY = "gathering is collective: the callers do it on all ranks and hand the result in"
 

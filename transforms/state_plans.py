@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass, field
 
 from .first_step import may_precede_first_step
+from .front_conditions import left_out
 from .lifting import Lift, bound_between, lift_of
 from .migration import Migration
 from .patches import Old, Part
@@ -174,6 +175,9 @@ def _plan_hoist(
     plan.options = StateOptions(cpu_offload=finder.passes_only_rank_zero(guard))
     receiver = read.optimizer if read.optimizer is not None else read.model
     plan.name = gathered_name(migration, read.view, read.call, read.kind, receiver)
+    dropped = left_out(finder, read.view, guard, read.call)
+    if dropped:
+        plan.notes.append(f"all ranks gather also where `{dropped[0]}` does not hold: ranks may differ about it")
     if not plan.options.cpu_offload:
         plan.notes.append("the guard may let several ranks pass, so every rank gets the full state")
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from typing import TypeGuard
 
 from .dedent import unwraps
 from .evaluation import is_evaluated, reshard_lines
+from .front_conditions import condition_in_front
 from .generated import call_text, replaced_call
-from .lifting import bound_between, new_arguments
+from .lifting import new_arguments
 from .migration import Migration
 from .patches import Old, Part, Patch
-from .rank_guards import Guard, GuardFinder
+from .rank_guards import GuardFinder
 from .rule import Outcome
 from .state_plans import ReadPlan, StateOptions, gathered_name, plan_of
 from .state_reads import StateRead, reads
@@ -192,43 +192,3 @@ def hoisted(migration: Migration, read: StateRead, plan: ReadPlan, outcome: Outc
             parts.append(f"{indent}if {condition}:\n")
         parts.extend(lines)
     return view.insert_before(place, parts, "gathering is collective: it moves in front of the rank guard")
-
-
-def condition_in_front(finder: GuardFinder, view: FileView, guard: Guard, node: ast.AST) -> str:
-    """Under what condition a place behind a guard is reached, as far as it is known in front of it; else empty."""
-    conditions: list[str] = []
-    child = node
-    bound = bound_between(view, guard, node)
-    for ancestor in view.ancestors(node):
-        if isinstance(ancestor, ast.If) and child is not ancestor.test:
-            negated = child in ancestor.orelse
-            operands = ancestor.test.values if _is_and(ancestor.test) else [ancestor.test]
-            for operand in operands:
-                if finder.conditions.selects_ranks(view, operand) or (negated and len(operands) > 1):
-                    continue
-                if not _is_pure(operand) or view.names_in(operand) & bound:
-                    continue
-                text = view.text(operand)
-                conditions.insert(0, f"not ({text})" if negated else _bracketed(operand, text, len(operands)))
-        if ancestor is guard.statement or isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            break
-        child = ancestor
-    return " and ".join(conditions)
-
-
-def _is_and(test: ast.expr) -> TypeGuard[ast.BoolOp]:
-    return isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
-
-
-def _bracketed(operand: ast.expr, text: str, operands: int) -> str:
-    needs = isinstance(operand, (ast.BoolOp, ast.IfExp, ast.Lambda)) and operands == 1
-    return f"({text})" if needs and not _is_and(operand) else text
-
-
-def _is_pure(test: ast.expr) -> bool:
-    """Whether an expression may be evaluated twice: no calls, nothing awaited or assigned."""
-    active = (ast.Call, ast.Await, ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Lambda)
-    return not any(isinstance(node, active) for node in ast.walk(test))
-
-
-

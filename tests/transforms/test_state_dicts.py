@@ -103,6 +103,20 @@ def test_condition_that_only_rank_zero_knows_is_not_repeated() -> None:
     assert "score" not in after[:gathered]
 
 
+def test_condition_that_ranks_may_find_different_is_not_repeated() -> None:
+    program = """
+        def main(net, rank, loss, best):
+            model = DDP(net)
+            if loss < best and rank == 0:
+                torch.save(model.module.state_dict(), "x.pt")
+        """
+    after = migrated(DDP, program)
+    assert after.count("loss < best") == 1
+    (finding,) = findings(DDP, program, "FS402")
+    assert finding.level is Level.REVIEW
+    assert "`loss < best`" in finding.message
+
+
 def test_state_moves_to_the_callers_of_a_rank_zero_helper() -> None:
     analysis, results = analyse_texts(
         {
