@@ -193,7 +193,7 @@ def _render(
         return "import " + ", ".join(names)
     indent = source.indent_at(source.span(statement)[0])
     spread = "\n" in text and len({alias.lineno for alias in statement.names}) > 1
-    if spread and (staying or "#" in text):
+    if spread and (staying or len(coming) > 1 or "#" in text):
         return _render_lines(source, statement, leaving, coming, indent)
     head = f"from {'.' * statement.level}{statement.module or ''} import "
     ordered = _ordered(names, coming)
