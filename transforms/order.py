@@ -72,8 +72,10 @@ class Order:
         mine = [first, *view.ancestors(first)]
         theirs = [second, *view.ancestors(second)]
         common = next(node for node in mine if node in theirs)
-        one = mine[mine.index(common) - 1] if common is not first else first
-        other = theirs[theirs.index(common) - 1] if common is not second else second
+        if common is first or common is second:
+            # The arguments of a call run before the call itself.
+            return "after" if common is first else "before"
+        one, other = mine[mine.index(common) - 1], theirs[theirs.index(common) - 1]
         tested = isinstance(common, ast.If) and common.test in (one, other)
         if isinstance(common, ast.If) and not tested and (one in common.body) != (other in common.body):
             return "unknown"
