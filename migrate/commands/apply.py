@@ -14,7 +14,7 @@ from .. import exits, git, options
 from ..options import Request, Run, resolve
 from ..pipeline import Migration
 from ..report import Report
-from ..session import deliver, failed_files, run, say
+from ..reporting import deliver, failed_files, run, say
 from ..writer import WriteError, write_all
 
 AllowDirty = Annotated[bool, typer.Option("--allow-dirty", help="Write although git has uncommitted changes.")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .. import exits, options
 from ..options import Request, resolve
-from ..session import deliver, failed_files, run
+from ..reporting import deliver, failed_files, run
 
 
 def check(

@@ -16,7 +16,7 @@ from ...transforms.findings import UserError
 from .. import exits, report_text
 from ..options import Request, resolve
 from ..report import Report
-from ..session import rendered, run, save, say
+from ..reporting import rendered, run, save, say
 from ..writer import write_all
 
 Folder = Annotated[

@@ -9,7 +9,7 @@ from rich.console import Console
 from .. import exits, options, report_text
 from ..options import Request, resolve
 from ..report import Report
-from ..session import deliver, failed_files, run, save, say, summarise, write_stdout
+from ..reporting import deliver, failed_files, run, save, say, summarise, write_stdout
 
 
 def diff(

@@ -12,7 +12,7 @@ from rich.text import Text
 from ...transforms.findings import UserError
 from ...transforms.rule import Rule, all_rules
 from .. import exits, rule_reference
-from ..session import write_stdout
+from ..reporting import write_stdout
 
 RuleFormat = Annotated[Literal["text", "markdown"], typer.Option("--format", help="markdown: one page with all.")]
 RuleId = Annotated[str | None, typer.Argument(metavar="[ID]", help="A rule, as FS301, or a family, as FS3.")]

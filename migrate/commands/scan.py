@@ -8,7 +8,7 @@ import typer
 
 from .. import exits, options
 from ..options import Request, resolve
-from ..session import deliver, failed_files, run
+from ..reporting import deliver, failed_files, run
 
 
 def scan(
