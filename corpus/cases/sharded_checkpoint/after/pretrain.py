@@ -6,7 +6,10 @@ import torch.distributed as dist
 import torch.nn as nn
 from checkpointing import Checkpointer
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    MixedPrecisionPolicy,
+    fully_shard,
+)
 
 
 class MixerBlock(nn.Module):
