@@ -111,8 +111,8 @@ from pathlib import Path
 from to_fsdp2.migrate.writer import Change, write_all
 folder, old, new = Path(sys.argv[1]), b"old = 1\\n" * 2000, b"new = 2\\n" * 3000
 changes = [Change(path.name, path, old, new) for path in sorted(folder.glob("*.py"))]
-print("ready", flush=True)
 while True:
+    print("next", flush=True)
     write_all(changes)
     changes = [Change(change.label, change.path, change.new, change.old) for change in changes]
 """
@@ -130,7 +130,10 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
         with subprocess.Popen([sys.executable, "-c", _WRITE, str(tmp_path)], stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             process.stdout.readline()
-            time.sleep(chance.uniform(0, 0.08))
+            start = time.monotonic()
+            process.stdout.readline()
+            # At some moment of the second round of writing, however fast the machine is.
+            time.sleep(chance.uniform(0, 1) * (time.monotonic() - start))
             process.send_signal(signal.SIGKILL)
         states = [path.read_bytes() for path in sorted(tmp_path.glob("*.py"))]
         assert len(states) == 12

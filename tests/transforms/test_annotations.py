@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 
 import pytest
-from to_fsdp2.transforms.annotations import annotation_edits
-from to_fsdp2.transforms.edits import Edit, apply_edits
 from to_fsdp2.transforms.findings import Finding, Level
-from to_fsdp2.transforms.source import Source
+from to_fsdp2.transforms.text.annotations import annotation_edits
+from to_fsdp2.transforms.text.edits import Edit, apply_edits
+from to_fsdp2.transforms.text.source import Source
 
 
-def finding(line: int, level: Level = Level.MANUAL, message: str = "by\nhand", **more: bool) -> Finding:
-    return Finding("FS402", level, "a.py", line, 1, line, 2, "torch.X", message, **more)
+def finding(line: int, level: Level = Level.MANUAL, message: str = "by\nhand", suppressed: bool = False) -> Finding:
+    return Finding("FS402", level, "a.py", line, 1, line, 2, "torch.X", message, suppressed=suppressed)
 
 
 def annotated(text: str, *findings: Finding, edits: tuple[Edit, ...] = ()) -> str:
