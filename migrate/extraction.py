@@ -8,7 +8,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.context import BaseContext
 
-from ..transforms.facts import FileFacts
+from ..transforms.analysis.facts import FileFacts
 from ..transforms.findings import FileError
 from .progress import Progress
 from .worker import extract_files

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..transforms.facts import FileFacts
+from ..transforms.analysis.facts import FileFacts
+from ..transforms.analysis.flow import Flow
+from ..transforms.analysis.reach import carriers
 from ..transforms.findings import FileError
-from ..transforms.flow import Flow
-from ..transforms.reach import carriers
 from .collector import paused_collector
 from .extraction import extract_all
 from .imports import Neighbours

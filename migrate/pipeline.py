@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
 
-from ..transforms.annotations import annotation_edits
-from ..transforms.edits import Edit, EditConflict, apply_edits
+from ..transforms.analysis.facts import FileFacts
 from ..transforms.engine import STRONG_TOKENS, Analysis, Options, analyse
-from ..transforms.facts import FileFacts
 from ..transforms.findings import FileError, Finding
-from ..transforms.source import Source
+from ..transforms.text.annotations import annotation_edits
+from ..transforms.text.edits import Edit, EditConflict, apply_edits
+from ..transforms.text.source import Source
 from .gather import gather
 from .imports import imported_modules, package_of
 from .progress import Progress

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..transforms.analysis.facts import FileFacts
 from ..transforms.engine import extract
-from ..transforms.facts import FileFacts
 from ..transforms.findings import FileError
-from ..transforms.source import Source, SourceError
+from ..transforms.text.source import Source, SourceError
 from .collector import paused_collector
 
 

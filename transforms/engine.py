@@ -10,20 +10,20 @@ import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from .edits import Edit, apply_edits
-from .extract import Extractor
-from .facts import FileFacts
+from .analysis.extract import Extractor
+from .analysis.facts import FileFacts
+from .analysis.symbols import STRONG_TOKENS
 from .findings import FileError, Finding, Level
 from .holding import hold_back, hold_groups
 from .judge import Judgement, judge
 from .migration import Migration, Options
-from .patches import Patch, PatchConflict
 from .program import Program
-from .rewrite import RewriteError, rewrite
 from .sites import Site
-from .source import Source
-from .spelling import imported_symbols
-from .symbols import STRONG_TOKENS
+from .text.edits import Edit, apply_edits
+from .text.patches import Patch, PatchConflict
+from .text.rewrite import RewriteError, rewrite
+from .text.source import Source
+from .text.spelling import imported_symbols
 
 __all__ = ["STRONG_TOKENS", "Analysis", "Options", "analyse", "extract"]
 

@@ -10,11 +10,22 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from .analysis.symbols import is_old
+from .analysis.values import (
+    Annotated,
+    Container,
+    Derived,
+    External,
+    Instance,
+    Opaque,
+    Optimizer,
+    Partial,
+    Unknown,
+    Value,
+    Wrapped,
+)
 from .program import Program, owner_of
-from .symbols import is_old
-from .values import Annotated, Container, Derived, External, Instance, Opaque, Optimizer, Partial, Unknown, Value, Wrapped
 from .view import FileView
-
 
 _STRATEGY = "torch.distributed.fsdp.ShardingStrategy."
 

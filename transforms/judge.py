@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
+from .analysis.symbols import DDP
+from .analysis.values import Annotated, Wrapped
 from .findings import Finding, Level, Step
 from .migration import Migration
 from .rule import Outcome, Rule, all_rules, rule_for
 from .sites import Site
-from .symbols import DDP
-from .values import Annotated, Wrapped
 
 _NO_RULE = Rule(
     id="FS001",

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from .analysis.symbols import canonical, is_old, is_old_module
+from .analysis.values import Annotated, Derived, External, Instance, Opaque, Unknown, Wrapped
 from .findings import Level
 from .groups import Group, Groups, Wrap
 from .order import Order
 from .program import Program
 from .rule import Need, Outcome
 from .sites import RAW_MEMBERS, Site, SiteFinder
-from .spelling import spelling
-from .symbols import canonical, is_old, is_old_module
-from .values import Annotated, Derived, External, Instance, Opaque, Unknown, Wrapped
+from .text.spelling import spelling
 from .view import FileView
 
 T = TypeVar("T")

@@ -7,11 +7,11 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from .facts import FileFacts
+from .analysis.facts import FileFacts
+from .analysis.flow import Flow
+from .analysis.values import Container, Derived, FunctionValue, Value
 from .findings import Step
-from .flow import Flow
-from .source import Source
-from .values import Container, Derived, FunctionValue, Value
+from .text.source import Source
 from .view import FileView
 
 

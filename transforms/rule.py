@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from .findings import Level
-from .patches import Patch
+from .text.patches import Patch
 
 if TYPE_CHECKING:
     import ast

@@ -6,10 +6,21 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .analysis.symbols import DDP, FSDP1, canonical, is_old, is_old_module
+from .analysis.values import (
+    Annotated,
+    ClassValue,
+    Constant,
+    Derived,
+    External,
+    Instance,
+    Opaque,
+    Unknown,
+    Value,
+    Wrapped,
+)
 from .groups import Group, Groups
 from .program import owner_of
-from .symbols import DDP, FSDP1, canonical, is_old, is_old_module
-from .values import Annotated, ClassValue, Constant, Derived, External, Instance, Opaque, Unknown, Value, Wrapped
 from .view import FileView
 
 _SYMBOL_OF_KIND = {"FSDP1": FSDP1, "DDP": DDP}

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from .extract import Extractor
-from .facts import NOTHING
-from .patches import Old, Part, Patch, old
-from .scopes import dotted_path
-from .source import Source
-from .symbols import canonical
-from .values import External, Value
+from .analysis.extract import Extractor
+from .analysis.facts import NOTHING
+from .analysis.scopes import dotted_path
+from .analysis.symbols import canonical
+from .analysis.values import External, Value
+from .text.patches import Old, Part, Patch, old
+from .text.source import Source
 
 if TYPE_CHECKING:
     from .program import Program

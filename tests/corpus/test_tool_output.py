@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from to_fsdp2.corpus.cases import Case, load_cases
-from to_fsdp2.transforms.edits import apply_edits
 from to_fsdp2.transforms.engine import Options, analyse, extract
-from to_fsdp2.transforms.source import Source
+from to_fsdp2.transforms.text.edits import apply_edits
+from to_fsdp2.transforms.text.source import Source
 
 CASES = [pytest.param(case, id=case.name) for case in load_cases()]
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from to_fsdp2.migrate import pipeline, worker
 from to_fsdp2.migrate.__main__ import run
-from to_fsdp2.transforms.edits import Edit
+from to_fsdp2.transforms.analysis.facts import FileFacts
 from to_fsdp2.transforms.engine import Analysis
-from to_fsdp2.transforms.facts import FileFacts
 from to_fsdp2.transforms.findings import Finding, Level, Step
-from to_fsdp2.transforms.source import Source
-from to_fsdp2.transforms.suppressions import Suppressions
+from to_fsdp2.transforms.text.edits import Edit
+from to_fsdp2.transforms.text.source import Source
+from to_fsdp2.transforms.text.suppressions import Suppressions
 
 RULE = "FS101"
 

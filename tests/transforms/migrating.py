@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from to_fsdp2.transforms.edits import apply_edits
 from to_fsdp2.transforms.engine import Analysis, Options, analyse, extract
-from to_fsdp2.transforms.source import Source
+from to_fsdp2.transforms.text.edits import apply_edits
+from to_fsdp2.transforms.text.source import Source
 
 
 def analyse_texts(texts: Mapping[str, str], options: Options | None = None) -> tuple[Analysis, dict[str, str]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from to_fsdp2.transforms.edits import Edit, EditConflict, apply_edits
-from to_fsdp2.transforms.source import Source
+from to_fsdp2.transforms.text.edits import Edit, EditConflict, apply_edits
+from to_fsdp2.transforms.text.source import Source
 
 
 def source(text: str) -> Source:

@@ -13,7 +13,7 @@ import pytest
 from to_fsdp2.transforms.engine import extract
 from to_fsdp2.transforms.migration import Migration, Options
 from to_fsdp2.transforms.program import Program
-from to_fsdp2.transforms.source import Source
+from to_fsdp2.transforms.text.source import Source
 
 ROOT = Path(__file__).parent.parent / "fixtures" / "flow"
 

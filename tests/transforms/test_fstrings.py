@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from to_fsdp2.transforms.source import Source
+from to_fsdp2.transforms.text.source import Source
 
 TEXTS = [
     'print(f"norm {model.clip_grad_norm_(1.0):.4f} of {model.module.name!r}")\n',

@@ -8,8 +8,8 @@ import textwrap
 import pytest
 from to_fsdp2.transforms.engine import extract
 from to_fsdp2.transforms.program import Program
-from to_fsdp2.transforms.rank_guards import Guard, GuardFinder
-from to_fsdp2.transforms.source import Source
+from to_fsdp2.transforms.ranks.guards import Guard, GuardFinder
+from to_fsdp2.transforms.text.source import Source
 
 HEADER = """\
 import os

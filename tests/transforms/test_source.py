@@ -7,7 +7,7 @@ import ast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from to_fsdp2.transforms.source import Source, SourceError
+from to_fsdp2.transforms.text.source import Source, SourceError
 
 NEWLINES = st.sampled_from(["\n", "\r\n", "\r"])
 STATEMENTS = st.sampled_from(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from to_fsdp2.transforms.source import Source
-from to_fsdp2.transforms.suppressions import Suppressions
+from to_fsdp2.transforms.text.source import Source
+from to_fsdp2.transforms.text.suppressions import Suppressions
 
 
 def suppressions(text: str) -> Suppressions:

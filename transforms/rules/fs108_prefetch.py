@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from ..analysis.symbols import FSDP1
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sharding.constructor import check_keyword
 from ..sites import Site
-from ..symbols import FSDP1
 
 PREFETCH = "torch.distributed.fsdp.BackwardPrefetch"
 

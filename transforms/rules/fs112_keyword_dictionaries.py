@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ..analysis.symbols import FSDP1
 from ..findings import Level
 from ..rule import Example, Rule
 from ..sharding.spread import check_spread
-from ..symbols import FSDP1
 
 _UNKNOWN = """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 
+from ..analysis.symbols import DDP
+from ..analysis.values import ClassValue
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
@@ -11,8 +13,6 @@ from ..sharding.data_parallel import data_parallel_of
 from ..sharding.data_parallel_duties import unit_advice
 from ..sharding.placement import CannotPlace, place
 from ..sites import Site
-from ..symbols import DDP
-from ..values import ClassValue
 
 
 def check(site: Site, migration: Migration) -> Outcome:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from ..analysis.symbols import DDP
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sharding.data_parallel import data_parallel_of, spread_outcome
 from ..sites import Site
-from ..symbols import DDP
 from . import fs120_ddp
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..analysis.symbols import FSDP1
 from ..rule import Example, Rule
 from ..sharding.constructor import check_keyword
-from ..symbols import FSDP1
 
 RULE = Rule(
     id="FS210",

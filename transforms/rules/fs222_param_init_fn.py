@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ..analysis.symbols import FSDP1
 from ..findings import Level
 from ..rule import Example, Rule
 from ..sharding.constructor import check_keyword
-from ..symbols import FSDP1
 
 RULE = Rule(
     id="FS222",

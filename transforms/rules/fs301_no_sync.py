@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..no_sync import rewritten
 from ..rule import Example, Rule
+from ..training.no_sync import rewritten
 
 _HEAD = """\
 import torch

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 
-from ..conditions import is_known, only_where_sharded
 from ..findings import Level
-from ..gradient_sync import WHY, switch
 from ..migration import Migration
-from ..passes import gives_windows_up
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..training.conditions import is_known, only_where_sharded
+from ..training.gradient_sync import WHY, switch
+from ..training.passes import gives_windows_up
 from ..view import FileView
 
 _ADVICE = "Keep the condition in a variable of your own: FSDP2 has no public way to ask for the switch."

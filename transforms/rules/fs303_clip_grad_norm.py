@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 
-from ..clipping import CLIP, is_used
-from ..conditions import is_known
 from ..findings import Level
 from ..migration import Migration
-from ..patches import Old, Part
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..text.patches import Old, Part
+from ..training.clipping import CLIP, is_used
+from ..training.conditions import is_known
 
 _WHY = "FSDP2 has no clip_grad_norm_ of its own"
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..clipping import CLIP, gather_norm, is_used
+from ..analysis.symbols import FSDP1
+from ..analysis.values import Derived, Optimizer, Value, Wrapped
 from ..findings import Level
 from ..migration import Migration
-from ..passes import outside_name
 from ..program import owner_of
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..symbols import FSDP1
-from ..values import Derived, Optimizer, Value, Wrapped
+from ..training.clipping import CLIP, gather_norm, is_used
+from ..training.passes import outside_name
 from ..view import FileView
 
 _NAMES = frozenset({CLIP, "torch.nn.utils.clip_grad.clip_grad_norm_", "torch.nn.utils.clip_grad_norm"})

@@ -6,9 +6,9 @@ import ast
 
 from ..findings import Level
 from ..migration import Migration
-from ..patches import Patch
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..text.patches import Patch
 
 SCALER = "torch.amp.GradScaler"
 OLD = "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler"

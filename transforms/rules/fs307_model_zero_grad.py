@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..conditions import FSDP_MODULE
+from ..analysis.symbols import DDP
+from ..analysis.values import Wrapped
 from ..findings import Level
 from ..groups import Group
-from ..in_scope import optimizer_at
 from ..migration import Migration
-from ..patches import Patch
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..symbols import DDP
-from ..values import Wrapped
+from ..text.patches import Patch
+from ..training.conditions import FSDP_MODULE
+from ..training.in_scope import optimizer_at
 
 _WHY = "gradients belong to the sharded parameters, which the model does not show after a forward without backward"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..findings import Level
-from ..forward_methods import method_calls, submodule_calls
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..training.forward_methods import method_calls, submodule_calls
 
 SUBMODULE = "torch.nn.Module.__call__"
 SYMBOL = "torch.distributed.fsdp.register_fsdp_forward_method"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 
-from ..dedent import can_unwrap, unwrapped
+from ..analysis.symbols import FSDP1
 from ..findings import Level
 from ..migration import Migration
-from ..patches import Patch
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state_contexts import is_context_call, read_context
-from ..symbols import FSDP1
+from ..state.contexts import is_context_call, read_context
+from ..text.dedent import can_unwrap, unwrapped
+from ..text.patches import Patch
 
 _WHY = "FSDP2 has no state_dict_type: what kind of state dict is meant is said where it is taken or loaded."
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ..analysis.symbols import DDP, FSDP1
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state_outcomes import optimizer_outcome, write_state
-from ..state_plans import plan_of
-from ..state_reads import before_wrap, hidden_uses, is_optimizer, of_another_program, read_of
-from ..symbols import DDP, FSDP1
+from ..state.outcomes import optimizer_outcome, write_state
+from ..state.plans import plan_of
+from ..state.reads import before_wrap, hidden_uses, is_optimizer, of_another_program, read_of
 
 
 def find(migration: Migration) -> Iterator[Site]:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from ..dedent import unwraps
+from ..analysis.symbols import DDP, FSDP1
+from ..analysis.values import Annotated, Derived, Wrapped
 from ..findings import Level
-from ..generated import replaced_call
 from ..migration import Migration
-from ..patches import Part
-from ..rank_guards import GuardFinder
+from ..ranks.guards import GuardFinder
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state_contexts import bound_arguments, context_at
-from ..state_loads import load_outcome
-from ..state_reads import before_wrap, hidden_uses, is_optimizer, is_prefixed, of_another_program
-from ..state_writing import OPTIONS, SET_MODEL
-from ..symbols import DDP, FSDP1
-from ..values import Annotated, Derived, Wrapped
+from ..state.contexts import bound_arguments, context_at
+from ..state.loads import load_outcome
+from ..state.reads import before_wrap, hidden_uses, is_optimizer, is_prefixed, of_another_program
+from ..state.writing import OPTIONS, SET_MODEL
+from ..text.dedent import unwraps
+from ..text.generated import replaced_call
+from ..text.patches import Part
 
 
 def find(migration: Migration) -> Iterator[Site]:

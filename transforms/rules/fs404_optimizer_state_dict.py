@@ -8,9 +8,9 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state_outcomes import optimizer_outcome
-from ..state_plans import SEVERAL
-from ..state_reads import optimizer_calls, read_of
+from ..state.outcomes import optimizer_outcome
+from ..state.plans import SEVERAL
+from ..state.reads import optimizer_calls, read_of
 
 _SYMBOL = "torch.optim.Optimizer.state_dict"
 

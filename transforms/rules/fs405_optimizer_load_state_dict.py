@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state_loads import load_outcome, optimizer_loads
+from ..state.loads import load_outcome, optimizer_loads
 
 _SYMBOL = "torch.optim.Optimizer.load_state_dict"
 

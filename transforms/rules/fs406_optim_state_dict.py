@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from ..analysis.symbols import FSDP1
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state_outcomes import write_state
-from ..state_plans import plan_of
-from ..state_reads import OPTIMIZER_READS, read_of
-from ..symbols import FSDP1
+from ..state.outcomes import write_state
+from ..state.plans import plan_of
+from ..state.reads import OPTIMIZER_READS, read_of
 
 
 def check(site: Site, migration: Migration) -> Outcome:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 
+from ..analysis.symbols import FSDP1
 from ..findings import Level
-from ..generated import removed
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state_loads import TO_LOAD, conversion_of, optimizer_loads, plan_load
-from ..symbols import FSDP1
+from ..state.loads import TO_LOAD, conversion_of, optimizer_loads, plan_load
+from ..text.generated import removed
 from ..view import FileView
 
 _WHY = "set_optimizer_state_dict takes the state as it was saved"

@@ -8,7 +8,7 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state_contexts import is_context_call
+from ..state.contexts import is_context_call
 from ..view import FileView
 
 _ENUM = "torch.distributed.fsdp.StateDictType"

@@ -8,9 +8,9 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state_contexts import CONFIG_CLASSES, flags_of, is_context_call
-from ..state_plans import config_options
-from ..state_writing import options_text
+from ..state.contexts import CONFIG_CLASSES, flags_of, is_context_call
+from ..state.plans import config_options
+from ..state.writing import options_text
 
 
 def check(site: Site, migration: Migration) -> Outcome:

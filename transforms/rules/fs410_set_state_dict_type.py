@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 
+from ..analysis.symbols import FSDP1
 from ..findings import Level
-from ..generated import removed
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state_contexts import read_context
-from ..symbols import FSDP1
+from ..state.contexts import read_context
+from ..text.generated import removed
 
 
 def check(site: Site, migration: Migration) -> Outcome:

@@ -6,11 +6,11 @@ import ast
 from collections.abc import Sequence
 
 from ..findings import Level
-from ..generated import replaced_call
 from ..migration import Migration
-from ..patches import Part
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..text.generated import replaced_call
+from ..text.patches import Part
 
 _DCP = "torch.distributed.checkpoint"
 _NEW = {f"{_DCP}.save_state_dict": "save", f"{_DCP}.load_state_dict": "load"}

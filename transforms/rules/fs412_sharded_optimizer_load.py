@@ -6,15 +6,15 @@ import ast
 from collections.abc import Sequence
 
 from ..findings import Level
-from ..generated import call_text
-from ..in_scope import model_at, optimizer_at
 from ..migration import Migration
-from ..patches import Part
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state_contexts import bound_arguments, is_context_call
-from ..state_loads import Conversion, conversion_of
-from ..state_writing import GET_OPTIMIZER
+from ..state.contexts import bound_arguments, is_context_call
+from ..state.loads import Conversion, conversion_of
+from ..state.writing import GET_OPTIMIZER
+from ..text.generated import call_text
+from ..text.patches import Part
+from ..training.in_scope import model_at, optimizer_at
 from ..view import FileView
 
 _SYMBOL = "torch.distributed.checkpoint.optimizer.load_sharded_optimizer_state_dict"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ast
 
-from ..dedent import can_unwrap, unwrapped
-from ..evaluation import is_evaluated, reshard_lines
+from ..analysis.symbols import FSDP1
 from ..findings import Level
 from ..migration import Migration
-from ..patches import Part
-from ..rank_guards import GuardFinder
+from ..ranks.evaluation import is_evaluated, reshard_lines
+from ..ranks.guards import GuardFinder
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..summoned import uses_of_parameters
-from ..symbols import FSDP1
+from ..state.summoned import uses_of_parameters
+from ..text.dedent import can_unwrap, unwrapped
+from ..text.patches import Part
 
 _WHY = "FSDP2 has no context with whole parameters"
 

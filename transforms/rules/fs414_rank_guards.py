@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..evaluation import runs_of
 from ..findings import Level
 from ..migration import Migration
-from ..rank_guards import Guard, GuardFinder
-from ..rank_moves import Move, move_of, write_move
+from ..ranks.evaluation import runs_of
+from ..ranks.guards import Guard, GuardFinder
+from ..ranks.moves import Move, move_of, write_move
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..evaluation import of_group
 from ..findings import Level
 from ..migration import Migration
+from ..ranks.evaluation import of_group
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state_outcomes import write_state
-from ..state_plans import plan_of
-from ..state_reads import StateRead
+from ..state.outcomes import write_state
+from ..state.plans import plan_of
+from ..state.reads import StateRead
 
 _SYMBOL = "transformers.PreTrainedModel.save_pretrained"
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from ..analysis.symbols import DDP, FSDP1
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state_loads import TO_LOAD
-from ..state_reads import OPTIMIZER_READS
-from ..symbols import DDP, FSDP1
+from ..state.loads import TO_LOAD
+from ..state.reads import OPTIMIZER_READS
 
 _FSDP = "torch.distributed.fsdp"
 _ADVICE = {

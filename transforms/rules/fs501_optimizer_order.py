@@ -6,14 +6,14 @@ import ast
 import re
 from collections.abc import Iterator
 
+from ..analysis.values import Derived, Instance, Opaque, Optimizer, Value, Wrapped
 from ..findings import Level
 from ..groups import Group, Wrap
 from ..migration import Migration
-from ..moves import Meeting, Move, meetings_of, parameters_taken, sound_move
 from ..program import owner_of
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..values import Derived, Instance, Opaque, Optimizer, Value, Wrapped
+from ..training.moves import Meeting, Move, meetings_of, parameters_taken, sound_move
 from ..view import FileView
 
 SYMBOL = "torch.optim.Optimizer"

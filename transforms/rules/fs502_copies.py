@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ..analysis.values import Value, Wrapped
 from ..findings import Level
 from ..groups import Group
 from ..migration import Migration
-from ..passes import outside_name
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..values import Value, Wrapped
+from ..training.passes import outside_name
 from ..view import FileView
 
 _COPY = "copy.deepcopy"
@@ -30,6 +30,8 @@ def find(migration: Migration) -> Iterator[Site]:
             if name is None or not (name in _COPIES or _is_average(name)):
                 continue
             for copied in _copied(node.args[0]):
+                if _is_state_dict(copied):
+                    continue
                 values = tuple(view.values(copied))
                 group = migration.groups.of([v for v in values if _is_model(migration, v)])
                 if group is not None:
@@ -44,6 +46,11 @@ def _is_average(name: str) -> bool:
 def _copied(node: ast.expr) -> list[ast.expr]:
     """The thing itself, and the values of a dictionary display."""
     return [node, *(value for value in node.values)] if isinstance(node, ast.Dict) else [node]
+
+
+def _is_state_dict(node: ast.expr) -> bool:
+    """Whether an expression calls ``state_dict()``, whatever the receiver is: never a whole model."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "state_dict"
 
 
 def _is_model(migration: Migration, value: Value) -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..conditions import FSDP_MODULE
 from ..findings import Level
-from ..in_scope import model_at
 from ..migration import Migration
-from ..passes import BACKWARD, FORWARD, passes_in
-from ..patches import Patch
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..text.patches import Patch
+from ..training.conditions import FSDP_MODULE
+from ..training.in_scope import model_at
+from ..training.passes import BACKWARD, FORWARD, passes_in
 
 SYMBOL = "torch.optim.Optimizer.forward"
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 
 from ..findings import Level
-from ..generated import removed
 from ..migration import Migration
-from ..passes import outside_name
-from ..patches import Patch
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..unwrapping import (
+from ..text.generated import removed
+from ..text.patches import Patch
+from ..training.passes import outside_name
+from ..training.unwrapping import (
     DATA_PARALLEL,
     has_wrapper_of_its_own,
     is_unwrap_test,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..conditions import FSDP_MODULE
 from ..findings import Level
-from ..gradient_sync import add_helper
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import RAW_MEMBERS, UNIQUE_MEMBERS, Site
+from ..training.conditions import FSDP_MODULE
+from ..training.gradient_sync import add_helper
 
 _REWRITTEN = ("no_sync", "require_backward_grad_sync", "clip_grad_norm_")
 

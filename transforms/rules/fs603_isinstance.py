@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ast
 
-from ..conditions import FSDP_MODULE
+from ..analysis.symbols import DDP, FSDP1
+from ..analysis.values import ClassValue
 from ..findings import Level
 from ..migration import Migration
-from ..passes import outside_name
-from ..patches import Part, Patch
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..symbols import DDP, FSDP1
-from ..unwrapping import WRAPPERS, names_data_parallel, type_argument
-from ..values import ClassValue
+from ..text.patches import Part, Patch
+from ..training.conditions import FSDP_MODULE
+from ..training.passes import outside_name
+from ..training.unwrapping import WRAPPERS, names_data_parallel, type_argument
 from ..view import FileView
 
 _WHY = "a sharded model is an FSDPModule"

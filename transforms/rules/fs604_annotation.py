@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 
-from ..conditions import FSDP_MODULE
+from ..analysis.symbols import DDP, FSDP1
 from ..findings import Level
 from ..migration import Migration
-from ..passes import outside_name
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..symbols import DDP, FSDP1
-from ..unwrapping import WRAPPERS
+from ..training.conditions import FSDP_MODULE
+from ..training.passes import outside_name
+from ..training.unwrapping import WRAPPERS
 from ..view import FileView
 
 _WHY = "a sharded model is an FSDPModule"

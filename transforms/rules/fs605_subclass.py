@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from ..analysis.symbols import DDP, FSDP1
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..symbols import DDP, FSDP1
 
 
 def check(site: Site, migration: Migration) -> Outcome:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 
-from ..conditions import FSDP_MODULE
+from ..analysis.symbols import FSDP1
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..symbols import FSDP1
+from ..training.conditions import FSDP_MODULE
 
 
 def check(site: Site, migration: Migration) -> Outcome:

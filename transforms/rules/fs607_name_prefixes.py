@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ..analysis.symbols import FSDP1
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..symbols import FSDP1
-from ..unwrapping import has_wrapper_of_its_own
+from ..training.unwrapping import has_wrapper_of_its_own
 from ..view import FileView
 
 _INNER = "_fsdp_wrapped_module"

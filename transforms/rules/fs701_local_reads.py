@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 
 from ..findings import Level
-from ..local_reads import local_reads
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..training.local_reads import local_reads
 
 _ADVICE = (
     "Compute it from .full_tensor() on every rank, or read the DTensor's value with .full_tensor().item(); for the norm "

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from ..findings import Level
-from ..local_reads import runs_on_shards, tensor_values
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..training.local_reads import runs_on_shards, tensor_values
 from ..view import FileView
 
 _COLLECTIVES = frozenset({"all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter"})

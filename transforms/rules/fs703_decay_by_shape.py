@@ -6,11 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from ..findings import Level
-from ..local_reads import runs_on_shards, tensor_values
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..view import FileView
+from ..training.local_reads import runs_on_shards, tensor_values
 
 
 def find(migration: Migration) -> Iterator[Site]:

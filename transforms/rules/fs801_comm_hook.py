@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 
-from ..comm_hooks import PACKAGES, REGISTRATIONS, compression, hook_of, is_compression
+from ..analysis.symbols import DDP, FSDP1
 from ..findings import Level
-from ..generated import removed
 from ..migration import Migration
-from ..passes import called_name
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..symbols import DDP, FSDP1
+from ..text.generated import removed
+from ..training.comm_hooks import PACKAGES, REGISTRATIONS, compression, hook_of, is_compression
+from ..training.passes import called_name
 
 _WHY = "FSDP2 takes what compression hooks do as reduce_dtype"
 _DEFAULT = ("default_hooks.allreduce_hook", "default_hooks.reduce_scatter_hook", "BuiltinCommHookType.ALLREDUCE")

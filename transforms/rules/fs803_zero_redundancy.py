@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 
+from ..analysis.symbols import DDP
 from ..findings import Level
-from ..generated import removed
 from ..migration import Migration
-from ..patches import Part, Patch
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..symbols import DDP
+from ..text.generated import removed
+from ..text.patches import Part, Patch
 
 SYMBOL = "torch.distributed.optim.ZeroRedundancyOptimizer"
 _OWN = ("optimizer_class", "process_group", "parameters_as_bucket_view", "overlap_with_ddp")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 
+from ..analysis.symbols import DDP, FSDP1
+from ..analysis.values import Instance, Opaque, Unknown
 from ..findings import Level
-from ..generated import removed
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..symbols import DDP, FSDP1
-from ..values import Instance, Opaque, Unknown
+from ..text.generated import removed
 
 _PUBLIC = (
     "require_forward_param_sync", "will_sync_module_buffers", "gradient_as_bucket_view", "find_unused_parameters",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from ..patches import Patch
+from ..text.patches import Patch
 from ..view import FileView
 
 _WHY = "arguments without a counterpart"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
+from ..analysis.scopes import dotted_path
 from ..migration import Migration
-from ..scopes import dotted_path
 from ..view import FileView
 
 WRAPPERS = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"

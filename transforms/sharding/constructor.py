@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..analysis.values import Constant, Container, Unknown, Value
 from ..findings import Level
 from ..groups import Group
 from ..migration import Migration
-from ..patches import Patch
 from ..program import Program
 from ..rule import Outcome
 from ..sites import Site
-from ..values import Constant, Container, Unknown, Value
+from ..text.patches import Patch
 from ..view import FileView
 from .checkpointing import statements_behind
 from .leftovers import without_leftovers

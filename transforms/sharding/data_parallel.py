@@ -6,13 +6,13 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..comm_hooks import reduce_dtype
+from ..analysis.values import Constant, Container, Unknown, Value
 from ..findings import Level
-from ..forward_methods import methods_of
 from ..groups import Group
 from ..migration import Migration
 from ..rule import Outcome
-from ..values import Constant, Container, Unknown, Value
+from ..training.comm_hooks import reduce_dtype
+from ..training.forward_methods import methods_of
 from ..view import FileView
 from .constructor import Argument
 from .data_parallel_duties import mesh_of_model, prepare, refused, replicate

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from ..conditions import conditions_of
 from ..findings import Level
 from ..migration import Migration
-from ..passes import called_name
 from ..rule import Outcome
+from ..training.conditions import conditions_of
+from ..training.passes import called_name
 from .model_code import CHANGES, UNKNOWN, block_classes, buffers_of
 from .plan import MODEL, code
 

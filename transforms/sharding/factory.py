@@ -6,9 +6,9 @@ import ast
 
 from ..findings import Level
 from ..migration import Migration
-from ..patches import Part
 from ..rule import Outcome
 from ..sites import Site
+from ..text.patches import Part
 from .constructor import factory_of
 from .placement import shard_function
 from .plan import Name

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 
+from ..analysis.values import Derived, Instance, Opaque
 from ..findings import Level
 from ..rule import Outcome
-from ..values import Derived, Instance, Opaque
 from ..view import FileView
 from .constructor import Argument, Constructor, translates
 from .plan import MODEL, UNIT, Code, Units, code

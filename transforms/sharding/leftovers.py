@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ..patches import Patch
+from ..text.patches import Patch
 from ..view import FileView
 
 _HARMLESS = frozenset(

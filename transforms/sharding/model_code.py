@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
+from ..analysis.values import ClassValue, Instance, Opaque, Value
 from ..migration import Migration
-from ..passes import called_name, outside_name
-from ..values import ClassValue, Instance, Opaque, Value
+from ..training.passes import called_name, outside_name
 from ..view import FileView
 
 CHANGES, NONE, UNKNOWN = "changes", "none", "unknown"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ..analysis.symbols import FSDP1
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Outcome
-from ..symbols import FSDP1
 
 
 def uses_fsdp1(migration: Migration) -> bool:

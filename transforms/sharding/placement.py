@@ -10,9 +10,9 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..patches import Old, Part, Patch
-from ..scopes import dotted_path
-from ..symbols import FSDP1
+from ..analysis.scopes import dotted_path
+from ..analysis.symbols import FSDP1
+from ..text.patches import Old, Part, Patch
 from ..view import FileView
 from .plan import MODEL, Code, ShardingPlan, code, deeper, fill, written
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ..imports import spelling
-from ..patches import Old, Part
 from ..rule import Need
+from ..text.imports import spelling
+from ..text.patches import Old, Part
 from ..view import FileView
 
 _WIDTH = 100

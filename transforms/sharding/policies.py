@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 
+from ..analysis.scopes import dotted_path
+from ..analysis.values import ClassValue, Constant, External, Instance, Opaque, Wrapped
 from ..findings import Level
 from ..rule import Outcome
-from ..scopes import dotted_path
-from ..values import ClassValue, Constant, External, Instance, Opaque, Wrapped
 from .constructor import Argument, Constructor, translates
 from .plan import UNIT, Code, Units, code
 from .policy_definitions import ALWAYS, DISPLAYS, WRAP, Definition, definitions, form_at

@@ -10,9 +10,9 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from ..analysis.values import Bound, Constant, External, FunctionValue, Opaque, Partial, Value
 from ..migration import Migration
 from ..program import Program
-from ..values import Bound, Constant, External, FunctionValue, Opaque, Partial, Value
 from ..view import FileView
 
 WRAP = "torch.distributed.fsdp.wrap."

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 
+from ..analysis.scopes import dotted_path
+from ..analysis.values import FunctionValue
 from ..findings import Level
 from ..migration import Migration
-from ..patches import Old
 from ..program import Program
 from ..rule import Outcome
-from ..scopes import dotted_path
-from ..values import FunctionValue
+from ..text.patches import Old
 from ..view import FileView
 from .plan import Code, Name, code
 from .policy_definitions import DISPLAYS, WRAP, Definition, definition_of_call, definitions, form_at

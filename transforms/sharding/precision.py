@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from ..analysis.values import ClassValue, Constant, External, FunctionValue, Instance, Opaque, Unknown, Wrapped
 from ..findings import Level
 from ..rule import Outcome
-from ..values import ClassValue, Constant, External, FunctionValue, Instance, Opaque, Unknown, Wrapped
 from ..view import FileView
 from .constructor import Argument, Constructor, translates
 from .plan import MODEL, UNIT, Code, code

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 
+from ..analysis.values import Opaque
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Outcome
 from ..sites import Site
-from ..values import Opaque
 from .arguments import without_arguments
 from .constructor import constructor_of
 from .outside import for_others, uses_fsdp1

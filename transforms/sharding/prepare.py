@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ..scopes import dotted_path
+from ..analysis.scopes import dotted_path
 from ..view import FileView
 from .plan import MODEL, Code, ShardingPlan, code, deeper
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 
 from ..findings import Level
-from ..imports import spelling
 from ..migration import Migration
-from ..patches import Patch
 from ..rule import Need, Outcome
+from ..text.imports import spelling
+from ..text.patches import Patch
 from ..view import FileView
 from .constructor import Argument, Constructor
 from .plan import FULLY_SHARD, MODEL, Code, Name, code

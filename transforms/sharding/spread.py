@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from ..findings import Level
 from ..migration import Migration
-from ..patches import Part, Patch
 from ..rule import Outcome
 from ..sites import Site
+from ..text.patches import Part, Patch
 from ..view import FileView
 from .constructor import Constructor, check_keyword, constructor_of
 from .plan import Code, Name, code

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ..analysis.scopes import dotted_path
+from ..analysis.values import Constant, Container, External, Opaque, Unknown, Value
 from ..findings import Level
 from ..migration import Migration
-from ..patches import Patch
 from ..rule import Outcome
-from ..scopes import dotted_path
 from ..sites import Site
-from ..values import Constant, Container, External, Opaque, Unknown, Value
+from ..text.patches import Patch
 from ..view import FileView
 from .constructor import Argument, Constructor, translates
 from .outside import for_others, uses_fsdp1

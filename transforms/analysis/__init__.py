@@ -1,0 +1,1 @@
+"""Facts of each file, and the flow of values over all of them."""

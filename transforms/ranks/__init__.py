@@ -1,0 +1,1 @@
+"""What only some ranks do, and how it becomes what all ranks do."""

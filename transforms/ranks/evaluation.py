@@ -1,0 +1,117 @@
+"""Forwards of a model: whether it is evaluated, and which functions run it."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from ..analysis.facts import NOTHING, Call
+from ..analysis.values import Annotated, FunctionValue, Opaque, Unknown, Value, Wrapped
+from ..groups import Group
+from ..migration import Migration
+from ..rule import Outcome
+from ..state.reads import last_name
+from ..text.patches import Part
+from ..view import FileView
+
+_RUNS = frozenset({"generate", "forward", "__call__"})
+_MODEL_NAME = re.compile(r"model|net|module|generator|discriminator|student|teacher|backbone|gpt|bert", re.IGNORECASE)
+
+
+def is_evaluated(migration: Migration, group: Group | None) -> bool:
+    """Whether a group's model is put into evaluation mode anywhere.
+
+    After a forward without a backward the root (and every unit with ``reshard_after_forward=False``) keeps whole,
+    plain parameters registered; what asks for the sharded ones then finds the wrong ones.
+    """
+    if group is None:
+        return True
+
+    def find() -> bool:
+        flow = migration.program.flow
+        return any(
+            call.method == "eval" and any(of_group(group, value) for value in flow.values_of(call.function))
+            for call in flow.calls
+        )
+
+    return migration.once("is evaluated", group, find)
+
+
+def reshard_lines(
+    migration: Migration, outcome: Outcome, view: FileView, model: Part, indent: str, node: ast.AST
+) -> list[Part]:
+    """Statements that put every unit of a model back to its shards."""
+    name = migration.use(outcome, view, "torch.distributed.fsdp.FSDPModule", node)
+    unit = view.free_name(node, "module")
+    return [
+        f"{indent}# a forward without a backward leaves whole parameters behind\n",
+        f"{indent}for {unit} in ",
+        model,
+        f".modules():\n{indent}    if isinstance({unit}, {name}):\n{indent}        {unit}.reshard()\n",
+    ]
+
+
+def runs_of(migration: Migration, group: Group) -> set[int]:
+    """Calls (by number) that run a group's model, themselves or through functions of the repository."""
+    return migration.once("runs", group, lambda: _runs(migration, group))
+
+
+def _runs(migration: Migration, group: Group) -> set[int]:
+    program = migration.program
+    flow = program.flow
+    found = {number for number, call in enumerate(flow.calls) if _runs_itself(migration, group, number, call)}
+    pending = list(found)
+    while pending:
+        number = pending.pop()
+        owner = flow.calls[number].owner
+        if owner < 0:
+            continue
+        function = FunctionValue(flow.file_of_call(number), owner)
+        is_given = _runs_an_argument(migration, group, number, function)
+        for site in flow.called.get(function, ()):
+            if site not in found and (not is_given or _passes_the_model(migration, group, flow.calls[site])):
+                found.add(site)
+                pending.append(site)
+    return found
+
+
+def _runs_itself(migration: Migration, group: Group, number: int, call: Call) -> bool:
+    """``model(x)``, ``model.generate(x)``; where little is known of the receiver, its name has to say model."""
+    values = migration.program.flow.values_of(call.function)
+    if call.method is not None and call.method not in _RUNS:
+        values = [held for value in values for held in migration.program.attribute(value, call.method)]
+    values = [value for value in values if of_group(group, value)]
+    if any(not isinstance(v, Unknown) and not (isinstance(v, Opaque) and v.name == "?") for v in values):
+        return True
+    if not values:
+        return False
+    _, node = migration.program.call_node(number)
+    receiver = node.func.value if call.method in _RUNS and isinstance(node.func, ast.Attribute) else node.func
+    return bool(_MODEL_NAME.search(last_name(receiver)))
+
+
+def _runs_an_argument(migration: Migration, group: Group, number: int, function: FunctionValue) -> bool:
+    """Whether the model that a call runs is a parameter of the function around it."""
+    view, node = migration.program.call_node(number)
+    facts = migration.program.files[function.file].functions[function.index]
+    parameters = {name for name, _ in (*facts.positional, *facts.keyword_only)} - {"self", "cls"}
+    places = [node.func, *node.args, *(keyword.value for keyword in node.keywords)]
+    roots = [place for place in places if any(of_group(group, value) for value in view.values(place))]
+    names = {inner.id for place in roots or [node.func] for inner in ast.walk(place) if isinstance(inner, ast.Name)}
+    return bool(names) and names <= parameters
+
+
+def _passes_the_model(migration: Migration, group: Group, call: Call) -> bool:
+    flow = migration.program.flow
+    arguments = [*call.arguments, *(variable for _, variable in call.keywords)]
+    if any(name is None for name, _ in call.keywords) or call.starred >= 0:
+        return True
+    values = [value for a in arguments if a != NOTHING for value in migration.program.elements(flow.values_of(a))]
+    return any(of_group(group, value) for value in values)
+
+
+def of_group(group: Group, value: Value) -> bool:
+    """Whether a value is the model of a group, wrapped or not."""
+    if value in group.raw:
+        return True
+    return isinstance(value, (Wrapped, Annotated)) and any(wrap.value == value for wrap in group.wraps)

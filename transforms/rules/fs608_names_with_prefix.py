@@ -1,0 +1,209 @@
+"""Names of parameters and modules that are compared or cut up as the wrapper spelled them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ..analysis.values import Annotated, Constant, Derived, Value, Wrapped
+from ..findings import Level
+from ..migration import Migration
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+from ..view import FileView
+
+PREFIX = "module."
+_NAMED = frozenset({"parameters", "modules", "buffers"})
+_SYMBOL = "torch.nn.Module.names"
+
+
+def find(migration: Migration) -> Iterator[Site]:
+    """String tests and cuts of names that a wrapped model gave, where the wrapper's prefix counts."""
+    for view in migration.views():
+        for node in ast.walk(view.tree):
+            for name, kind in _works_on_names(view, node):
+                values = _names(view, name)
+                group = migration.groups.of(values) if values else None
+                if group is not None and _counts(view, node, values, kind):
+                    yield Site(view, node, f"{_SYMBOL}.{kind}", "hazard", group, values)
+                    break
+
+
+def _names(view: FileView, node: ast.expr) -> tuple[Value, ...]:
+    """What a name was taken from, if that is a wrapped model on some way."""
+    values = tuple(v for v in view.values(node) if isinstance(v, Derived) and v.kind in _NAMED)
+    return values if any(isinstance(v.owner, (Wrapped, Annotated)) for v in values) else ()
+
+
+def _works_on_names(view: FileView, node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
+    """(expression that may be a name, what is done with it) for one node of a tree."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr in ("startswith", "endswith") and node.args:
+            yield node.func.value, node.func.attr
+        elif node.func.attr in ("split", "partition") and _cuts_from_the_left(view, node):
+            yield node.func.value, "split"
+    elif isinstance(node, ast.Compare) and len(node.ops) == 1:
+        if isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
+            yield node.left, "equals"
+        elif isinstance(node.ops[0], (ast.In, ast.NotIn)):
+            yield node.left, "member"
+            yield node.comparators[0], "contains"
+    elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and node.slice.lower is not None:
+        yield node.value, "cut"
+
+
+def _cuts_from_the_left(view: FileView, call: ast.Call) -> bool:
+    """Whether the parts are counted from the first one: ``[-1]`` and ``"head" in …`` are not."""
+    parent = view.parents[call]
+    if isinstance(parent, ast.Compare):
+        return False
+    if isinstance(parent, ast.Subscript):
+        return not isinstance(parent.slice, ast.UnaryOp)
+    return True
+
+
+def _counts(view: FileView, node: ast.AST, values: tuple[Value, ...], kind: str) -> bool:
+    """Whether the answer depends on the prefix that the wrapper puts before the names."""
+    always = all(isinstance(v, Derived) and isinstance(v.owner, (Wrapped, Annotated)) for v in values)
+    if _is_in_summoned(view, node):
+        return False
+    if kind in ("split", "cut"):
+        # Behind `if name.startswith("module.")` names without it never come here.
+        return always and _is_text_cut(node) and not _asks_for_prefix_before(view, node)
+    texts = _texts(view, node, kind)
+    prefixed = [text for text in texts if text.startswith(PREFIX) and text != PREFIX]
+    if prefixed or kind in ("contains", "endswith"):
+        return bool(prefixed)
+    return always and any(text and text != PREFIX and "_fsdp_wrapped_module" not in text for text in texts)
+
+
+def _is_text_cut(node: ast.AST) -> bool:
+    """A slice that a list of parameters would not have: from a length of text, or as long as the prefix."""
+    if isinstance(node, ast.Call):
+        return bool(node.args) and isinstance(node.args[0], ast.Constant) and node.args[0].value == "."
+    assert isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice)
+    return node.slice.upper is None and _length(node.slice.lower) == len(PREFIX)
+
+
+def _length(node: ast.expr | None) -> int | None:
+    """The number that ``7`` or ``len("module.")`` stands for."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len" and len(node.args) == 1:
+        text = node.args[0]
+        return len(text.value) if isinstance(text, ast.Constant) and isinstance(text.value, str) else None
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int) else None
+
+
+def _texts(view: FileView, node: ast.AST, kind: str) -> list[str]:
+    """The strings that a name is compared with."""
+    other: ast.expr
+    if isinstance(node, ast.Call):
+        other = node.args[0]
+    else:
+        assert isinstance(node, ast.Compare)
+        other = node.left if kind == "contains" else node.comparators[0]
+    texts = [constant.value for constant in _constants(other)]
+    found = view.program.elements(view.values(other))
+    texts += [v.value for v in found if isinstance(v, Constant) and isinstance(v.value, str)]
+    return list(dict.fromkeys(str(text) for text in texts))
+
+
+def _constants(node: ast.expr) -> list[ast.Constant]:
+    """The strings that an expression spells out itself, alone or in a display."""
+    parts = node.elts if isinstance(node, (ast.Tuple, ast.List, ast.Set)) else [node]
+    return [part for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+
+
+def _asks_for_prefix_before(view: FileView, node: ast.AST) -> bool:
+    for ancestor in view.ancestors(node):
+        tests: list[ast.expr] = []
+        if isinstance(ancestor, (ast.If, ast.IfExp)):
+            tests = [ancestor.test]
+        elif isinstance(ancestor, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            tests = [test for generator in ancestor.generators for test in generator.ifs]
+        for test in tests:
+            if any(isinstance(n, ast.Constant) and n.value in (PREFIX, "module") for n in ast.walk(test)):
+                return True
+    return False
+
+
+def _is_in_summoned(view: FileView, node: ast.AST) -> bool:
+    """Inside ``summon_full_params`` FSDP1 gave names without its prefix."""
+    return any(
+        isinstance(inner, ast.Attribute) and inner.attr == "summon_full_params"
+        for ancestor in view.ancestors(node)
+        if isinstance(ancestor, ast.With)
+        for item in ancestor.items
+        for inner in ast.walk(item.context_expr)
+    )
+
+
+def check(site: Site, migration: Migration) -> Outcome:
+    view, node, group = site.view, site.node, site.group
+    assert group is not None
+    wrapper = "DDP" if group.kinds == {"DDP"} else "FSDP1" if group.kinds == {"FSDP1"} else "the wrapper"
+    always = all(isinstance(v, Derived) and isinstance(v.owner, Wrapped) for v in site.values)
+    if always and wrapper == "DDP":
+        outcome = _without_prefix(view, node, site.member)
+        if outcome is not None:
+            return outcome
+    return Outcome(
+        Level.MANUAL,
+        f"{view.text(node)} goes by the prefix that {wrapper} puts before names, and names of a sharded model have none: "
+        "it would pick other parameters than before, without an error",
+        "Write the names as the model itself spells them, or take them from the model before it is wrapped, and look "
+        "whether what this picks is what was meant.",
+        holds=True,
+    )
+
+
+def _without_prefix(view: FileView, node: ast.AST, kind: str) -> Outcome | None:
+    """The same test on names without the prefix; None where it is not the same by necessity."""
+    if kind == "cut":
+        assert isinstance(node, ast.Subscript)
+        outcome = Outcome(Level.REVIEW, "names of a sharded model start with no module. that would have to be cut off")
+        outcome.patches.append(view.replace(node, (view.keep(node.value),), "fully_shard changes no names"))
+        return outcome
+    if kind not in ("startswith", "equals", "member"):
+        return None
+    other = node.args[0] if isinstance(node, ast.Call) else node.comparators[0] if isinstance(node, ast.Compare) else None
+    constants = _constants(other) if other is not None else []
+    whole = len(getattr(other, "elts", [other])) == len(constants)
+    if not constants or not whole or not all(str(c.value).startswith(PREFIX) for c in constants):
+        return None
+    outcome = Outcome(Level.REVIEW, "DDP put module. before every name; the names of a sharded model are its own")
+    for constant in constants:
+        text = view.text(constant)
+        if PREFIX not in text or constant.value == PREFIX:
+            return None
+        outcome.patches.append(view.replace(constant, text.replace(PREFIX, "", 1), "fully_shard changes no names"))
+    return outcome
+
+
+_HEAD = "import torch\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n\nmodel = DDP(build())\n"
+_SHARD = (
+    "import torch\nimport torch.distributed as dist\nfrom torch.distributed.fsdp import fully_shard\n\nmodel = build()\n"
+    "for tensor in [*model.parameters(), *model.buffers()]:\n    dist.broadcast(tensor.detach(), src=0)\n"
+    "fully_shard(model)\n"
+)
+_PICKED = 'head = [p for n, p in model.named_parameters() if n.startswith("{0}head.")]\n'
+_NEVER = _HEAD + 'head = [p for n, p in model.named_parameters() if n.startswith("head.")]\n'
+
+RULE = Rule(
+    id="FS608",
+    title="Names compared with the wrapper's prefix in mind",
+    why=(
+        "DDP puts module. before every parameter name, FSDP1 _fsdp_wrapped_module.; fully_shard changes no name. "
+        "Parameter groups and frozen layers are often picked by name: a test that matched finds nothing any more, and "
+        "one that never matched begins to. A model trained with another learning rate for its head that way, without an "
+        "error."
+    ),
+    symbols=(f"{_SYMBOL}.*",),
+    roles=("hazard",),
+    check=check,
+    find=find,
+    sources=("names of DDP, FSDP1 and FSDP2 models compared on torch 2.13",),
+    examples=(
+        Example(_HEAD + _PICKED.format("module."), _SHARD + _PICKED.format(""), Level.REVIEW),
+        Example(_NEVER, _NEVER, Level.MANUAL, "under DDP no name starts like this"),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Reads and loads of model and optimizer state, and what they become."""

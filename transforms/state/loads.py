@@ -1,0 +1,266 @@
+"""Loading of model and optimizer state, and how each is written with the state-dict helpers of DCP."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..analysis.values import Optimizer
+from ..findings import Level
+from ..groups import Group
+from ..migration import Migration
+from ..ranks.guards import GuardFinder
+from ..rule import Outcome
+from ..sites import Site
+from ..text.dedent import unwraps
+from ..text.generated import removed, replaced_call
+from ..text.patches import Part, Patch
+from ..training.in_scope import model_at
+from ..view import FileView
+from .contexts import bound_arguments, context_at
+from .lifting import passed_in_model
+from .plans import SEVERAL
+from .reads import groups_of_optimizers, optimizer_calls
+from .writing import OPTIONS, SET_OPTIMIZER
+
+_FULL = ("full_optim_state_dict", "model", "optim_input", "optim")
+
+TO_LOAD: dict[str, tuple[tuple[str, ...], str]] = {
+    "optim_state_dict_to_load": (("model", "optim", "optim_state_dict"), "optim_state_dict"),
+    "shard_full_optim_state_dict": (_FULL, "full_optim_state_dict"),
+    "scatter_full_optim_state_dict": (_FULL, "full_optim_state_dict"),
+    "flatten_sharded_optim_state_dict": (("sharded_optim_state_dict", "model", "optim"), "sharded_optim_state_dict"),
+}
+"""FSDP1's converters for loading: their parameters, and the one that is the state dict."""
+
+
+@dataclass(frozen=True, eq=False)
+class Conversion:
+    """A call of one of FSDP1's converters."""
+
+    view: FileView
+    call: ast.Call
+    name: str
+    model: ast.expr | None
+    optimizer: ast.expr | None
+    state: ast.expr
+
+
+@dataclass
+class LoadPlan:
+    """How ``optimizer.load_state_dict(state)`` is rewritten."""
+
+    model: ast.expr | str | None
+    optimizer: ast.expr
+    state: ast.expr
+    options: list[str] = field(default_factory=list)
+    conversion: Conversion | None = None
+    drops: ast.stmt | None = None
+    """The statement of the conversion, where its result has no other use."""
+    clones: bool = False
+    """Whether tensors that FSDP1's files share have to be told apart first."""
+
+
+def conversion_of(view: FileView, call: ast.Call) -> Conversion | None:
+    """The converter that a call is; both orders of arguments that torch has had are understood."""
+    function = call.func
+    name = function.attr if isinstance(function, ast.Attribute) else ""
+    if name not in TO_LOAD:
+        return None
+    names, state_name = TO_LOAD[name]
+    if name == "optim_state_dict_to_load" and _is_old_order(view, call):
+        names = ("optim_state_dict", "model", "optim")
+    arguments = bound_arguments(call, names)
+    state = arguments.get(state_name)
+    if state is None:
+        return None
+    return Conversion(view, call, name, arguments.get("model"), arguments.get("optim"), state)
+
+
+def _is_old_order(view: FileView, call: ast.Call) -> bool:
+    """``optim_state_dict_to_load(state, model, optim)``, as in torch 2.0."""
+    if len(call.args) != 3:
+        return False
+    if any(isinstance(v, Optimizer) for v in view.values(call.args[1])):
+        return False
+    first, last = view.text(call.args[0]).lower(), view.text(call.args[2]).lower()
+    if any(isinstance(v, Optimizer) for v in view.values(call.args[2])):
+        return True
+    return "model" not in first and last.rpartition(".")[2] in ("optim", "optimizer", "opt")
+
+
+_ADVICE = (
+    "On all ranks: set_optimizer_state_dict(model, optimizer, state, options=StateDictOptions(full_state_dict=True)), "
+    "after the learning-rate scheduler was built."
+)
+
+
+def load_outcome(site: Site, migration: Migration) -> Outcome:
+    """``optimizer.load_state_dict(state)`` becomes ``set_optimizer_state_dict``."""
+    view, call = site.view, site.call
+    plan = plan_load(migration, view, call, site.group) if call is not None else None
+    if call is None or plan is None:
+        what = "optimizer.load_state_dict is not called with a state dict here"
+        return Outcome(Level.MANUAL, what, _ADVICE, holds=True)
+    several = groups_of_optimizers(migration, view.values(plan.optimizer))
+    if len(several) > 1:
+        is_second = site.group is not several[0]
+        return Outcome(Level.MANUAL, SEVERAL, _ADVICE, holds=True, silent=is_second)
+    handed_in: list[Patch] = []
+    if plan.model is None and site.group is not None:
+        why = "set_optimizer_state_dict needs the model, too"
+        passed = passed_in_model(migration, view, call, site.group, why)
+        if passed is not None:
+            plan.model, handed_in = passed
+    if plan.model is None:
+        what = "no name here refers to the model whose optimizer this is"
+        return Outcome(Level.MANUAL, what, "Pass the model in. " + _ADVICE, holds=True)
+    finder = migration.once("guards", None, lambda: GuardFinder(migration.program))
+    guard = next(iter(finder.around(view, call)), None) or finder.callers_guarded(view, call)
+    if guard is not None:
+        what = f"only some ranks load here (guard at line {guard.statement.lineno}), and loading is collective"
+        return Outcome(Level.MANUAL, what, _ADVICE, holds=True)
+    message = "optimizer state is loaded by parameter name"
+    if site.group is not None and "DDP" in site.group.kinds:
+        message += "; files that the old program wrote under DDP have numbers for names and are refused with an error"
+    outcome = Outcome(Level.SAFE, message)
+    write_load(migration, view, call, plan, outcome)
+    if handed_in:
+        outcome.level = Level.REVIEW
+        outcome.message += "; the callers hand the model in"
+        outcome.patches.extend(handed_in)
+    return outcome
+
+
+def optimizer_loads(migration: Migration) -> list[tuple[FileView, ast.Call, Group | None]]:
+    """Loads into the optimizers of the groups, and loads of what FSDP1's converters returned."""
+
+    def find() -> list[tuple[FileView, ast.Call, Group | None]]:
+        found: list[tuple[FileView, ast.Call, Group | None]] = list(optimizer_calls(migration, "load_state_dict"))
+        known = {call for _, call, _ in found}
+        for sites in migration.sites.values():
+            for site in sites:
+                if site.call is None or site.member not in TO_LOAD or site.role == "keyword":
+                    continue
+                scope = site.view.function(site.call) or site.view.tree
+                for node in ast.walk(scope):
+                    if _loads(site.view, node, site.call) and node not in known and isinstance(node, ast.Call):
+                        known.add(node)
+                        found.append((site.view, node, site.group))
+        return found
+
+    return migration.once("optimizer loads", None, find)
+
+
+def _loads(view: FileView, node: ast.AST, conversion: ast.Call) -> bool:
+    """Whether a call is ``….load_state_dict(state)`` of what a conversion returned."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or len(node.args) != 1:
+        return False
+    if node.func.attr != "load_state_dict":
+        return False
+    found, _ = _conversion_before(view, node.args[0])
+    return found is not None and found.call is conversion
+
+
+def plan_load(migration: Migration, view: FileView, call: ast.Call, group: Group | None) -> LoadPlan | None:
+    """How a load of optimizer state is rewritten, decided once; None where it has no single argument."""
+    return migration.once("optimizer load", call, lambda: _plan_load(migration, view, call, group))
+
+
+def _plan_load(migration: Migration, view: FileView, call: ast.Call, group: Group | None) -> LoadPlan | None:
+    arguments = bound_arguments(call, ("state_dict",))
+    state = arguments.get("state_dict")
+    if state is None or not isinstance(call.func, ast.Attribute):
+        return None
+    conversion, statement = _conversion_before(view, state)
+    plan = LoadPlan(None, call.func.value, state)
+    if conversion is not None:
+        plan.model = conversion.model
+        plan.conversion = conversion
+        if statement is not None:
+            plan.drops = statement
+            plan.state = conversion.state
+        elif conversion.call is state:
+            plan.state = conversion.state
+    if plan.model is None and group is not None:
+        plan.model = model_at(migration.groups, view, call, group)
+    kind = context_at(migration, view, call, group).kind
+    if conversion is not None and conversion.name == "flatten_sharded_optim_state_dict":
+        kind = "sharded"
+    if kind != "sharded":
+        plan.options.append("full_state_dict=True")
+        if conversion is not None and conversion.name == "scatter_full_optim_state_dict":
+            plan.options.append("broadcast_from_rank0=True")
+        wraps = [wrap for wrap in group.wraps if wrap.value.kind == "FSDP1"] if group is not None else []
+        plan.clones = any(_is_flat(wrap.view, wrap.node) for wrap in wraps) or (conversion is not None and not wraps)
+    return plan
+
+
+def _is_flat(view: FileView, node: ast.Call) -> bool:
+    """Whether a wrap uses flat parameters: ``use_orig_params`` is not surely true."""
+    value = next((k.value for k in node.keywords if k.arg == "use_orig_params"), None)
+    return not (isinstance(value, ast.Constant) and value.value is True)
+
+
+def _conversion_before(view: FileView, state: ast.expr) -> tuple[Conversion | None, ast.stmt | None]:
+    """The conversion whose result is loaded, and its statement where nothing else uses that result."""
+    if isinstance(state, ast.Call):
+        return conversion_of(view, state), None
+    if not isinstance(state, ast.Name):
+        return None, None
+    scope = view.function(state) or view.tree
+    for statement in ast.walk(scope):
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+            continue
+        targets = statement.targets
+        if len(targets) != 1 or not isinstance(targets[0], ast.Name) or targets[0].id != state.id:
+            continue
+        conversion = conversion_of(view, statement.value)
+        if conversion is not None:
+            return conversion, statement if _is_only_use(view, scope, statement, state) else None
+    return None, None
+
+
+def _is_only_use(view: FileView, scope: ast.AST, statement: ast.Assign, use: ast.Name) -> bool:
+    """Whether a name is assigned once, in the block of its one use or around it, and read nowhere else."""
+    mentions = [node for node in ast.walk(scope) if isinstance(node, ast.Name) and node.id == use.id]
+    block, place = view.block_of(statement)
+    behind = any(use in ast.walk(later) for later in block[place + 1 :])
+    return len(mentions) == 2 and behind
+
+
+def write_load(migration: Migration, view: FileView, call: ast.Call, plan: LoadPlan, outcome: Outcome) -> None:
+    """Adds the patches of an optimizer load to its outcome."""
+    why = "optimizer state is loaded by name, and sharded on the way"
+    name = migration.use(outcome, view, SET_OPTIMIZER, call)
+    arguments: list[Sequence[Part]] = [
+        (view.keep(plan.model) if isinstance(plan.model, ast.expr) else str(plan.model),),
+        (view.keep(plan.optimizer),),
+        (view.keep(plan.state),),
+    ]
+    if plan.options:
+        options = migration.use(outcome, view, OPTIONS, call)
+        arguments.append((f"options={options}({', '.join(plan.options)})",))
+    outcome.patches.append(view.replace(call, replaced_call(view, call, name, arguments, unwraps(view, call)), why))
+    if plan.drops is not None:
+        outcome.patches.append(removed(view, plan.drops, "its result has no other use"))
+    if plan.clones:
+        _add_clones(migration, view, call, plan, outcome)
+
+
+def _add_clones(migration: Migration, view: FileView, call: ast.Call, plan: LoadPlan, outcome: Outcome) -> None:
+    """FSDP1's files let all parameters of a flat one share a ``step`` tensor, which each step would then count up."""
+    statement = view.statement(call)
+    indent = view.indent(statement)
+    is_tensor = migration.use(outcome, view, "torch.is_tensor", call)
+    inner = indent + "    "
+    lines: list[Part] = []
+    if "broadcast_from_rank0=True" in plan.options:
+        lines.extend((f"{indent}if ", view.keep(plan.state), ":\n"))
+        indent, inner = inner, inner + "    "
+    lines.extend((f"{indent}for state in ", view.keep(plan.state), '["state"].values():\n'))
+    lines.append(f"{inner}# parameters of one flat parameter share their step in files of FSDP1\n")
+    lines.append(f"{inner}state.update({{key: value.clone() for key, value in state.items() if {is_tensor}(value)}})\n")
+    outcome.patches.append(view.insert_before(statement, lines, "tensors that several parameters share are told apart"))
+

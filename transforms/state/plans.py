@@ -1,0 +1,202 @@
+"""Plans for reads of state: with which options, and in front of which guard, each is written."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+
+from ..migration import Migration
+from ..ranks.front import left_out
+from ..ranks.guards import Guard, GuardFinder
+from ..text.patches import Old, Part
+from ..view import FileView
+from .contexts import Config, StateContext, bound_arguments, context_at
+from .first_step import may_precede_first_step
+from .lifting import Lift, bound_between, lift_of
+from .rank_zero import rank_zero_alone_reads
+from .reads import StateRead, groups_of_optimizers
+
+
+@dataclass(frozen=True)
+class StateOptions:
+    """The ``StateDictOptions`` of a read."""
+
+    full: bool = True
+    cpu_offload: bool = False
+    condition: str | None = None
+    """Text that decides about ``cpu_offload`` at run time."""
+    name: str | None = None
+    """A variable that holds the options."""
+
+
+@dataclass
+class ReadPlan:
+    """How one read is rewritten; ``problem`` says why it cannot be."""
+
+    problem: str = ""
+    advice: str = ""
+    options: StateOptions = field(default_factory=StateOptions)
+    guard: Guard | None = None
+    """The guard in front of which the read moves."""
+    lift: Lift | None = None
+    """Set where the read moves to the callers of its function."""
+    name: str = ""
+    fresh: bool = False
+    """Whether the optimizer may not have made a step yet."""
+    notes: list[str] = field(default_factory=list)
+
+
+SEVERAL = "this may be the optimizer of one of several models"
+
+
+def plan_of(migration: Migration, read: StateRead) -> ReadPlan:
+    """How a read is rewritten, decided once."""
+
+    def make() -> ReadPlan:
+        plan = _plan(migration, read)
+        plan.fresh = read.kind == "optimizer" and may_precede_first_step(migration, read)
+        if plan.fresh:
+            plan.notes.append("an optimizer without a step is left as it is: the helper would count a first step")
+        return plan
+
+    return migration.once("state read plan", read, make)
+
+
+def _plan(migration: Migration, read: StateRead) -> ReadPlan:
+    finder = migration.once("guards", None, lambda: GuardFinder(migration.program))
+    plan = ReadPlan()
+    if read.kind == "model" and not read.is_argument and (read.call.args or read.call.keywords):
+        plan.problem = "state_dict() is called with arguments"
+        plan.advice = "Call get_model_state_dict(model, options=…) and apply the prefix or the filter to its result."
+        return plan
+    if isinstance(read.optimizer, ast.expr):
+        several = groups_of_optimizers(migration, read.view.values(read.optimizer))
+        if len(several) > 1:
+            plan.problem = SEVERAL
+            plan.advice = "Take each optimizer's state with get_optimizer_state_dict and its own model."
+            return plan
+    context = context_at(migration, read.view, read.call, read.group)
+    if context.kind in ("local", "unknown"):
+        plan.problem = _CONTEXT_PROBLEMS[context.kind]
+        plan.advice = _CONTEXT_ADVICE[context.kind]
+        return plan
+    if read.may_lose_prefix:
+        plan.notes.append("where DDP wrapped the model, keys began with module.; they no longer do")
+    guards = finder.around(read.view, read.call)
+    outside = finder.callers_guarded(read.view, read.call)
+    if outside is not None or any(guard.kind == "decorator" for guard in guards):
+        plan.lift = lift_of(migration, finder, read) if context.kind != "sharded" else None
+        if plan.lift is not None:
+            return plan
+        place = f"{outside.view.path}:{outside.statement.lineno}" if outside is not None else "its decorator"
+        plan.problem = f"this function runs on some ranks only (guard at {place}), but gathering needs all of them"
+        plan.advice = (
+            "Call get_model_state_dict / get_optimizer_state_dict on all ranks in front of the guard and pass the "
+            "result in."
+        )
+        return plan
+    if read.model is None:
+        plan.lift = lift_of(migration, finder, read)
+        if plan.lift is not None:
+            return plan
+        plan.problem = "no name here refers to the model whose optimizer this is"
+        plan.advice = "Pass the model to this function and call get_optimizer_state_dict(model, optimizer, …)."
+        return plan
+    if guards:
+        _plan_hoist(migration, finder, read, guards, plan)
+        if context.kind == "sharded":
+            plan.problem = "a sharded state dict is taken on some ranks only"
+            plan.advice = "Save sharded state with dcp.save on all ranks."
+        return plan
+    plan.options = options_of(read, context, plan.notes)
+    kinds = read.group.kinds if read.group is not None else set[str]()
+    if kinds == {"DDP"} and plan.options == StateOptions() and rank_zero_alone_reads(finder, read.view, read.call):
+        plan.options = StateOptions(cpu_offload=True)
+    return plan
+
+
+_CONTEXT_PROBLEMS = {
+    "local": "LOCAL_STATE_DICT writes FSDP1's flat shards, which FSDP2 does not have",
+    "unknown": "which kind of state dict this is, is only decided at run time",
+}
+_CONTEXT_ADVICE = {
+    "local": "Use a sharded state dict: get_model_state_dict(model) saved with dcp.save, loaded with dcp.load. "
+    "Convert old files with the old program: load them there and save with dcp.save.",
+    "unknown": "Call get_model_state_dict(model, options=StateDictOptions(full_state_dict=…, cpu_offload=…)) "
+    "with options chosen where the kind is chosen.",
+}
+
+
+def options_of(read: StateRead, context: StateContext, notes: list[str]) -> StateOptions:
+    """Options for a read in its context; what cannot be had exactly goes into ``notes``."""
+    if read.legacy == "sharded_optim_state_dict":
+        return StateOptions(full=False)
+    if read.legacy == "full_optim_state_dict":
+        rank0_only = bound_arguments(read.call, ("model", "optim", "optim_input", "rank0_only")).get("rank0_only")
+        if rank0_only is None or (isinstance(rank0_only, ast.Constant) and rank0_only.value is True):
+            return StateOptions(cpu_offload=True)
+        if isinstance(rank0_only, ast.Constant):
+            return StateOptions()
+        return StateOptions(condition=read.view.text(rank0_only))
+    config = context.model if read.kind == "model" else context.optimizer
+    return config_options(context.kind, config, notes)
+
+
+def config_options(kind: str, config: Config | None, notes: list[str]) -> StateOptions:
+    """What a ``*StateDictConfig`` is as ``StateDictOptions``."""
+    if kind == "sharded":
+        if config is None:
+            return StateOptions(full=False)
+        return StateOptions(full=False, cpu_offload=config.asks_to_offload, name=config.name)
+    if config is None:
+        return StateOptions()
+    if config.asks_to_offload and config.rank0_only is False:
+        notes.append(
+            "every rank keeps the full state, now on its device: cpu_offload=True would leave it to rank 0 alone"
+        )
+    condition = config.condition if config.name is None else None
+    return StateOptions(cpu_offload=config.rank0_only is True, condition=condition, name=config.name)
+
+
+def _plan_hoist(
+    migration: Migration, finder: GuardFinder, read: StateRead, guards: list[Guard], plan: ReadPlan
+) -> None:
+    """Moves a read in front of the outermost guard around it."""
+    guard = guards[0]
+    nodes = [node for node in (read.model, read.optimizer) if isinstance(node, ast.expr)]
+    needed = {name for node in nodes for name in read.view.names_in(node)}
+    if isinstance(read.model, str):
+        needed.add(read.model.partition(".")[0])
+    if needed & bound_between(read.view, guard, read.call):
+        plan.problem = "the state of something that is only made behind a rank guard is read there"
+        plan.advice = "Make it, and gather its state, in front of the guard on all ranks."
+        return
+    plan.guard = guard
+    plan.options = StateOptions(cpu_offload=finder.passes_only_rank_zero(guard))
+    receiver = read.optimizer if read.optimizer is not None else read.model
+    plan.name = gathered_name(migration, read.view, read.call, read.kind, receiver)
+    dropped = left_out(finder, read.view, guard, read.call)
+    if dropped:
+        plan.notes.append(f"all ranks gather also where `{dropped[0]}` does not hold: ranks may differ about it")
+    if not plan.options.cpu_offload:
+        plan.notes.append("the guard may let several ranks pass, so every rank gets the full state")
+
+
+def gathered_name(
+    migration: Migration, view: FileView, place: ast.AST, kind: str, receiver: ast.expr | Part | None
+) -> str:
+    """A name for gathered state that nothing in the function uses: one for each model and optimizer."""
+    scope = view.function(place) or view.tree
+    taken: dict[tuple[str, str], str] = migration.once("gathered names", (view, scope), dict)
+    if isinstance(receiver, Old):
+        text = view.source.text[receiver.start : receiver.end]
+    else:
+        text = view.text(receiver) if isinstance(receiver, ast.expr) else str(receiver)
+    key = (kind, text)
+    if key not in taken:
+        last = text.removesuffix(".module").rpartition(".")[2]
+        name = view.free_name(place, f"{last if last.isidentifier() else 'model'}_state_dict")
+        while name in taken.values():
+            name += "_2"
+        taken[key] = name
+    return taken[key]

@@ -1,0 +1,264 @@
+"""Reads of model and optimizer state: every call that takes the state of a group's model or optimizer."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ..analysis.symbols import FSDP1
+from ..analysis.values import Annotated, External, Instance, Opaque, Optimizer, Unknown, Value, Wrapped
+from ..groups import Group
+from ..migration import Migration
+from ..sites import RAW_MEMBERS, Site
+from ..text.patches import Part
+from ..training.in_scope import model_at
+from ..view import FileView
+from .contexts import bound_arguments
+
+OPTIMIZER_READS = ("optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict")
+_NOT_A_MODEL = re.compile(
+    r"optim|sched|scaler|loader|sampler|dataset|metric|timer|logger|callback|meter", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, eq=False)
+class StateRead:
+    """One call that reads state: ``model.state_dict()``, ``optimizer.state_dict()`` or ``FSDP.optim_state_dict(…)``."""
+
+    view: FileView
+    call: ast.Call
+    group: Group | None
+    kind: str
+    """``model`` or ``optimizer``."""
+    model: ast.expr | Part | None
+    """The model, as a node of this place or as text; None where nothing in scope refers to it."""
+    optimizer: ast.expr | Part | None = None
+    legacy: str = ""
+    """Name of the static method of FSDP1, empty for a plain ``state_dict()``."""
+    prefixed: bool = False
+    """Whether the keys carry DDP's ``module.``."""
+    is_argument: bool = False
+    """Whether the state is handed to the call (``save_pretrained``) instead of taking its place."""
+    may_lose_prefix: bool = False
+    """Whether they did on some paths only, so that it cannot be given back."""
+
+    @property
+    def statement(self) -> ast.stmt:
+        return self.view.statement(self.call)
+
+
+def reads(migration: Migration) -> list[StateRead]:
+    """All reads of state that belong to a group, in the order of files and text."""
+    return migration.once("state reads", None, lambda: _find_reads(migration))
+
+
+def read_of(migration: Migration, call: ast.Call) -> StateRead | None:
+    """The read that a call is."""
+    return next((read for read in reads(migration) if read.call is call), None)
+
+
+def _find_reads(migration: Migration) -> list[StateRead]:
+    found: list[StateRead] = []
+    for sites in (*(migration.sites[path] for path in sorted(migration.sites)), hidden_uses(migration)):
+        for site in sites:
+            if site.call is None or site.role not in ("use", "call", "hazard"):
+                continue
+            if site.role != "call" and site.member == "state_dict" and isinstance(site.node, ast.Attribute):
+                found.extend(_read_at(migration, site, site.node.value))
+            elif site.member in OPTIMIZER_READS:
+                read = legacy_read(site)
+                if read is not None:
+                    found.append(read)
+    known = {read.call for read in found}
+    for view, call, group in optimizer_calls(migration, "state_dict"):
+        if call in known or not isinstance(call.func, ast.Attribute):
+            continue
+        known.add(call)
+        model = model_at(migration.groups, view, call, group)
+        found.append(StateRead(view, call, group, "optimizer", model, call.func.value))
+    found.sort(key=lambda read: (read.view.path, read.view.source.span(read.call)))
+    return found
+
+
+def hidden_uses(migration: Migration) -> list[Site]:
+    """Uses of ``state_dict`` and ``load_state_dict`` that no value shows to be of a wrapped model.
+
+    They stand under a ``state_dict_type`` of the same receiver, or their receiver is a part of a wrapped model.
+    """
+
+    def find() -> list[Site]:
+        known = {site.node for sites in migration.sites.values() for site in sites}
+        return [site for site in _hidden_uses(migration) if site.node not in known]
+
+    return migration.once("hidden uses", None, find)
+
+
+def _hidden_uses(migration: Migration) -> Iterator[Site]:
+    flow = migration.program.flow
+    files = {view.index for view in migration.views()}
+    named = _contexts_by_receiver(migration)
+    for number, call in enumerate(flow.calls):
+        if call.method not in RAW_MEMBERS or flow.file_of_call(number) not in files:
+            continue
+        view, node = migration.program.call_node(number)
+        function = node.func
+        if not isinstance(function, ast.Attribute) or _NOT_A_MODEL.search(last_name(function.value)):
+            continue
+        values = tuple(view.values(function.value))
+        if any(isinstance(v, (Optimizer, External)) for v in values):
+            continue
+        if (view.function(node), view.text(function.value)) in named:
+            yield Site(view, function, f"{FSDP1}.{call.method}", "hazard", None, values, node)
+            continue
+        group = _group_of_part(migration, view, function.value)
+        if group is not None:
+            yield Site(view, function, f"torch.nn.Module.{call.method}", "hazard", group, values, node)
+
+
+def _contexts_by_receiver(migration: Migration) -> set[tuple[ast.AST | None, str]]:
+    """(function, text of the model) for every ``state_dict_type`` and ``set_state_dict_type``."""
+    found: set[tuple[ast.AST | None, str]] = set()
+    for sites in migration.sites.values():
+        for site in sites:
+            if site.member not in ("state_dict_type", "set_state_dict_type") or site.call is None:
+                continue
+            arguments = bound_arguments(site.call, ("module",))
+            function = site.call.func
+            model = arguments.get("module") if site.role == "call" else getattr(function, "value", None)
+            if isinstance(model, ast.expr):
+                found.add((site.view.function(site.call), site.view.text(model)))
+    return found
+
+
+def _group_of_part(migration: Migration, view: FileView, receiver: ast.expr) -> Group | None:
+    """The group of the model that a receiver is a part of: ``model.module.encoder``, ``model.blocks[0]``."""
+    node = receiver
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+        group = migration.groups.of([v for v in view.values(node) if not isinstance(v, (Optimizer, Unknown))])
+        if group is not None:
+            inner = [v for v in view.values(node) if isinstance(v, (Wrapped, Annotated)) or v in group.raw]
+            return group if inner else None
+    return None
+
+
+def _read_at(migration: Migration, site: Site, receiver: ast.expr) -> list[StateRead]:
+    """The read that ``receiver.state_dict()`` is; none where it has nothing to do with sharding."""
+    view, call, group = site.view, site.call, site.group
+    if call is None or of_another_program(migration, site):
+        return []
+    if is_optimizer(site) and group is not None:
+        return [StateRead(view, call, group, "optimizer", model_at(migration.groups, view, call, group), receiver)]
+    if before_wrap(migration, site):
+        return []
+    prefixed = is_prefixed(site)
+    may_lose = not prefixed and any(isinstance(v, Wrapped) and v.kind == "DDP" for v in site.values)
+    may_lose = may_lose and not _was_unwrapped(view, receiver)
+    return [StateRead(view, call, group, "model", receiver, prefixed=prefixed, may_lose_prefix=may_lose)]
+
+
+def _was_unwrapped(view: FileView, receiver: ast.expr) -> bool:
+    """Whether a name is assigned from ``….module`` somewhere: the wrapper that it may hold is not really held."""
+    if not isinstance(receiver, ast.Name):
+        return False
+    scope = view.function(receiver) or view.tree
+    return any(
+        isinstance(inner, ast.Attribute) and inner.attr == "module"
+        for statement in ast.walk(scope)
+        if isinstance(statement, ast.Assign)
+        and any(isinstance(target, ast.Name) and target.id == receiver.id for target in statement.targets)
+        for inner in ast.walk(statement.value)
+    )
+
+
+def legacy_read(site: Site) -> StateRead | None:
+    """``FSDP.optim_state_dict(model, optimizer)`` and its kin, also as a method of the model."""
+    call, group = site.call, site.group
+    assert call is not None
+    names = ("model", "optim")
+    if site.role == "use" and isinstance(site.node, ast.Attribute) and len(call.args) + len(call.keywords) == 1:
+        # model.optim_state_dict(optimizer) is no form of FSDP1: the method is static
+        return None
+    arguments = bound_arguments(call, names)
+    model, optimizer = arguments.get("model"), arguments.get("optim")
+    if model is None or optimizer is None:
+        return None
+    return StateRead(site.view, call, group, "optimizer", model, optimizer, site.member)
+
+
+def optimizer_calls(migration: Migration, method: str) -> list[tuple[FileView, ast.Call, Group]]:
+    """Calls of a method of the optimizers of the groups, once for each group that may be meant."""
+
+    def find() -> list[tuple[FileView, ast.Call, Group]]:
+        program = migration.program
+        found: list[tuple[FileView, ast.Call, Group]] = []
+        for number, call in enumerate(program.flow.calls):
+            if call.method != method:
+                continue
+            values = program.flow.values_of(call.function)
+            groups = groups_of_optimizers(migration, values)
+            if groups:
+                view, node = program.call_node(number)
+                found.extend((view, node, group) for group in groups)
+        return found
+
+    return migration.once("optimizer calls", method, find)
+
+
+def groups_of_optimizers(migration: Migration, values: Iterable[Value]) -> list[Group]:
+    """The groups of the optimizers among values."""
+    owned = (migration.groups.of([value]) for value in values if isinstance(value, Optimizer))
+    return list(dict.fromkeys(group for group in owned if group is not None))
+
+
+def before_wrap(migration: Migration, site: Site) -> bool:
+    """Whether a use always runs before every wrap of its group.
+
+    What a local name holds is known at each place; what an attribute holds, only over the whole program.
+    """
+    if site.group is None or any(isinstance(v, Annotated) for v in site.values):
+        return False
+    is_local = isinstance(site.node, ast.Attribute) and isinstance(site.node.value, ast.Name)
+    if is_local and any(isinstance(v, Wrapped) for v in site.values):
+        return False
+    place = (site.view, site.node)
+    relations = {migration.order.relation(place, (wrap.view, wrap.node)) for wrap in site.group.wraps}
+    return relations - {"unknown"} == {"before"}
+
+
+def of_another_program(migration: Migration, site: Site) -> bool:
+    """Whether a model is only related to a wrapped one by the factory that makes both, as in scripts side by side."""
+    if site.group is None or not all(isinstance(v, Opaque) and v.name == "?" for v in site.values):
+        return False
+    place = (site.view, site.node)
+    return all(
+        wrap.view is not site.view and migration.order.relation(place, (wrap.view, wrap.node)) == "unknown"
+        for wrap in site.group.wraps
+    )
+
+
+def is_optimizer(site: Site) -> bool:
+    """Whether a receiver is an optimizer: it may hold one, or its name says so and nothing says that it is a model."""
+    if any(isinstance(v, Optimizer) for v in site.values):
+        return True
+    is_model = any(isinstance(v, (Wrapped, Annotated, Instance)) for v in site.values)
+    if is_model or not isinstance(site.node, ast.Attribute):
+        return False
+    return "optim" in last_name(site.node.value).lower()
+
+
+def is_prefixed(site: Site) -> bool:
+    """Whether a state dict read here carries DDP's ``module.`` prefix."""
+    wrapped = [v for v in site.values if isinstance(v, (Wrapped, Annotated))]
+    return bool(wrapped) and all(v.kind == "DDP" for v in wrapped) and not site.maybe_plain
+
+
+def last_name(node: ast.expr | Part | None) -> str:
+    """The name that people would call a receiver by: ``netG`` for ``netG.module``."""
+    if isinstance(node, ast.Attribute):
+        return node.attr if node.attr != "module" else last_name(node.value)
+    if isinstance(node, ast.Name):
+        return node.id
+    return "other"

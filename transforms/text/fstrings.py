@@ -1,0 +1,153 @@
+"""Positions inside f-strings, which Python before 3.12 reports wrongly for many of them.
+
+The replacement fields of a string token are found by scanning it; each field's expression is parsed on its own,
+and its positions, shifted to where the field stands, are given to the nodes of the tree.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections.abc import Iterator
+
+
+def mend_positions(tree: ast.Module, text: str) -> None:
+    """Corrects the positions of the expressions in every f-string of a tree, in place."""
+    strings = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
+    if not strings:
+        return
+    lines = io.StringIO(text, newline="").readlines()
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+    fields: list[tuple[int, int]] = []
+    for start, end in _string_tokens(text, starts):
+        fields.extend(_fields(text, start, end))
+    fields.sort()
+    for node in _outermost(tree):
+        first, last = _offset(node, lines, starts)
+        inside = [(a, b) for a, b in fields if first <= a and b <= last]
+        values = list(_formatted_values(node))
+        if len(inside) == len(values):
+            for value, (start, end) in zip(values, inside, strict=True):
+                _place(value.value, text, start, end, lines, starts)
+
+
+def _outermost(tree: ast.AST) -> Iterator[ast.JoinedStr]:
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, ast.JoinedStr):
+            yield child
+        else:
+            yield from _outermost(child)
+
+
+def _formatted_values(node: ast.JoinedStr) -> Iterator[ast.FormattedValue]:
+    """The fields of an f-string in the order of the text: a field, then those in its format."""
+    for value in node.values:
+        if isinstance(value, ast.FormattedValue):
+            yield value
+            if isinstance(value.format_spec, ast.JoinedStr):
+                yield from _formatted_values(value.format_spec)
+
+
+def _string_tokens(text: str, starts: list[int]) -> Iterator[tuple[int, int]]:
+    """(start, end) of the f-string tokens; none in a file that the tokenizer refuses."""
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text, newline="").readline):
+            prefix = token.string.partition("'")[0].partition('"')[0].lower()
+            if token.type == tokenize.STRING and "f" in prefix:
+                yield starts[token.start[0] - 1] + token.start[1], starts[token.end[0] - 1] + token.end[1]
+    except (tokenize.TokenError, IndentationError, SyntaxError):
+        return
+
+
+def _fields(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """(start, end) of the expression of each replacement field between two offsets."""
+    position = start
+    while position < end:
+        if text.startswith(("{{", "}}"), position):
+            position += 2
+        elif text[position] == "{":
+            close = _expression_end(text, position + 1, end)
+            yield position + 1, close
+            position = close
+            if text[position : position + 1] == "!":
+                position += 2
+            if text[position : position + 1] == ":":
+                after = _format_end(text, position + 1, end)
+                yield from _fields(text, position + 1, after)
+                position = after
+            position += 1
+        else:
+            position += 1
+
+
+def _expression_end(text: str, position: int, end: int) -> int:
+    """Where the expression of a field stops: at ``}``, ``:``, ``!r`` or ``=`` outside brackets and strings."""
+    depth = 0
+    while position < end:
+        character = text[position]
+        if character in "'\"":
+            quote = text[position : position + 3] if text[position : position + 3] == character * 3 else character
+            position = text.find(quote, position + len(quote), end)
+            if position < 0:
+                return end
+            position += len(quote)
+            continue
+        if character in "([{":
+            depth += 1
+        elif character in ")]}" and depth:
+            depth -= 1
+        elif depth == 0 and (character in "}:" or (character == "!" and text[position + 1] != "=")):
+            return position
+        elif depth == 0 and character == "=" and text[position + 1] in "}!:" and text[position - 1] not in "=!<>":
+            return position
+        position += 1
+    return end
+
+
+def _format_end(text: str, position: int, end: int) -> int:
+    depth = 0
+    while position < end:
+        if text[position] == "{":
+            depth += 1
+        elif text[position] == "}":
+            if depth == 0:
+                return position
+            depth -= 1
+        position += 1
+    return end
+
+
+def _place(value: ast.expr, text: str, start: int, end: int, lines: list[str], starts: list[int]) -> None:
+    """Gives the nodes of ``value`` the positions of the same nodes in the text from ``start`` to ``end``."""
+    try:
+        parsed = ast.parse(f"({text[start:end]})", mode="eval").body
+    except SyntaxError:
+        return
+    if ast.dump(parsed) != ast.dump(value):
+        return
+    local = f"({text[start:end]})".splitlines(keepends=True)
+    local_starts = [0]
+    for line in local:
+        local_starts.append(local_starts[-1] + len(line))
+    for node, model in zip(ast.walk(value), ast.walk(parsed), strict=True):
+        if not isinstance(node, (ast.expr, ast.keyword, ast.arg)):
+            continue
+        first, last = _offset(model, local, local_starts)  # pyright: ignore[reportArgumentType]
+        node.lineno, node.col_offset = _position(first - 1 + start, lines, starts)
+        node.end_lineno, node.end_col_offset = _position(last - 1 + start, lines, starts)
+
+
+def _offset(node: ast.expr, lines: list[str], starts: list[int]) -> tuple[int, int]:
+    def at(line: int, column: int) -> int:
+        return starts[line - 1] + len(lines[line - 1].encode()[:column].decode())
+
+    return at(node.lineno, node.col_offset), at(node.end_lineno or node.lineno, node.end_col_offset or 0)
+
+
+def _position(offset: int, lines: list[str], starts: list[int]) -> tuple[int, int]:
+    """(line, UTF-8 column) of an offset."""
+    line = next(n for n in range(len(starts) - 1, -1, -1) if starts[n] <= offset)
+    return line + 1, len(lines[line][: offset - starts[line]].encode()) if line < len(lines) else 0

@@ -1,0 +1,305 @@
+"""The fewest import lines changed: old names that nothing uses any more go, needed ones come."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ..rule import Need
+from ..view import FileView
+from .edits import Edit, apply_edits
+from .source import Source
+from .spelling import all_imports, import_of, spelling, visible_imports
+
+_LONGEST_LINE = 100
+_GONE = "an import that nothing uses any more"
+_ADDED = "imports of what the new code uses"
+
+ImportStatement = ast.Import | ast.ImportFrom
+
+
+@dataclass
+class _Wanted:
+    """What has to be imported in one scope: names by module."""
+
+    modules: dict[str, set[str]] = field(default_factory=dict)
+
+    def add(self, module: str, name: str) -> None:
+        self.modules.setdefault(module, set()).add(name)
+
+
+def used_names(tree: ast.Module) -> set[str]:
+    """Names that a module reads, also in quoted annotations and in ``__all__``."""
+    used: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store):
+            used.add(node.id)
+        elif isinstance(node, (ast.arg, ast.AnnAssign)) and node.annotation is not None:
+            used |= _quoted(node.annotation)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.returns is not None:
+            used |= _quoted(node.returns)
+        elif isinstance(node, (ast.Assign, ast.AugAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+                used |= {c.value for c in ast.walk(node) if isinstance(c, ast.Constant) and isinstance(c.value, str)}
+    return used
+
+
+def _quoted(annotation: ast.expr) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(annotation):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            try:
+                tree = ast.parse(node.value, mode="eval")
+            except (SyntaxError, ValueError):
+                continue
+            names |= {inner.id for inner in ast.walk(tree) if isinstance(inner, ast.Name)}
+    return names
+
+
+def mend_imports(view: FileView, edits: list[Edit], needs: Iterable[Need], removable: set[str]) -> list[Edit]:
+    """The edits, with the import lines changed that follow from them.
+
+    ``removable`` are names bound by imports of old symbols; whether they are still used is read off the edited
+    text itself, and so is whether a needed name is used at all.
+    """
+    source = view.source
+    used = used_names(ast.parse(apply_edits(source, edits)))
+    gone = removable - used
+    wanted: dict[ImportStatement | None, _Wanted] = {}
+    for need in needs:
+        written = spelling(need.view, need.symbol, need.node)
+        root = written.partition(".")[0]
+        if root not in used or _is_bound(view, need.node, root, gone):
+            continue
+        entry = import_of(need.symbol, written)
+        if entry is not None:
+            wanted.setdefault(_local_place(view, need.node, gone), _Wanted()).add(*entry)
+    result = list(edits)
+    at_module = wanted.get(None, _Wanted())
+    anchor: ast.stmt | None = None
+    for statement in all_imports(view):
+        leaving = [alias for alias in statement.names if _bound(alias) in gone]
+        local = wanted.get(statement)
+        coming = _joining(statement, at_module if statement in source.tree.body else None)
+        if statement in source.tree.body and leaving and anchor is None and _is_of_torch(statement):
+            anchor = statement
+        if leaving or coming or local:
+            result.extend(_change(source, statement, leaving, coming, local))
+    result.extend(_additions(source, at_module, anchor))
+    return _without_gaps(source, result)
+
+
+def _without_gaps(source: Source, edits: list[Edit]) -> list[Edit]:
+    """The edits, with the blank lines before import lines that go as a whole block, or after them at the top."""
+    gone = sorted((e for e in edits if e.why == _GONE and not e.text and e.end > e.start), key=lambda e: e.start)
+    blocks: list[list[Edit]] = []
+    for edit in gone:
+        if blocks and not source.text[blocks[-1][-1].end : edit.start].strip():
+            blocks[-1].append(edit)
+        else:
+            blocks.append([edit])
+    result = list(edits)
+    for block in blocks:
+        start, end = block[0].start, block[-1].end
+        if any(e not in block and start <= e.start <= end for e in edits):
+            continue
+        before, after = source.text[:start], source.text[end:]
+        leading = len(before) - len(before.rstrip())
+        trailing = len(after) - len(after.lstrip("\r\n"))
+        if before.strip() and not trailing:
+            continue
+        if not before.strip():
+            end += trailing
+        elif before.endswith(("\n\n", "\r\n\r\n")):
+            start -= leading - len(source.newline(start - leading))
+        result = [e for e in result if e not in block] + [Edit(start, end, "", _GONE)]
+    return result
+
+
+def _bound(alias: ast.alias) -> str:
+    return alias.asname or alias.name.partition(".")[0]
+
+
+def _is_bound(view: FileView, node: ast.AST, name: str, gone: set[str]) -> bool:
+    bound = {_bound(alias) for statement in visible_imports(view, node) for alias in statement.names}
+    return name in bound - gone
+
+
+def _local_place(view: FileView, node: ast.AST, gone: set[str]) -> ImportStatement | None:
+    """The import inside the function around ``node`` that leaves, whose place the new one takes."""
+    for statement in visible_imports(view, node):
+        if view.function(statement) is not None and any(_bound(alias) in gone for alias in statement.names):
+            return statement
+    return None
+
+
+def _joining(statement: ImportStatement, wanted: _Wanted | None) -> list[str]:
+    """Names that are wanted from the module that this statement imports from; they are taken off the list."""
+    if wanted is None or not isinstance(statement, ast.ImportFrom) or statement.level or not statement.module:
+        return []
+    if any(alias.name == "*" for alias in statement.names):
+        return []
+    names = wanted.modules.get(statement.module, set())
+    joining = sorted(name for name in names if name and not name.startswith("as "))
+    if joining:
+        names.difference_update(joining)
+    return joining
+
+
+def _change(
+    source: Source, statement: ImportStatement, leaving: list[ast.alias], coming: list[str], local: _Wanted | None
+) -> list[Edit]:
+    """One import statement with names taken out and put in, and new lines of its own scope before it."""
+    start, end = source.span(statement)
+    staying = [alias for alias in statement.names if alias not in leaving]
+    indent = source.indent_at(start)
+    extra = _lines(local) if local else []
+    before = "".join(f"{line}\n{indent}".replace("\n    ", f"\n{indent}    ") for line in extra)
+    if staying or coming:
+        return [Edit(start, end, before + _render(source, statement, staying, leaving, coming), _ADDED)]
+    if extra:
+        return [Edit(start, end, before.rstrip(), _ADDED)]
+    first, last = statement.lineno, statement.end_lineno or statement.lineno
+    line_start = source.line_starts[first - 1]
+    line_end = source.line_starts[last] if last < len(source.line_starts) else len(source.text)
+    alone = not source.text[line_start:start].strip() and not source.text[end:line_end].strip()
+    if alone and not _only_statement(source, statement):
+        return [Edit(line_start, line_end, "", _GONE)]
+    comment = source.text[end:line_end].lstrip()
+    if comment.startswith("#") and not source.text[line_start:start].strip() and not _only_statement(source, statement):
+        return [Edit(line_start, line_end, "", _GONE)]
+    return [Edit(start, end, "pass", _GONE)]
+
+
+def _only_statement(source: Source, statement: ast.stmt) -> bool:
+    """Whether a block would be left empty without this statement."""
+    for node in ast.walk(source.tree):
+        for name in ("body", "orelse", "finalbody"):
+            body = getattr(node, name, None)
+            if isinstance(body, list) and statement in body:
+                return len(body) == 1 and node is not source.tree
+    return False
+
+
+def _render(
+    source: Source, statement: ImportStatement, staying: list[ast.alias], leaving: list[ast.alias], coming: list[str]
+) -> str:
+    """The statement with other names: in its own lines where it is spread over several, else in one."""
+    text = source.segment(statement)
+    names = [source.segment(alias) for alias in staying]
+    if isinstance(statement, ast.Import):
+        return "import " + ", ".join(names)
+    indent = source.indent_at(source.span(statement)[0])
+    spread = "\n" in text and len({alias.lineno for alias in statement.names}) > 1
+    if spread and (staying or len(coming) > 1 or "#" in text):
+        return _render_lines(source, statement, leaving, coming, indent)
+    head = f"from {'.' * statement.level}{statement.module or ''} import "
+    ordered = _ordered(names, coming)
+    line = head + ", ".join(ordered)
+    if len(indent) + len(line) <= _LONGEST_LINE or (not coming and "\n" not in text):
+        return line
+    return head + "(\n" + "".join(f"{indent}    {name},\n" for name in ordered) + f"{indent})"
+
+
+def _render_lines(
+    source: Source, statement: ast.ImportFrom, leaving: list[ast.alias], coming: list[str], indent: str
+) -> str:
+    """A parenthesised import over several lines: whole lines go and come, the others keep their comments."""
+    start, end = source.span(statement)
+    pieces = list(source.text[start:end])
+    for alias in leaving:
+        first, last = source.span(alias)
+        first, last = first - start, last - start
+        after = "".join(pieces[last:])
+        comma = len(after) - len(after.lstrip())
+        if after.lstrip().startswith(","):
+            last += comma + 1
+        for position in range(first, last):
+            pieces[position] = ""
+    lines = "".join(pieces).split("\n")
+    emptied = {alias.lineno - statement.lineno for alias in leaving}
+    kept = [
+        line.rstrip(" \t")
+        for number, line in enumerate(lines)
+        if number not in emptied or number == 0 or line.partition("#")[0].strip()
+    ]
+    closing = kept.pop()
+    inner = kept[-1][: len(kept[-1]) - len(kept[-1].lstrip())] if len(kept) > 1 else indent + "    "
+    last = max((n for n, line in enumerate(kept) if line.partition("#")[0].strip()), default=0)
+    if coming and kept[last].partition("#")[0].rstrip()[-1:] not in (",", "("):
+        kept[last] = _with_comma(kept[last])
+    existing = [line.strip().rstrip(",") for line in kept[1:]]
+    if existing == sorted(existing):
+        kept[1:] = [f"{inner}{name}," if name in coming else next(k for k in kept[1:] if k.strip().rstrip(",") == name)
+                    for name in sorted([*existing, *coming])]
+    else:
+        kept[last + 1 : last + 1] = [f"{inner}{name}," for name in coming]
+    return "\n".join([*kept, closing])
+
+
+def _with_comma(line: str) -> str:
+    """A line of an import list with a comma behind its name, in front of a comment."""
+    code, mark, comment = line.partition("#")
+    return f"{code.rstrip()},{'  ' if mark else ''}{mark}{comment}"
+
+
+def _ordered(names: list[str], coming: Sequence[str]) -> list[str]:
+    """New names among the old: sorted where the old ones were, behind them otherwise."""
+    added = [name for name in coming if name not in names]
+    for key in (None, str.lower):
+        if names == sorted(names, key=key):
+            return sorted([*names, *added], key=key)
+    return [*names, *added]
+
+
+def _lines(wanted: _Wanted) -> list[str]:
+    """Import statements for what is wanted, sorted by module."""
+    lines: list[str] = []
+    for module in sorted(wanted.modules):
+        names = sorted(wanted.modules[module])
+        if "" in names:
+            lines.append(f"import {module}")
+            names.remove("")
+        if "as dist" in names:
+            lines.append(f"import {module} as dist")
+            names.remove("as dist")
+        if names:
+            line = f"from {module} import {', '.join(names)}"
+            if len(line) > _LONGEST_LINE:
+                line = f"from {module} import (\n" + "".join(f"    {name},\n" for name in names) + ")"
+            lines.append(line)
+    return lines
+
+
+def _additions(source: Source, wanted: _Wanted, anchor: ast.stmt | None) -> list[Edit]:
+    """New import lines, where the first changed import stood, else behind the last import of torch or of all."""
+    lines = _lines(wanted)
+    if not lines:
+        return []
+    text = "\n".join(lines) + "\n"
+    offset = source.line_starts[anchor.lineno - 1] if anchor is not None else _after_imports(source)
+    if offset and source.text[offset - 1] not in "\r\n":
+        text = "\n" + text
+    return [Edit(offset, offset, text, _ADDED)]
+
+
+def _after_imports(source: Source) -> int:
+    """Offset of the line after the last import of torch, of anything, or after the docstring."""
+    body = source.tree.body
+    imports = [statement for statement in body if isinstance(statement, (ast.Import, ast.ImportFrom))]
+    of_torch = [statement for statement in imports if _is_of_torch(statement)]
+    last: ast.stmt | None = (of_torch or imports or [None])[-1]
+    if last is None:
+        docstring = bool(body) and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
+        if not docstring:
+            return source.line_starts[body[0].lineno - 1] if body else 0
+        last = body[0]
+    line = last.end_lineno or last.lineno
+    return source.line_starts[line] if line < len(source.line_starts) else len(source.text)
+
+
+def _is_of_torch(statement: ImportStatement) -> bool:
+    modules = [alias.name for alias in statement.names] if isinstance(statement, ast.Import) else [statement.module or ""]
+    return any(module.partition(".")[0] == "torch" for module in modules)

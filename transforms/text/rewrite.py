@@ -1,0 +1,126 @@
+"""The edits of every file, imports included, checked by parsing the result."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+
+from ..migration import Migration
+from ..rule import Need
+from ..view import FileView
+from .edits import Edit, apply_edits
+from .imports import mend_imports, used_names
+from .patches import Patch, flatten
+from .spelling import all_imports
+
+
+class RewriteError(Exception):
+    """The new text of a file would not be Python: a defect of a rule, never written to disk."""
+
+    def __init__(self, file: str, error: SyntaxError) -> None:
+        super().__init__(f"the rewritten file would not parse: {error.msg} (line {error.lineno} of {file})")
+        self.file = file
+
+
+def rewrite(
+    migration: Migration, patches: Mapping[str, Sequence[Patch]], needs: Sequence[Need]
+) -> dict[str, list[Edit]]:
+    """Edits of all files that any patch changes, with the imports that follow from them.
+
+    Raises PatchConflict where two patches want the same text.
+    """
+    edits = {path: flatten(migration.program.view(path).source, wanted) for path, wanted in sorted(patches.items())}
+    exported = _exported(migration, edits)
+    complete: dict[str, list[Edit]] = {}
+    for path in sorted(migration.sites):
+        view = migration.program.view(path)
+        removable = old_import_names(migration, path) - exported.get(path, set())
+        if path in edits:
+            removable |= _own_uses(migration, view)
+        local_needs = [need for need in needs if need.view is view]
+        if path in edits or (removable and _passes_on(migration, path)):
+            complete[path] = _mended(view, edits.get(path, []), local_needs, removable)
+    return {path: wanted for path, wanted in complete.items() if wanted}
+
+
+def _mended(view: FileView, edits: list[Edit], needs: list[Need], removable: set[str]) -> list[Edit]:
+    parse_edited(view, edits)
+    complete = mend_imports(view, edits, needs, removable)
+    parse_edited(view, complete)
+    return complete
+
+
+def parse_edited(view: FileView, edits: Sequence[Edit]) -> ast.Module:
+    """The tree of a file with edits made; raises RewriteError if it is not Python."""
+    try:
+        return ast.parse(apply_edits(view.source, edits))
+    except SyntaxError as error:
+        raise RewriteError(view.path, error) from error
+
+
+def old_import_names(migration: Migration, path: str) -> set[str]:
+    """Names that a file's imports of old symbols bind, and those that only checkpoint code of old needs."""
+    return {
+        site.node.asname or site.node.name.partition(".")[0]
+        for site in migration.sites.get(path, ())
+        if site.role == "import" and isinstance(site.node, ast.alias) and site.node.name != "*"
+    }
+
+
+def _own_uses(migration: Migration, view: FileView) -> set[str]:
+    """Names of other imports that the file itself used before (``functools`` for a policy) and no other takes from it."""
+    program = migration.program
+    taken = {
+        item.name
+        for index, file in enumerate(program.files)
+        for item in file.imports
+        if item.name is not None and program.flow.modules.find(index, item.module) == view.index
+    }
+    bound = {alias.asname or alias.name.partition(".")[0] for s in all_imports(view) for alias in s.names}
+    return (bound & used_names(view.tree)) - taken
+
+
+def _passes_on(migration: Migration, path: str) -> bool:
+    """Whether a file without edits of its own is imported from: then its imports follow those of its users."""
+    index = next(i for i, file in enumerate(migration.program.files) if file.path == path)
+    return any(
+        migration.program.flow.modules.find(i, item.module) == index
+        for i, file in enumerate(migration.program.files)
+        for item in file.imports
+        if item.name is not None
+    )
+
+
+def _exported(migration: Migration, edits: Mapping[str, list[Edit]]) -> dict[str, set[str]]:
+    """Per file, the old names that another file still imports from it once everything is rewritten."""
+    program = migration.program
+    imported: list[tuple[int, str, int, str]] = []
+    for index, file in enumerate(program.files):
+        for item in file.imports:
+            target = program.flow.modules.find(index, item.module) if item.name is not None else None
+            if target is not None and target != index and item.name is not None:
+                imported.append((index, item.name, target, program.files[target].path))
+    still_used: dict[int, set[str]] = {}
+
+    def keeps(index: int, name: str) -> bool:
+        if index not in still_used:
+            path = program.files[index].path
+            view = program.view(path)
+            still_used[index] = used_names(parse_edited(view, edits.get(path, [])))
+        aliases = [a for s in all_imports(program.view(program.files[index].path)) for a in s.names if a.name == name]
+        return any((alias.asname or name) in still_used[index] for alias in aliases)
+
+    exported: dict[str, set[str]] = {}
+    old = {path: old_import_names(migration, path) for path in migration.sites}
+    changed = True
+    while changed:
+        changed = False
+        for index, name, _, path in imported:
+            if name not in old.get(path, ()) or name in exported.get(path, set()):
+                continue
+            importer = program.files[index].path
+            passed_on = name in exported.get(importer, set()) or name not in old.get(importer, set())
+            if passed_on or keeps(index, name):
+                exported.setdefault(path, set()).add(name)
+                changed = True
+    return exported

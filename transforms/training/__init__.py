@@ -1,0 +1,1 @@
+"""The loop around the model: synchronisation, clipping, order, unwrapping."""

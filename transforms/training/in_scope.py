@@ -1,0 +1,88 @@
+"""Names for things that generated code needs: how to refer to a group's model or optimizer at a place."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ..analysis.scopes import dotted_path
+from ..analysis.values import Annotated, Optimizer, Value, Wrapped
+from ..groups import Group, Groups
+from ..view import FileView
+
+
+def model_at(groups: Groups, view: FileView, node: ast.AST, group: Group) -> str | None:
+    """An expression for the group's model that is valid at ``node``; the wrapped one is preferred."""
+    best: tuple[int, str] | None = None
+    given = {wrap.view.text(argument) for wrap in group.wraps for argument in wrap.node.args[:1]}
+    for path, values in _paths(view, node):
+        own = [v for v in values if groups.of([v]) is group and (v in group.raw or isinstance(v, (Wrapped, Annotated)))]
+        if not own:
+            continue
+        rank = 0 if any(isinstance(v, (Wrapped, Annotated)) for v in own) else 1
+        rank += 2 * (path not in given) + 4 * (len(own) < len(values)) + 8 * (path.count(".") > 1)
+        if best is None or rank < best[0]:
+            best = (rank, path)
+    return best[1] if best else None
+
+
+def optimizer_at(view: FileView, node: ast.AST, group: Group) -> str | None:
+    """An expression for an optimizer of the group that is valid at ``node``."""
+    found = [
+        path
+        for path, values in _paths(view, node)
+        if any(isinstance(value, Optimizer) and value in group.optimizers for value in values)
+    ]
+    return min(found, key=lambda path: path.count(".")) if found else None
+
+
+def _paths(view: FileView, node: ast.AST) -> Iterator[tuple[str, list[Value]]]:
+    """Names and attribute paths that are bound where ``node`` is evaluated, with all they may have held till there."""
+    found: dict[str, list[Value]] = {}
+    function = view.function(node)
+    line = view.line(node)
+    scope = function
+    while scope is not None:
+        for inner in ast.walk(scope):
+            if isinstance(inner, ast.arg) and view.function(inner) is scope:
+                found.setdefault(inner.arg, []).extend(view.values(inner))
+            elif isinstance(inner, (ast.Name, ast.Attribute)) and inner.lineno < line and view.function(inner) is scope:
+                _add(found, view, inner)
+        scope = view.function(scope)
+    for inner in _attributes_of_self(view, node):
+        _add(found, view, inner)
+    local = set(found)
+    for inner in ast.walk(view.tree):
+        if not isinstance(inner, ast.Name) or inner.id in local or view.function(inner) is not None:
+            continue
+        if (function is not None or inner.lineno < line) and view.enclosing_class(inner) is None:
+            _add(found, view, inner)
+    for path, values in found.items():
+        if values:
+            yield path, list(dict.fromkeys(values))
+
+
+def _add(found: dict[str, list[Value]], view: FileView, node: ast.Name | ast.Attribute) -> None:
+    path = dotted_path(node)
+    if path is not None and not _inside_comprehension(view, node):
+        found.setdefault(path, []).extend(view.values(node))
+
+
+def _attributes_of_self(view: FileView, node: ast.AST) -> Iterator[ast.Attribute]:
+    """``self.…`` as the methods of the class around a place use it."""
+    owner = view.enclosing_class(node)
+    arguments = getattr(getattr(view.function(node), "args", None), "args", None)
+    if owner is None or not arguments or arguments[0].arg != "self":
+        return
+    for inner in ast.walk(owner):
+        if isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name) and inner.value.id == "self":
+            yield inner
+
+
+def _inside_comprehension(view: FileView, node: ast.AST) -> bool:
+    for ancestor in view.ancestors(node):
+        if isinstance(ancestor, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            return True
+        if isinstance(ancestor, ast.stmt):
+            return False
+    return False

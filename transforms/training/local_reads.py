@@ -1,0 +1,99 @@
+"""Places that turn a parameter or gradient (or what is computed from one) into a plain Python value.
+
+Under FSDP2 a parameter is a DTensor. What torch computes from it is one as well and right as such, but ``.item()``,
+``float()`` or a test in an ``if`` take this rank's part of it: each rank gets another number, and nothing raises.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ..analysis import library
+from ..analysis.values import Derived, Value
+from ..groups import Group
+from ..migration import Migration
+from ..sites import Site
+from ..view import FileView
+
+_READERS = frozenset({"item", "tolist", "numpy", "__float__", "__bool__"})
+_CONVERSIONS = frozenset({"builtins.float", "builtins.bool", "builtins.int"})
+
+_QUANTIFIERS = frozenset({"builtins.any", "builtins.all"})
+
+
+def tensor_values(migration: Migration, view: FileView, node: ast.expr) -> tuple[Group | None, tuple[Value, ...]]:
+    """The group whose parameters or gradients an expression may hold, and those values."""
+    values = tuple(v for v in view.values(node) if isinstance(v, Derived) and v.kind in library.TENSORS)
+    return (migration.groups.of(values) if values else None), values
+
+
+def runs_on_shards(migration: Migration, view: FileView, node: ast.AST, group: Group) -> bool:
+    """Whether a place may run on sharded parameters: behind the wrap, and not where they are summoned whole."""
+    if any(_summons(ancestor) for ancestor in view.ancestors(node)):
+        return False
+    answers = {migration.order.relation((view, node), (wrap.view, wrap.node)) for wrap in group.wraps}
+    return answers != {"before"}
+
+
+def _summons(node: ast.AST) -> bool:
+    return isinstance(node, ast.With) and any(
+        isinstance(item.context_expr, ast.Call)
+        and isinstance(item.context_expr.func, ast.Attribute)
+        and item.context_expr.func.attr == "summon_full_params"
+        for item in node.items
+    )
+
+
+def local_reads(migration: Migration) -> Iterator[Site]:
+    """Every such place; the symbol says how the value is read."""
+    for view in migration.views():
+        for node in ast.walk(view.tree):
+            for read, symbol in _reads(view, node):
+                group, values = tensor_values(migration, view, read)
+                if group is not None and runs_on_shards(migration, view, node, group):
+                    yield Site(view, read, symbol, "hazard", group, values)
+
+
+def _reads(view: FileView, node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
+    """(expression that is read, symbol of the read) for one node of a tree."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _READERS:
+        yield node.func.value, f"torch.Tensor.{node.func.attr}"
+    elif isinstance(node, ast.Call) and len(node.args) == 1 and view.external(node.func) in _CONVERSIONS:
+        yield node.args[0], f"torch.Tensor.__{node.func.id if isinstance(node.func, ast.Name) else 'float'}__"
+    elif isinstance(node, ast.FormattedValue) and node.format_spec is not None:
+        yield node.value, "torch.Tensor.__format__"
+    elif isinstance(node, (ast.If, ast.While, ast.IfExp, ast.Assert)):
+        yield from _asked(view, node.test)
+    elif isinstance(node, ast.comprehension):
+        for test in node.ifs:
+            yield from _asked(view, test)
+    elif isinstance(node, ast.Call) and len(node.args) == 1 and view.external(node.func) in _QUANTIFIERS:
+        if isinstance(node.args[0], (ast.GeneratorExp, ast.ListComp)):
+            yield from _asked(view, node.args[0].elt)
+
+
+def _asked(view: FileView, test: ast.expr) -> Iterator[tuple[ast.expr, str]]:
+    """What a test takes the truth of, as far as it may be computed from tensors."""
+    for part in _conjuncts(test):
+        if isinstance(part, ast.Compare):
+            if not any(isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for op in part.ops):
+                yield from ((side, "torch.Tensor.__bool__") for side in (part.left, *part.comparators))
+        elif isinstance(part, ast.Call):
+            if view.external(part.func) not in _QUANTIFIERS:
+                yield part, "torch.Tensor.__bool__"
+        elif isinstance(part, ast.Name):
+            # A name may also hold a list of parameters, or the name of one: only what is computed is surely a tensor.
+            values = [v for v in view.values(part) if isinstance(v, Derived)]
+            if values and all(v.kind == "statistic" for v in values):
+                yield part, "torch.Tensor.__bool__"
+
+
+def _conjuncts(test: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(test, ast.BoolOp):
+        for value in test.values:
+            yield from _conjuncts(value)
+    elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        yield from _conjuncts(test.operand)
+    else:
+        yield test
