@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .analysis.symbols import DDP
 from .findings import Level
 from .groups import Group
 from .judge import Judgement
@@ -13,7 +14,7 @@ def hold_groups(migration: Migration, judgements: list[Judgement]) -> None:
     groups: dict[Group | None, list[Judgement]] = {}
     for judgement in judgements:
         groups.setdefault(judgement.site.group, []).append(judgement)
-    held: list[Judgement] = []
+    holders: list[Judgement] = []
     for group, members in groups.items():
         reason = _excluded(members, migration.options)
         if reason:
@@ -22,18 +23,26 @@ def hold_groups(migration: Migration, judgements: list[Judgement]) -> None:
         elif group is not None:
             holder = next((m for m in members if _is_holding(m)), None)
             if holder is not None:
-                held.append(holder)
+                holders.append(holder)
                 _hold(members, holder)
-    _hold_loose(groups.get(None, []), held if len(held) == len(migration.groups.all) else [])
+    _hold_loose(groups.get(None, []), holders)
 
 
 def _hold_loose(members: list[Judgement], holders: list[Judgement]) -> None:
-    """Sites of no known group: a hazard holds those of its file, and none is rewritten when no group is."""
-    for path in {member.site.view.path for member in members}:
-        here = [member for member in members if member.site.view.path == path]
-        holder = next((m for m in here if _is_holding(m)), holders[0] if holders else None)
+    """Sites of no known group may belong to any model: what holds one of their kind holds them as well."""
+    holders = [*holders, *(member for member in members if _is_holding(member))]
+    for member in members:
+        near = [h for h in holders if h.site.view is member.site.view]
+        holder = next((h for h in [*near, *holders] if _kinds(h) & _kinds(member)), None)
         if holder is not None:
-            _hold(here, holder)
+            _hold([member], holder)
+
+
+def _kinds(judgement: Judgement) -> set[str]:
+    """Which wrappers a site is about, as far as it is known."""
+    if judgement.site.group is not None:
+        return judgement.site.group.kinds
+    return {"DDP"} if judgement.site.symbol.startswith(DDP) else {"FSDP1", "DDP"}
 
 
 def hold_back(judgements: list[Judgement], cause: Judgement, reason: str) -> None:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .analysis.symbols import DDP, FSDP1, canonical, is_old, is_old_module
+from .analysis.symbols import DDP, FSDP1, WRAPPERS, canonical, is_old, is_old_module
 from .analysis.values import (
     Annotated,
     ClassValue,
@@ -92,6 +92,8 @@ class Site:
         """Whether the receiver can be nothing but a model of this group."""
         foreign = (Unknown, Opaque, Instance)
         raw = self.group.raw if self.group else set()
+        if self.group is None and not any(isinstance(v, Wrapped) for v in self.values):
+            return False  # only an annotation says so
         return bool(self.values) and not any(isinstance(v, foreign) and v not in raw for v in self.values)
 
     @property
@@ -287,6 +289,8 @@ class SiteFinder:
         group = self.groups.of(values)
         parent = self.view.parents[node]
         call = parent if isinstance(parent, ast.Call) and parent.func is node else None
+        if self._is_plain_here(node):
+            return
         if wrapped and (name in MEMBERS or name in UNIQUE_MEMBERS or _is_private(name)):
             kinds = sorted({v.kind for v in wrapped}, reverse=True)
             if group is not None and name in RAW_MEMBERS and self._is_own_method(values, name):
@@ -311,6 +315,28 @@ class SiteFinder:
         unknown = key.value in UNIQUE_MEMBERS and not any(isinstance(v, External) for v in values)
         if wrapped or unknown or (group is not None and key.value == "module"):
             yield Site(self.view, node, f"{function}.{key.value}", "dynamic", group, values, node)
+
+    def _is_plain_here(self, node: ast.Attribute) -> bool:
+        """Whether a test for the wrapper around this place says that the receiver is not wrapped."""
+        receiver = ast.dump(node.value)
+        child: ast.AST = node
+        for ancestor in self.view.ancestors(node):
+            if isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+                return False
+            if isinstance(ancestor, (ast.If, ast.IfExp)) and isinstance(ancestor.test, ast.Call):
+                test = ancestor.test
+                otherwise = ancestor.orelse if isinstance(ancestor.orelse, list) else [ancestor.orelse]
+                tests_wrapper = self.view.external(test.func) == "builtins.isinstance" and len(test.args) == 2
+                if child in otherwise and tests_wrapper and ast.dump(test.args[0]) == receiver:
+                    return self._is_any_wrapper(test.args[1], node)
+            child = ancestor
+        return False
+
+    def _is_any_wrapper(self, tested: ast.expr, node: ast.Attribute) -> bool:
+        """Whether a type test names every wrapper that the receiver may have."""
+        names = [tested] if not isinstance(tested, ast.Tuple) else tested.elts
+        kinds = {WRAPPERS.get(self.symbol_of(name) or "") for name in names}
+        return {v.kind for v in self.view.values(node.value) if isinstance(v, (Wrapped, Annotated))} <= kinds
 
     def _is_own_method(self, values: tuple[Value, ...], name: str) -> bool:
         """Whether the repository defines this method itself on all that the receiver may be."""
