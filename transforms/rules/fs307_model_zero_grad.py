@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ..analysis.symbols import DDP
-from ..analysis.values import Wrapped
+from ..analysis.values import Opaque, Optimizer, Value, Wrapped
 from ..findings import Level
 from ..groups import Group
 from ..migration import Migration
@@ -29,16 +29,24 @@ def find(migration: Migration) -> Iterator[Site]:
                 continue
             values = tuple(view.values(node.func.value))
             group = migration.groups.of(values)
-            if group is None or not any(isinstance(v, Wrapped) or v in group.raw for v in values):
+            if group is None or not _is_model(node.func.value, values, group):
                 continue
             yield Site(view, node.func, f"{DDP}.zero_grad", "hazard", group, values, node)
+
+
+def _is_model(receiver: ast.expr, values: tuple[Value, ...], group: Group) -> bool:
+    """Whether a receiver is a model; where a factory from outside makes models and optimizers, names tell them apart."""
+    name = receiver.attr if isinstance(receiver, ast.Attribute) else getattr(receiver, "id", "")
+    if any(isinstance(v, Optimizer) for v in values) or "opt" in name.lower():
+        return False
+    known = [v for v in values if isinstance(v, Wrapped) or v in group.raw]
+    surely = [v for v in known if not (isinstance(v, Opaque) and v.name == "?")]
+    return bool(surely) or (bool(known) and any(word in name.lower() for word in ("model", "net", "module")))
 
 
 def check(site: Site, migration: Migration) -> Outcome:
     view, node, group = site.view, site.node, site.group
     assert isinstance(node, ast.Attribute) and group is not None
-    if _same_receiver_is_optimizer(site):
-        return Outcome(Level.OK, "an optimizer's zero_grad")
     optimizer = optimizer_at(view, node, group) if _one_holds_all(migration, group) else None
     if optimizer is not None:
         outcome = Outcome(Level.SAFE, "the optimizer, which holds all parameters of the model, clears the gradients")
@@ -64,10 +72,6 @@ def check(site: Site, migration: Migration) -> Outcome:
     )  # fmt: skip
     outcome.patches.append(Patch(view.path, start, view.source.span(node.value)[1], parts, _WHY))
     return outcome
-
-
-def _same_receiver_is_optimizer(site: Site) -> bool:
-    return any(value in (site.group.optimizers if site.group else ()) for value in site.values)
 
 
 def _one_holds_all(migration: Migration, group: Group) -> bool:

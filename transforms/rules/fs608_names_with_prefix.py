@@ -165,8 +165,9 @@ def _without_prefix(view: FileView, node: ast.AST, kind: str) -> Outcome | None:
         return outcome
     if kind not in ("startswith", "equals", "member"):
         return None
-    other = node.args[0] if isinstance(node, ast.Call) else node.comparators[0] if isinstance(node, ast.Compare) else None
-    constants = _constants(other) if other is not None else []
+    assert isinstance(node, (ast.Call, ast.Compare))
+    other = node.args[0] if isinstance(node, ast.Call) else node.comparators[0]
+    constants = _constants(other)
     whole = len(getattr(other, "elts", [other])) == len(constants)
     if not constants or not whole or not all(str(c.value).startswith(PREFIX) for c in constants):
         return None
@@ -179,7 +180,10 @@ def _without_prefix(view: FileView, node: ast.AST, kind: str) -> Outcome | None:
     return outcome
 
 
-_HEAD = "import torch\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n\nmodel = DDP(build())\n"
+_HEAD = (
+    "import torch\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n\n"
+    "model = DDP(build(), broadcast_buffers=False)\n"
+)
 _SHARD = (
     "import torch\nimport torch.distributed as dist\nfrom torch.distributed.fsdp import fully_shard\n\nmodel = build()\n"
     "for tensor in [*model.parameters(), *model.buffers()]:\n    dist.broadcast(tensor.detach(), src=0)\n"

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ..analysis import library
+from ..analysis.values import Derived, Opaque, Value
 from ..findings import Level
+from ..groups import Group
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -15,6 +18,7 @@ from ..view import FileView
 _COLLECTIVES = frozenset({"all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter"})
 _VECTORS = frozenset({"parameters_to_vector", "vector_to_parameters"})
 _IN_PLACE = frozenset({"copy_", "add_", "sub_", "mul_", "lerp_", "addcmul_", "addcdiv_"})
+_WHOLE = frozenset(f"torch.{name}" for name in ("randn", "rand", "zeros", "ones", "full", "empty", "from_numpy", "load"))
 
 _WHAT = {
     "collective": (
@@ -40,6 +44,11 @@ _WHAT = {
         "Shard the other model in the same way (an average: copy before fully_shard, then fully_shard both with "
         "reshard_after_forward=True), so that both sides are DTensors of one layout.",
     ),
+    "saved": (
+        "parameters are saved as they are: under FSDP2 each is a DTensor with this rank's rows, and a file written by one "
+        "rank holds these alone",
+        "Take .full_tensor() of each on every rank, or get_model_state_dict(full_state_dict=True), and save that on one.",
+    ),
 }
 
 
@@ -48,7 +57,8 @@ def find(migration: Migration) -> Iterator[Site]:
     for view in migration.views():
         for node in ast.walk(view.tree):
             for tensor, kind in _work(migration, view, node):
-                group, values = tensor_values(migration, view, tensor)
+                values = _held(migration, view, tensor) if kind == "saved" else tensor_values(migration, view, tensor)[1]
+                group = migration.groups.of(values)
                 if group is not None and runs_on_shards(migration, view, node, group):
                     yield Site(view, node, f"torch.Tensor.surgery.{kind}", "hazard", group, values)
                     break
@@ -73,6 +83,8 @@ def _work(migration: Migration, view: FileView, node: ast.AST) -> Iterator[tuple
             yield from ((argument, "collective") for argument in node.args[:2])
         elif last in _VECTORS:
             yield from ((argument, "vector") for argument in node.args)
+        elif name == "torch.save" and node.args:
+            yield node.args[0], "saved"
     elif isinstance(node.func, ast.Attribute):
         if node.func.attr == "register_hook":
             yield node.func.value, "hook"
@@ -81,13 +93,28 @@ def _work(migration: Migration, view: FileView, node: ast.AST) -> Iterator[tuple
 
 
 def _mixing(migration: Migration, view: FileView, node: ast.Call) -> Iterator[tuple[ast.expr, str]]:
-    """An in-place update where one side is of the group's model and the other is not."""
+    """An in-place update where one side is of the group's model and the other of no sharded one."""
     assert isinstance(node.func, ast.Attribute)
-    receiver, other = node.func.value, node.args[0]
-    mine, _ = tensor_values(migration, view, receiver)
-    theirs, _ = tensor_values(migration, view, other)
-    if (mine is None) != (theirs is None) and not (mine is not None and not view.values(other)):
-        yield (receiver if mine is not None else other), "mixed"
+    sides = (node.func.value, node.args[0])
+    for side, other in (sides, sides[::-1]):
+        group, _ = tensor_values(migration, view, side)
+        if group is not None and any(_is_foreign(migration, value, group) for value in view.values(other)):
+            yield side, "mixed"
+            return
+
+
+def _is_foreign(migration: Migration, value: Value, group: Group) -> bool:
+    """Whether a value is surely a tensor, and neither a number nor one of the group's."""
+    if isinstance(value, Derived) and value.kind in library.TENSORS:
+        return migration.groups.of([value]) is not group
+    return isinstance(value, Opaque) and value.name in _WHOLE
+
+
+def _held(migration: Migration, view: FileView, node: ast.expr) -> tuple[Value, ...]:
+    """The parameters that a thing to be saved holds, at any depth."""
+    parts = node.values if isinstance(node, ast.Dict) else [node]
+    held = migration.program.elements([value for part in parts for value in view.values(part)])
+    return tuple(v for v in held if isinstance(v, Derived) and v.kind in library.TENSORS)
 
 
 def _is_none(node: ast.expr) -> bool:
@@ -101,7 +128,7 @@ def _is_number(node: ast.expr) -> bool:
 def check(site: Site, migration: Migration) -> Outcome:
     message, advice = _WHAT[site.member]
     # What raises is loud: it is named and left for a person. The others would pass unnoticed.
-    return Outcome(Level.MANUAL, message, advice, holds=site.member in ("hook", "data"))
+    return Outcome(Level.MANUAL, message, advice, holds=site.member in ("hook", "data", "saved"))
 
 
 _REDUCED = """\

@@ -69,8 +69,9 @@ def _reads(view: FileView, node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
         for test in node.ifs:
             yield from _asked(view, test)
     elif isinstance(node, ast.Call) and len(node.args) == 1 and view.external(node.func) in _QUANTIFIERS:
-        if isinstance(node.args[0], (ast.GeneratorExp, ast.ListComp)):
-            yield from _asked(view, node.args[0].elt)
+        quantified = node.args[0]
+        if isinstance(quantified, (ast.GeneratorExp, ast.ListComp)):
+            yield from _asked(view, quantified.elt)
 
 
 def _asked(view: FileView, test: ast.expr) -> Iterator[tuple[ast.expr, str]]:

@@ -6,6 +6,7 @@ import ast
 
 from ..analysis.scopes import dotted_path
 from ..findings import Level
+from ..groups import Group
 from ..migration import Migration
 from ..rule import Outcome
 from ..sites import Site
@@ -26,6 +27,11 @@ from .passes import (
     other_backward,
     outside_name,
     passes_in,
+)
+
+_NO_BACKWARD = (
+    "no backward of this forward alone is seen behind it, and FSDP2 reads the switch in the backward: where forwards "
+    "outside of no_sync share that backward, DDP reduced its gradients"
 )
 
 _NULL = ("contextlib.nullcontext", "contextlib.ExitStack", "contextlib.suppress")
