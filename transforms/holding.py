@@ -17,15 +17,26 @@ def hold_groups(migration: Migration, judgements: list[Judgement]) -> None:
     holders: list[Judgement] = []
     for group, members in groups.items():
         reason = _excluded(members, migration.options)
+        commented = [member for member in _rewritten(members) if member.suppressed]
         if reason:
             for member in _rewritten(members):
                 member.hold(reason)
+        elif commented:
+            _leave_out(members if group is not None else commented, commented[0])
         elif group is not None:
             holder = next((m for m in members if _is_holding(m)), None)
             if holder is not None:
                 holders.append(holder)
                 _hold(members, holder)
     _hold_loose(groups.get(None, []), holders)
+
+
+def _leave_out(members: list[Judgement], commented: Judgement) -> None:
+    """A comment on a site that would be rewritten speaks for its whole group."""
+    for member in members:
+        member.suppressed = True
+    for member in _rewritten(members):
+        member.hold(f"a comment at {commented.place} leaves it out")
 
 
 def _hold_loose(members: list[Judgement], holders: list[Judgement]) -> None:
@@ -63,7 +74,7 @@ def _rewritten(members: list[Judgement]) -> list[Judgement]:
 
 
 def _is_holding(judgement: Judgement) -> bool:
-    return judgement.outcome.holds and judgement.level is Level.MANUAL
+    return judgement.outcome.holds and judgement.level is Level.MANUAL and not judgement.suppressed
 
 
 def _excluded(members: list[Judgement], options: Options) -> str:

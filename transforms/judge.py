@@ -11,18 +11,7 @@ from .findings import Finding, Level, Step
 from .migration import Migration
 from .rule import Outcome, Rule, all_rules, rule_for
 from .sites import Site
-
-_NO_RULE = Rule(
-    id="FS001",
-    title="A use that no rule knows",
-    why="The tool reports every use of FSDP1, DDP and old checkpoint APIs, also those that it has no rewrite for.",
-    symbols=("*",),
-    check=lambda site, migration: Outcome(
-        Level.MANUAL,
-        f"no rule migrates this use of {site.symbol.rpartition('.')[2]}",
-        "Look at what it is for: FSDP2 keeps the model itself, so most helpers around the wrapper can go.",
-    ),
-)
+from .text.suppressions import Suppressions
 
 
 @dataclass
@@ -36,6 +25,8 @@ class Judgement:
     held_by: Judgement | None = None
     hold_reason: str = ""
     notes: list[str] = field(default_factory=list)
+    suppressed: bool = False
+    """Whether a comment in the code speaks for the site."""
 
     @property
     def applied(self) -> bool:
@@ -80,6 +71,7 @@ class Judgement:
                 group=self.site.group.name if self.site.group else None,
                 blocked_by=self.held_by.place if self.held_by is not None else None,
                 provenance=self._provenance(migration),
+                suppressed=self.suppressed,
             )
         ]
 
@@ -104,7 +96,7 @@ def judge(migration: Migration) -> list[Judgement]:
 
 
 def _judge_site(site: Site, migration: Migration) -> Judgement:
-    rule = rule_for(site.symbol, site.role) or _NO_RULE
+    rule = rule_for(site.symbol, site.role)
     return _decide(site, rule, migration)
 
 
@@ -123,7 +115,14 @@ def _decide(site: Site, rule: Rule, migration: Migration) -> Judgement:
     if level is Level.SAFE and site.role == "use" and not site.certain:
         level = Level.REVIEW
         notes.append("the receiver may also be something else")
-    return Judgement(site, rule, outcome, level, notes=notes)
+    return Judgement(site, rule, outcome, level, notes=notes, suppressed=_is_suppressed(site, rule, migration))
+
+
+def _is_suppressed(site: Site, rule: Rule, migration: Migration) -> bool:
+    source = site.view.source
+    comments = migration.once("suppressions", source.path, lambda: Suppressions(source))
+    start, end = source.span(site.node)
+    return comments.cover(rule.id, source.position(start)[0], source.position(end)[0])
 
 
 _WHOSE = (

@@ -108,14 +108,15 @@ def all_rules() -> tuple[Rule, ...]:
     return tuple(sorted(rules, key=lambda rule: rule.id))
 
 
-def rule_for(symbol: str, role: str) -> Rule | None:
-    """The rule that answers for a site: an exact symbol beats a pattern, a longer pattern a shorter one."""
-    claiming = [rule for rule in all_rules() if rule.claims(symbol, role)]
-    if not claiming:
-        return None
+def rule_for(symbol: str, role: str) -> Rule:
+    """The rule that answers for a site.
 
-    def rank(rule: Rule) -> tuple[bool, int]:
+    An exact symbol beats a pattern, a longer pattern a shorter one, a rule for certain roles one for all.
+    """
+    claiming = [rule for rule in all_rules() if rule.claims(symbol, role)]
+
+    def rank(rule: Rule) -> tuple[bool, int, bool]:
         matching = [p for p in rule.symbols if p == symbol or fnmatchcase(symbol, p.replace("[", "[[]"))]
-        return symbol in matching, max(len(p) for p in matching)
+        return symbol in matching, max(len(p) for p in matching), bool(rule.roles)
 
     return max(claiming, key=rank)
