@@ -162,17 +162,24 @@ def run_all(directory: Path, faults: tuple[Fault, ...] = FAULTS) -> dict[tuple[s
     jobs = [job(directory, base, "old", BASES[base]) for base in BASES]
     jobs += [job(directory, base, "clean", new_side(base)) for base in clean]
     jobs += [job(directory, f.base, f.name, [*new_side(f.base), "--fault", f.name], f.saves) for f in faults]
-    (directory / "jobs.json").write_text(json.dumps(jobs))
-    command = [sys.executable, HERE / "forked_runs.py", HERE / "scripts" / "faulty_gpt.py", directory / "jobs.json"]
-    subprocess.run([str(part) for part in command], env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
+    run_jobs(jobs, directory)
     outcomes = {(base, ""): outcome(directory, base, "clean") for base in clean}
     return outcomes | {(f.base, f.name): outcome(directory, f.base, f.name) for f in faults}
+
+
+def run_jobs(jobs: list[dict], directory: Path) -> None:
+    """Runs the jobs of `forked_runs.py`."""
+    (directory / "jobs.json").write_text(json.dumps(jobs))
+    command = [sys.executable, str(HERE / "forked_runs.py"), str(directory / "jobs.json")]
+    subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
 
 
 def job(directory: Path, base: str, name: str, arguments: list[str], saves: bool = True) -> dict:
     record = str(place_of(directory, base, name))
     saved = ["--save", "checkpoint.pt"] if saves else []
-    return {"name": record, "record": record, "world": WORLDS.get(base, 2), "arguments": [*arguments, *saved]}
+    script = str(HERE / "scripts" / "faulty_gpt.py")
+    place = {"name": record, "record": record, "folder": record, "script": script}
+    return {**place, "world": WORLDS.get(base, 2), "arguments": [*arguments, *saved]}
 
 
 def place_of(directory: Path, base: str, name: str) -> Path:
@@ -180,8 +187,12 @@ def place_of(directory: Path, base: str, name: str) -> Path:
 
 
 def outcome(directory: Path, base: str, name: str) -> Outcome:
-    """Compares one run with the old side of its base, as `verify` does."""
-    places = place_of(directory, base, "old"), place_of(directory, base, name)
+    """Compares one run with the old side of its base."""
+    return outcome_of((place_of(directory, base, "old"), place_of(directory, base, name)))
+
+
+def outcome_of(places: tuple[Path, Path]) -> Outcome:
+    """Compares two records as `verify` does."""
     for place in places:
         if (place / "failed").exists():
             return Outcome(None, "\n".join(file.read_text() for file in sorted(place.glob("rank*.log"))))

@@ -1,7 +1,7 @@
 """Many recorded runs from one process: `import torch` is paid once, every rank is a fork of it.
 
-Run as a script: `python forked_runs.py SCRIPT JOBS.json`. Each job starts `world` processes that talk over gloo,
-with the recorder installed as it is in a process that torchrun started; two jobs run at a time.
+Run as a script: `python forked_runs.py JOBS.json`. Each job starts `world` processes of its script, in its folder,
+that talk over gloo, with the recorder installed as it is in a process that torchrun started; two jobs run at a time.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def main() -> None:
 
     inject = Path(to_fsdp2.equivalence.__path__[0]) / "inject"
     sys.path.insert(0, str(inject))
-    script, jobs = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
+    jobs = json.loads(Path(sys.argv[1]).read_text())
     running: dict[int, dict[str, Any]] = {}
     while jobs or running:
         while jobs and len({job["name"] for job in running.values()}) < AT_A_TIME:
             job = jobs.pop(0)
             job.update(port=free_port(), deadline=time.monotonic() + SECONDS)
             for rank in range(job["world"]):
-                running[start(script, job, rank)] = job
+                running[start(job, rank)] = job
         reap(running)
         time.sleep(0.005)
 
@@ -52,14 +52,14 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def start(script: str, job: dict[str, Any], rank: int) -> int:
+def start(job: dict[str, Any], rank: int) -> int:
     """Forks one rank; its exit code goes to `rank{r}.exit` in the record's directory."""
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
-        code = work(script, job, rank)
+        code = work(job, rank)
     finally:
         atexit._run_exitfuncs()
         sys.stdout.flush()
@@ -67,25 +67,26 @@ def start(script: str, job: dict[str, Any], rank: int) -> int:
         os._exit(code)
 
 
-def work(script: str, job: dict[str, Any], rank: int) -> int:
+def work(job: dict[str, Any], rank: int) -> int:
     record = Path(job["record"])
     record.mkdir(parents=True, exist_ok=True)
     output = os.open(record / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    os.chdir(record)
+    os.chdir(job["folder"])
+    sys.path.insert(0, str(Path(job["script"]).parent))
     world = str(job["world"])
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=world, LOCAL_WORLD_SIZE=world, MASTER_ADDR="localhost",
-        MASTER_PORT=str(job["port"]), TO_FSDP2_RECORD=str(record), TO_FSDP2_MODE="exact", TO_FSDP2_ROOT=str(record),
+        MASTER_PORT=str(job["port"]), TO_FSDP2_RECORD=str(record), TO_FSDP2_MODE="exact", TO_FSDP2_ROOT=job["folder"],
         TO_FSDP2_RECORD_LEVEL="full",
     )  # fmt: skip
     from _to_fsdp2_recorder import install  # pyright: ignore[reportMissingImports]
 
     install()
-    sys.argv = [script, *job["arguments"]]
+    sys.argv = [job["script"], *job["arguments"]]
     try:
-        runpy.run_path(script, run_name="__main__")
+        runpy.run_path(job["script"], run_name="__main__")
     except SystemExit as end:
         return int(end.code or 0)
     except BaseException:

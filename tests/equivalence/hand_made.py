@@ -35,9 +35,7 @@ def sketch(values: list[float], start: int = 0) -> dict[str, Any]:
     }
 
 
-def entry(
-    name: str, values: list[float], shape: tuple[int, ...], replica: str, start: int = 0, **more: Any
-) -> dict[str, Any]:
+def entry(name: str, values: list[float], shape: tuple[int, ...], replica: str, start: int = 0, **more: Any) -> dict[str, Any]:
     """One entry of a `tensors` event."""
     fields = {"name": name, "shape": list(shape), "dtype": "float32", "replica": replica}
     return {**fields, **sketch(values, start), **more}

@@ -68,9 +68,7 @@ def test_equal_gradients_and_other_parameters_point_at_the_optimizer(judge):
     assert "gradients equal, parameters differ: optimizer groups or hyperparameters" in result.causes[0]
 
 
-@pytest.mark.parametrize(
-    ("factor", "words"), [(2.0, "summed over the ranks"), (0.5, "divided by the number of ranks twice")]
-)
+@pytest.mark.parametrize(("factor", "words"), [(2.0, "summed over the ranks"), (0.5, "divided by the number of ranks twice")])
 def test_a_common_factor_of_all_gradients_is_named(judge, factor: float, words: str):
     new = training()
     for name in SHAPES:

@@ -106,9 +106,7 @@ def buffer_pair(layout: str, rank: int) -> tuple[Events, Events]:
             for step in range(3):
                 value = [1.0 + own, 2.0] if events is old or own != rank else [9.0, 2.0]
                 found = [entry("norm.running_mean", value, (2,), str(own))]
-                events[own].append(
-                    {"event": "tensors", "step": step, "optimizer": 0, "kind": "buffer", "entries": found}
-                )
+                events[own].append({"event": "tensors", "step": step, "optimizer": 0, "kind": "buffer", "entries": found})
     return old, new
 
 

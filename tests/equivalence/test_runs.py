@@ -242,9 +242,7 @@ def test_an_unchanged_repository_has_nothing_to_compare(repository: Path, tmp_pa
 def test_a_side_that_imports_the_working_directory_itself_is_not_judged(repository: Path, tmp_path: Path):
     train = repository / "train.py"
     train.write_text(f"import sys; sys.path.insert(0, {str(repository)!r})\n" + train.read_text())
-    subprocess.run(
-        ["git", "-c", "user.name=T", "-c", "user.email=t@e.org", "commit", "-qam", "x"], cwd=repository, check=True
-    )
+    subprocess.run(["git", "-c", "user.name=T", "-c", "user.email=t@e.org", "commit", "-qam", "x"], cwd=repository, check=True)
     (repository / "package" / "wrapping.py").write_text(WRAPPING.format(body=f"{FSDP2}; return model"))
     result = Result(_run(HEAD, repository, tmp_path, 240))
     assert (result.code, result.document["verdict"]) == (2, "not judged")

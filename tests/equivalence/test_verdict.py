@@ -16,9 +16,7 @@ def verdict(judgement: Judgement = "different") -> Verdict:
     checks[1] = CheckResult("loss", "fail", "at step 1 [rank] 0", 1, None, float("inf"), ["data"])
     runs = {"old": Run("old", "HEAD", "/old", ["python"], 2, failure="it broke", log="[bold]no markup[/x]")}
     series = Series(losses={"old": [1.0, float("nan")]})
-    return Verdict(
-        judgement, "loss", "exact", "cpu", checks, runs, [NotExecuted("a.py", [1, 2, 3, 7])], ["a note"], series
-    )
+    return Verdict(judgement, "loss", "exact", "cpu", checks, runs, [NotExecuted("a.py", [1, 2, 3, 7])], ["a note"], series)
 
 
 def test_the_document_is_json_without_nan():
