@@ -56,6 +56,7 @@ def run_side(run: Run, source: Path, folder: Path, *, start: int = 0) -> Outcome
 def _execute(run: Run, args: tuple[str, ...], folder: Path) -> str:
     saved = folder.with_name(f"{folder.name}-saved")
     shutil.copytree(folder, saved)
+    failure, logs = "", folder
     for _ in range(ATTEMPTS):
         logs = Path(tempfile.mkdtemp(dir=folder.parent))
         failure = (_torchrun if run.launcher == "torchrun" else _python)(run, args, folder, logs)

@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false
 """Reading checkpoint files: what scripts really put into them, and files that are broken."""
 
 import argparse

@@ -1,3 +1,4 @@
+# pyright: reportOptionalMemberAccess=false, reportArgumentType=false
 """What two runs saved, compared: real files of DDP, FSDP1 and FSDP2 trained alike on two ranks."""
 
 import json

@@ -1,3 +1,4 @@
+# pyright: reportOptionalSubscript=false, reportOptionalMemberAccess=false, reportArgumentType=false
 """Predicted memory and communication: against arithmetic, against each other, and against real steps on two ranks."""
 
 import json

@@ -1,3 +1,4 @@
+# pyright: reportOptionalMemberAccess=false, reportOperatorIssue=false, reportIncompatibleMethodOverride=false
 """report.json, junit.xml and report.html: what they say, and what the page does in a real browser."""
 
 import html.parser

@@ -1,3 +1,4 @@
+# pyright: reportAttributeAccessIssue=false
 """Continuing each script from the other's checkpoint: what is put where, and what follows from the runs."""
 
 import json

@@ -99,12 +99,20 @@ def _expression_end(text: str, position: int, end: int) -> int:
             depth += 1
         elif character in ")]}" and depth:
             depth -= 1
-        elif depth == 0 and (character in "}:" or (character == "!" and text[position + 1] != "=")):
-            return position
-        elif depth == 0 and character == "=" and text[position + 1] in "}!:" and text[position - 1] not in "=!<>":
+        elif depth == 0 and _ends_expression(text, position):
             return position
         position += 1
     return end
+
+
+def _ends_expression(text: str, position: int) -> bool:
+    """Whether a field's expression ends before this character: at its close, its format, ``!r``, or a debugging ``=``."""
+    character, following = text[position], text[position + 1 : position + 2]
+    if character == "!":
+        return following != "="
+    if character == "=":
+        return following in ("}", "!", ":") and text[position - 1] not in "=!<>"
+    return character in "}:"
 
 
 def _format_end(text: str, position: int, end: int) -> int:
