@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ..analysis.symbols import FSDP1
+from ..analysis.values import Derived
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
@@ -39,6 +40,8 @@ def check(site: Site, migration: Migration) -> Outcome:
     call = _taking_out(view, node)
     if call is not None and node.value in (_INNER, _INNER + "."):
         assert isinstance(call.func, ast.Attribute)
+        if not _is_name_of_model(migration, view, call.func.value):
+            return Outcome(Level.OK, "names of an FSDP2 model have nothing to take out; files of the old program may have")
         outcome = Outcome(Level.SAFE, "names of an FSDP2 model have nothing to take out")
         outcome.patches.append(view.replace(call, (view.keep(call.func.value),), "fully_shard changes no names"))
         return outcome
@@ -47,6 +50,12 @@ def check(site: Site, migration: Migration) -> Outcome:
         f"names of an FSDP2 model do not hold {_INNER}: what looks for it finds nothing",
         "Code that takes it out of names may go; code that needs it has to use the plain names.",
     )
+
+
+def _is_name_of_model(migration: Migration, view: FileView, name: ast.expr) -> bool:
+    """Whether a name surely comes from the parameters or modules of a model, not from a file."""
+    values = [value for value in view.values(name) if isinstance(value, Derived) and value.kind in ("parameters", "modules")]
+    return bool(values) and migration.groups.of(values) is not None
 
 
 def _module_prefix(view: FileView, node: ast.Constant) -> Outcome:

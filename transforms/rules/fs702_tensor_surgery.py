@@ -12,7 +12,7 @@ from ..groups import Group
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..training.local_reads import runs_on_shards, tensor_values
+from ..training.local_reads import runs_behind_the_wrap, runs_on_shards, tensor_values
 from ..view import FileView
 
 _COLLECTIVES = frozenset({"all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter"})
@@ -44,6 +44,12 @@ _WHAT = {
         "Shard the other model in the same way (an average: copy before fully_shard, then fully_shard both with "
         "reshard_after_forward=True), so that both sides are DTensors of one layout.",
     ),
+    "store": (
+        "elements of a parameter, a gradient or a tensor like one are assigned: on a DTensor the assignment may go into a "
+        "copy, and nothing raises",
+        "Build the new tensor whole (torch.where with a mask made by distribute_tensor), or do it on .full_tensor() and "
+        "distribute the result.",
+    ),
     "saved": (
         "parameters are saved as they are: under FSDP2 each is a DTensor with this rank's rows, and a file written by one "
         "rank holds these alone",
@@ -59,7 +65,8 @@ def find(migration: Migration) -> Iterator[Site]:
             for tensor, kind in _work(migration, view, node):
                 values = _held(migration, view, tensor) if kind == "saved" else tensor_values(migration, view, tensor)[1]
                 group = migration.groups.of(values)
-                if group is not None and runs_on_shards(migration, view, node, group):
+                seen = runs_behind_the_wrap if kind in ("saved", "store") else runs_on_shards
+                if group is not None and seen(migration, view, node, group):
                     yield Site(view, node, f"torch.Tensor.surgery.{kind}", "hazard", group, values)
                     break
 
@@ -70,6 +77,8 @@ def _work(migration: Migration, view: FileView, node: ast.AST) -> Iterator[tuple
         for target in node.targets:
             if isinstance(target, ast.Attribute) and target.attr in ("data", "grad") and not _is_none(node.value):
                 yield target.value, "data"
+            elif isinstance(target, ast.Subscript):
+                yield target.value, "store"
         return
     if not isinstance(node, ast.Call):
         return
@@ -128,7 +137,7 @@ def _is_number(node: ast.expr) -> bool:
 def check(site: Site, migration: Migration) -> Outcome:
     message, advice = _WHAT[site.member]
     # What raises is loud: it is named and left for a person. The others would pass unnoticed.
-    return Outcome(Level.MANUAL, message, advice, holds=site.member in ("hook", "data", "saved"))
+    return Outcome(Level.MANUAL, message, advice, holds=site.member in ("hook", "data", "saved", "store"))
 
 
 _REDUCED = """\

@@ -121,10 +121,10 @@ def load_outcome(site: Site, migration: Migration) -> Outcome:
     if guard is not None:
         what = f"only some ranks load here (guard at line {guard.statement.lineno}), and loading is collective"
         return Outcome(Level.MANUAL, what, _ADVICE, holds=True)
-    message = "optimizer state is loaded by parameter name"
+    outcome = Outcome(Level.SAFE, "optimizer state is loaded by parameter name")
     if site.group is not None and "DDP" in site.group.kinds:
-        message += "; files that the old program wrote under DDP have numbers for names and are refused with an error"
-    outcome = Outcome(Level.SAFE, message)
+        outcome.level = Level.REVIEW
+        outcome.message += "; files that the old program wrote under DDP have numbers for names and are refused with an error"
     write_load(migration, view, call, plan, outcome)
     if handed_in:
         outcome.level = Level.REVIEW

@@ -24,11 +24,12 @@ def install(recorder: Recorder) -> None:
     wrap(torch, "load", watch.around("torch", "load", data=None, path=(0, "f")))
 
     def safetensors() -> None:
-        import safetensors.torch  # pyright: ignore[reportMissingImports]
+        # While its import is under way the package does not have the attribute yet; the `as` form finds it all the same.
+        import safetensors.torch as library  # pyright: ignore[reportMissingImports]
 
         saving = watch.around("safetensors", "save", data=(0, "tensors"), path=(1, "filename"))
-        wrap(safetensors.torch, "save_file", saving)
-        wrap(safetensors.torch, "load_file", watch.around("safetensors", "load", data=None, path=(0, "filename")))
+        wrap(library, "save_file", saving)
+        wrap(library, "load_file", watch.around("safetensors", "load", data=None, path=(0, "filename")))
 
     def distributed() -> None:
         import torch.distributed.checkpoint as dcp

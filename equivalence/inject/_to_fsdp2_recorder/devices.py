@@ -133,7 +133,8 @@ def _install_loading(devices: DeviceMap) -> None:
     wrap(torch, "load", load)
 
     def safetensors() -> None:
-        import safetensors.torch  # pyright: ignore[reportMissingImports]
+        # While its import is under way the package does not have the attribute yet; the `as` form finds it all the same.
+        import safetensors.torch as library  # pyright: ignore[reportMissingImports]
 
         def around(original: Function) -> Function:
             def load_file(filename: Any, device: Any = "cpu") -> Any:
@@ -141,7 +142,7 @@ def _install_loading(devices: DeviceMap) -> None:
 
             return load_file
 
-        wrap(safetensors.torch, "load_file", around)
+        wrap(library, "load_file", around)
 
     after_import("safetensors.torch", safetensors)
 
