@@ -70,8 +70,8 @@ TENSOR_MATH: frozenset[str] = frozenset(
         "isnan", "isinf", "isfinite", "any", "all", "linalg_norm", "vector_norm", "matrix_norm", "stack", "cat",
         "flatten", "view", "reshape", "view_as", "argmax", "argmin", "median", "count_nonzero", "mul", "div",
         "add", "sub", "clamp", "histc", "quantile", "topk", "sort", "unique", "logsumexp", "log",
-        
-        "zeros_like", "ones_like", "empty_like", "full_like", "where", "_foreach_norm", "svd", "svdvals", "matmul", "mm", "t", "mul_", "div_", "add_", "sub_", "lerp_", "clamp_",
+        "zeros_like", "ones_like", "empty_like", "full_like", "where", "_foreach_norm", "svd", "svdvals",
+        "matmul", "mm", "t", "mul_", "div_", "add_", "sub_", "lerp_", "clamp_",
     }
 )  # fmt: skip
 """Methods and functions of tensors whose result on a shard is the shard's, not the tensor's."""

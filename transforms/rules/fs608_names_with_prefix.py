@@ -10,6 +10,7 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..training.local_reads import runs_behind_the_wrap
 from ..view import FileView
 
 PREFIX = "module."
@@ -24,7 +25,9 @@ def find(migration: Migration) -> Iterator[Site]:
             for name, kind in _works_on_names(view, node):
                 values = _names(view, name)
                 group = migration.groups.of(values) if values else None
-                if group is not None and _counts(view, node, values, kind):
+                if group is not None and _counts(view, name, node, values, kind):
+                    if not runs_behind_the_wrap(migration, view, node, group):
+                        continue
                     yield Site(view, node, f"{_SYMBOL}.{kind}", "hazard", group, values)
                     break
 
@@ -62,11 +65,9 @@ def _cuts_from_the_left(view: FileView, call: ast.Call) -> bool:
     return True
 
 
-def _counts(view: FileView, node: ast.AST, values: tuple[Value, ...], kind: str) -> bool:
+def _counts(view: FileView, name: ast.expr, node: ast.AST, values: tuple[Value, ...], kind: str) -> bool:
     """Whether the answer depends on the prefix that the wrapper puts before the names."""
-    always = all(isinstance(v, Derived) and isinstance(v.owner, (Wrapped, Annotated)) for v in values)
-    if _is_in_summoned(view, node):
-        return False
+    always = all(isinstance(v, Derived) and isinstance(v.owner, (Wrapped, Annotated)) for v in view.values(name))
     if kind in ("split", "cut"):
         # Behind `if name.startswith("module.")` names without it never come here.
         return always and _is_text_cut(node) and not _asks_for_prefix_before(view, node)
@@ -74,7 +75,7 @@ def _counts(view: FileView, node: ast.AST, values: tuple[Value, ...], kind: str)
     prefixed = [text for text in texts if text.startswith(PREFIX) and text != PREFIX]
     if prefixed or kind in ("contains", "endswith"):
         return bool(prefixed)
-    return always and any(text and text != PREFIX and "_fsdp_wrapped_module" not in text for text in texts)
+    return always and any(text[:1].isalpha() and text != PREFIX for text in texts)
 
 
 def _is_text_cut(node: ast.AST) -> bool:
@@ -124,17 +125,6 @@ def _asks_for_prefix_before(view: FileView, node: ast.AST) -> bool:
             if any(isinstance(n, ast.Constant) and n.value in (PREFIX, "module") for n in ast.walk(test)):
                 return True
     return False
-
-
-def _is_in_summoned(view: FileView, node: ast.AST) -> bool:
-    """Inside ``summon_full_params`` FSDP1 gave names without its prefix."""
-    return any(
-        isinstance(inner, ast.Attribute) and inner.attr == "summon_full_params"
-        for ancestor in view.ancestors(node)
-        if isinstance(ancestor, ast.With)
-        for item in ancestor.items
-        for inner in ast.walk(item.context_expr)
-    )
 
 
 def check(site: Site, migration: Migration) -> Outcome:

@@ -11,7 +11,7 @@ from ..groups import Group
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..training.local_reads import runs_on_shards, tensor_values
+from ..training.local_reads import runs_behind_the_wrap, tensor_values
 from ..training.passes import called_name, calls_named, outside_name
 from ..view import FileView
 
@@ -34,7 +34,7 @@ def find(migration: Migration) -> Iterator[Site]:
         for node in ast.walk(view.tree):
             if isinstance(node, ast.Call):
                 group, values = _drawn_for(migration, view, node)
-                if group is not None and _is_late(migration, view, node, group):
+                if group is not None and runs_behind_the_wrap(migration, view, node, group):
                     yield Site(view, node, f"{_SYMBOL}.{called_name(node)}", "hazard", group, values, node)
 
 
@@ -72,16 +72,13 @@ def _applies_an_initialiser(migration: Migration, view: FileView, call: ast.Call
     return False
 
 
-def _is_late(migration: Migration, view: FileView, call: ast.Call, group: Group) -> bool:
-    """Whether a draw may come after the wrap; a model's own methods mostly run while it is built."""
-    owner = call.args[0] if call.args and not isinstance(call.func, ast.Attribute) else call.func
-    if "self" in view.names_in(owner) and view.enclosing_class(call) is not None:
-        answers = {migration.order.relation((view, call), (wrap.view, wrap.node)) for wrap in group.wraps}
-        return bool(answers & {"after", "both"})
-    return runs_on_shards(migration, view, call, group)
-
-
 def check(site: Site, migration: Migration) -> Outcome:
+    if site.group is not None and site.group.kinds == {"FSDP1"}:
+        return Outcome(
+            Level.REVIEW,
+            "FSDP1 drew these numbers for its flat shards, FSDP2 draws them for rows of each parameter: the same "
+            "distribution, other numbers",
+        )
     return Outcome(
         Level.MANUAL,
         f"{site.view.text(site.node).splitlines()[0]} draws random numbers for parameters after the wrap: for shards "
@@ -100,7 +97,7 @@ model = DDP(build())
 for p in model.parameters():
     torch.nn.init.normal_(p, std=0.02)
 """
-_BEFORE = """\
+_APPLIED = """\
 import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
@@ -129,6 +126,12 @@ RULE = Rule(
     sources=("xavier_uniform_ after DDP and after fully_shard compared on torch 2.13, two ranks",),
     examples=(
         Example(_DDP, _DDP, Level.MANUAL),
-        Example(_BEFORE, _BEFORE, Level.MANUAL),
+        Example(
+            _APPLIED,
+            _APPLIED.replace("FullyShardedDataParallel as FSDP", "fully_shard").replace(
+                "model = FSDP(build())\n", "model = build()\nfully_shard(model)\n"
+            ),
+            Level.REVIEW,
+        ),
     ),
 )

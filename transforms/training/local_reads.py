@@ -36,6 +36,14 @@ def runs_on_shards(migration: Migration, view: FileView, node: ast.AST, group: G
     return answers != {"before"}
 
 
+def runs_behind_the_wrap(migration: Migration, view: FileView, node: ast.AST, group: Group) -> bool:
+    """Whether a place is seen to run behind the wrap, on some way: for what is too common to be asked in doubt."""
+    if any(_summons(ancestor) for ancestor in view.ancestors(node)):
+        return False
+    answers = {migration.order.relation((view, node), (wrap.view, wrap.node)) for wrap in group.wraps}
+    return bool(answers & {"after", "both"})
+
+
 def _summons(node: ast.AST) -> bool:
     return isinstance(node, ast.With) and any(
         isinstance(item.context_expr, ast.Call)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 
@@ -16,7 +17,8 @@ def prepare_torch(settings: Settings, lines: ExecutedLines | None) -> None:
     """Seed, emulate, make exact and record, in this order: what comes later sees what came before."""
     has_cuda = torch.cuda.is_available()
     if settings.seed is not None:
-        _seed(settings.seed)
+        # One seed for all ranks would hide a lost broadcast of the initial weights in a script that does not seed itself.
+        _seed(settings.seed + int(os.environ.get("RANK", "0")))
     applied = determinism.apply(settings)
     if settings.emulate_cuda or settings.share_cuda:
         emulated_cuda.install(settings)
