@@ -1,0 +1,61 @@
+"""What ran last before a place: a forward of a model, whose units may then show whole parameters, or a backward.
+
+After a backward every unit is back to its shards. After a forward the units that stay gathered (the root, by default)
+show plain parameters until a backward or ``reshard()``; the sharded parameters have the gradients.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from ..groups import Group
+from ..migration import Migration
+from ..view import FileView
+from .passes import BACKWARD, FORWARD, passes_in
+
+_DEEPEST = 4
+
+
+def follows_a_forward(migration: Migration, view: FileView, node: ast.AST, group: Group) -> bool:
+    """Whether a place is reached, on some way, behind a forward of the group's model with no backward between."""
+    return FORWARD in _last_pass(migration, view, node, group, 0)
+
+
+def _last_pass(migration: Migration, view: FileView, node: ast.AST, group: Group, depth: int) -> set[str]:
+    """The passes that may have run last before a place; empty where none is seen."""
+    function = view.function(node)
+    statement = view.statement(node)
+    found: set[str] = set()
+    while True:
+        block, place = view.block_of(statement)
+        last = _of_statements(migration, view, block[:place], group)
+        if last:
+            return found | last
+        parent = view.parents[statement]
+        if isinstance(parent, (ast.For, ast.AsyncFor, ast.While)):
+            found |= _of_statements(migration, view, block[place + 1 :], group)  # the round before
+        if parent is function or not isinstance(parent, (ast.stmt, ast.ExceptHandler)):
+            break
+        statement = view.statement(parent)
+    if function is not None and not isinstance(function, ast.Lambda) and depth < _DEEPEST:
+        for caller, call in migration.program.callers(view, function):
+            found |= _last_pass(migration, caller, call, group, depth + 1)
+    return found
+
+
+def _of_statements(migration: Migration, view: FileView, statements: list[ast.stmt], group: Group) -> set[str]:
+    """What the last of these statements with a pass runs last, as far as it is seen."""
+    for statement in reversed(statements):
+        passes = passes_in(migration, view, [statement], group)
+        if passes == {FORWARD}:
+            return {FORWARD}
+        if passes:
+            return {_last_inside(migration, view, statement, group)}
+    return set()
+
+
+def _last_inside(migration: Migration, view: FileView, statement: ast.stmt, group: Group) -> str:
+    """What a compound statement with a backward runs last."""
+    body = [*getattr(statement, "body", []), *getattr(statement, "orelse", [])]
+    inner = [s for s in body if isinstance(s, ast.stmt)]
+    return FORWARD if inner and FORWARD in _of_statements(migration, view, inner, group) else BACKWARD
