@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .analysis.symbols import DDP
+from .analysis.symbols import DDP, WRAPPERS
 from .findings import Level
 from .groups import Group
 from .judge import Judgement
@@ -28,7 +28,28 @@ def hold_groups(migration: Migration, judgements: list[Judgement]) -> None:
             if holder is not None:
                 holders.append(holder)
                 _hold(members, holder)
+    holders.extend(_hold_unwritten_wraps(migration, judgements, groups))
     _hold_loose(groups.get(None, []), holders)
+
+
+def _hold_unwritten_wraps(
+    migration: Migration, judgements: list[Judgement], groups: dict[Group | None, list[Judgement]]
+) -> list[Judgement]:
+    """Holds groups with a wrap that stays, through a factory that cannot be rewritten, say; returns what stays."""
+    constructors = [j for j in judgements if j.site.symbol in WRAPPERS and j.site.role in ("call", "reference")]
+    staying = [j for j in constructors if not j.applied and j.level is not Level.OK]
+    by_call = {id(j.site.call): j for j in constructors if j.site.call is not None}
+    found: list[Judgement] = []
+    for group in migration.groups.all:
+        for wrap in group.wraps:
+            judgement = by_call.get(id(wrap.node))
+            holder = judgement if judgement in staying else None
+            if judgement is None:
+                holder = next((j for j in staying if j.site.role == "reference"), None)
+            if holder is not None:
+                _hold(groups.get(group, []), holder)
+                found.append(holder)
+    return found
 
 
 def _leave_out(members: list[Judgement], commented: Judgement) -> None:

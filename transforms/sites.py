@@ -214,12 +214,10 @@ class SiteFinder:
             return here[0]
         return self.groups.all[0] if len(self.groups.all) == 1 else None
 
-    def _only_group(self, wrapper: str) -> Group | None:
-        """The one group of the repository, if its wrapper has the attribute that is asked for."""
-        if len(self.groups.all) != 1:
-            return None
-        group = self.groups.all[0]
-        return group if wrapper == DDP or "FSDP1" in group.kinds else None
+    def _likely_group(self, node: ast.AST, wrapper: str) -> Group | None:
+        """The one group of the file or repository, if its wrapper has the attribute that is asked for."""
+        group = self._group_near(node)
+        return group if group is not None and (wrapper == DDP or "FSDP1" in group.kinds) else None
 
     def _wrapper_subclass(self, node: ast.expr) -> str | None:
         for value in self.view.values(node):
@@ -300,7 +298,7 @@ class SiteFinder:
             yield Site(self.view, node, f"torch.nn.Module.{name}", "use", group, values, call)
         elif name in UNIQUE_MEMBERS and not wrapped and self._may_be_wrapped(node, values, name):
             owner = FSDP1 if name in _FSDP1_ONLY else DDP
-            yield Site(self.view, node, f"{owner}.{name}", "use", group or self._only_group(owner), values, call)
+            yield Site(self.view, node, f"{owner}.{name}", "use", group or self._likely_group(node, owner), values, call)
 
     def _dynamic(self, node: ast.Call) -> Iterator[Site]:
         """``getattr(model, "module")`` and its kin, by the name in quotes."""

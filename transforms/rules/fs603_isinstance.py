@@ -47,9 +47,27 @@ def check(site: Site, migration: Migration) -> Outcome:
         outcome.level = Level.REVIEW
         outcome.patches.append(_listed(view, classes, ""))
         return outcome
+    if _skips_wrappers(view, classes):
+        return Outcome(
+            Level.MANUAL,
+            "the function leaves wrappers out to reach the modules inside; with FSDP2 these are one object, so it would leave "
+            "out every sharded module",
+            "Take the test out of the function.",
+            holds=site.group is not None,
+        )
     module = migration.use(outcome, view, FSDP_MODULE, node)
     outcome.patches.append(_listed(view, classes, module))
     return outcome
+
+
+def _skips_wrappers(view: FileView, classes: ast.expr) -> bool:
+    """``not isinstance(module, FSDP)`` in a lambda or a comparison of modules that picks what to checkpoint or compile."""
+    test = view.parents[classes]
+    inverted = view.parents[test]
+    if not isinstance(inverted, ast.UnaryOp) or not isinstance(inverted.op, ast.Not):
+        return False
+    chooser = view.function(test)
+    return isinstance(chooser, ast.Lambda) or (isinstance(chooser, ast.FunctionDef) and "check" in chooser.name)
 
 
 def _classes(view: FileView, node: ast.expr) -> ast.expr | None:
