@@ -68,6 +68,7 @@ class Groups:
         wraps = [value for value in program.flow.values if isinstance(value, Wrapped)]
         wraps.sort(key=lambda value: value.site)
         for wrap in wraps:
+            self._parent.setdefault(wrap, wrap)
             for inner in self.models(program.attribute(wrap, "module")):
                 self._unite(wrap, inner)
         self._wraps = wraps
@@ -128,6 +129,7 @@ class Groups:
 
     def _build(self) -> None:
         self.all: list[Group] = []
+        self._layers_found: dict[Value, Group] | None = None
         self._members.clear()
         by_root: dict[Value, Group] = {}
         for value in self._wraps:
@@ -168,6 +170,38 @@ class Groups:
             if group is not None:
                 return group
         return None
+
+    def of_tensors(self, values: Iterable[Value]) -> Group | None:
+        """The group that any of these parameters belong to, also those read off a layer of its models by name."""
+        values = list(values)
+        group = self.of(values)
+        if group is None:
+            layers = self._layers()
+            group = next((layers[owner] for owner in map(owner_of, values) if owner in layers), None)
+        return group
+
+    def _layers(self) -> dict[Value, Group]:
+        """Layers of torch that models of a group hold as attributes, at any depth of their own modules."""
+        if self._layers_found is None:
+            self._layers_found = {}
+            fields: dict[int, list[int]] = {}
+            for (number, _), variable in self.program.flow.fields.items():
+                fields.setdefault(number, []).append(variable)
+            for group in self.all:
+                seen: set[Value] = set()
+                pending = [value for value in group.raw if isinstance(value, Instance)]
+                while pending:
+                    value = pending.pop()
+                    if value in seen:
+                        continue
+                    seen.add(value)
+                    for variable in fields.get(self.program.flow.ids.get(value, -1), ()):
+                        for held in self.program.flow.values_of(variable):
+                            if isinstance(held, Opaque) and held.name.startswith("torch.nn."):
+                                self._layers_found.setdefault(held, group)
+                            elif isinstance(held, (Instance, Container)):
+                                pending.append(held)
+        return self._layers_found
 
     def wrap_of(self, value: Value) -> Wrap | None:
         """The constructor call behind a wrapped value."""

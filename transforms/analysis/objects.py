@@ -99,6 +99,8 @@ class Objects(Solver):
         elif isinstance(value, (Opaque, Optimizer, Annotated, Bound, Unknown)):
             self.connect(self.field(value, attribute), to)
             self.load_derived(value, attribute, to)
+            if isinstance(value, Opaque) and value.name.startswith("torch.nn.") and attribute in ("weight", "bias"):
+                self.add_all(to, {self.identify(Derived("parameters", value))}, base)
 
     def load_derived(self, value: Value, attribute: str, to: int) -> None:
         if attribute == "no_sync":

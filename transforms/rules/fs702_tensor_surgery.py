@@ -64,7 +64,7 @@ def find(migration: Migration) -> Iterator[Site]:
         for node in ast.walk(view.tree):
             for tensor, kind in _work(migration, view, node):
                 values = _held(migration, view, tensor) if kind == "saved" else tensor_values(migration, view, tensor)[1]
-                group = migration.groups.of(values)
+                group = migration.groups.of_tensors(values)
                 seen = runs_behind_the_wrap if kind in ("saved", "store") else runs_on_shards
                 if group is not None and seen(migration, view, node, group):
                     yield Site(view, node, f"torch.Tensor.surgery.{kind}", "hazard", group, values)
@@ -115,7 +115,7 @@ def _mixing(migration: Migration, view: FileView, node: ast.Call) -> Iterator[tu
 def _is_foreign(migration: Migration, value: Value, group: Group) -> bool:
     """Whether a value is surely a tensor, and neither a number nor one of the group's."""
     if isinstance(value, Derived) and value.kind in library.TENSORS:
-        return migration.groups.of([value]) is not group
+        return migration.groups.of_tensors([value]) is not group
     return isinstance(value, Opaque) and value.name in _WHOLE
 
 

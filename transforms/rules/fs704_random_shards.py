@@ -82,7 +82,7 @@ def check(site: Site, migration: Migration) -> Outcome:
     return Outcome(
         Level.MANUAL,
         f"{site.view.text(site.node).splitlines()[0]} draws random numbers for parameters after the wrap: for shards "
-        "these are others than for whole tensors, so training starts from another point",
+        "these are others than for whole tensors, so the same seed trains another way",
         "Initialise before the model is sharded, with the same seed on every rank; a model on the meta device is "
         "materialised with to_empty and initialised afterwards, knowing that its numbers differ from those of one process.",
         holds=True,

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator
 
 from ..analysis import library
-from ..analysis.values import Derived, Value
+from ..analysis.values import ClassValue, Derived, Opaque, Value
 from ..groups import Group
 from ..migration import Migration
 from ..sites import Site
@@ -25,7 +25,17 @@ _QUANTIFIERS = frozenset({"builtins.any", "builtins.all"})
 def tensor_values(migration: Migration, view: FileView, node: ast.expr) -> tuple[Group | None, tuple[Value, ...]]:
     """The group whose parameters or gradients an expression may hold, and those values."""
     values = tuple(v for v in view.values(node) if isinstance(v, Derived) and v.kind in library.TENSORS)
-    return (migration.groups.of(values) if values else None), values
+    if any(isinstance(v.owner, Opaque) for v in values) and _is_in_a_module(view, node):
+        values = tuple(v for v in values if not isinstance(v.owner, Opaque))
+    return (migration.groups.of_tensors(values) if values else None), values
+
+
+def _is_in_a_module(view: FileView, node: ast.AST) -> bool:
+    """Whether a place is code of a model itself: its layers are whole there, while it runs forward."""
+    owner = view.enclosing_class(node)
+    flow = view.program.flow
+    classes = [v for v in view.values(owner) if isinstance(v, ClassValue)] if owner is not None else []
+    return any(name.startswith("torch.nn.") for cls in classes for name in flow.external_bases(cls))
 
 
 def runs_on_shards(migration: Migration, view: FileView, node: ast.AST, group: Group) -> bool:
