@@ -23,7 +23,7 @@ from .text.edits import Edit, apply_edits
 from .text.patches import Patch, PatchConflict
 from .text.rewrite import RewriteError, rewrite
 from .text.source import Source
-from .text.spelling import imported_symbols
+from .text.spelling import imported_names
 
 __all__ = ["STRONG_TOKENS", "Analysis", "Options", "analyse", "extract"]
 
@@ -58,7 +58,7 @@ def analyse(facts: Sequence[FileFacts], load: Callable[[str], Source], options: 
 
 def settle_imports(migration: Migration, judgements: list[Judgement], edits: dict[str, list[Edit]]) -> None:
     """Says of every import of an old symbol whether it went, and of one that stays what still uses it."""
-    remaining: dict[str, set[str]] = {}
+    remaining: dict[str, set[tuple[str, str]]] = {}
     for judgement in judgements:
         site = judgement.site
         if site.role != "import" or judgement.level is not Level.SAFE:
@@ -66,8 +66,8 @@ def settle_imports(migration: Migration, judgements: list[Judgement], edits: dic
         path = site.view.path
         if path not in remaining:
             tree = ast.parse(apply_edits(site.view.source, edits.get(path, [])))
-            remaining[path] = {symbol for symbol, _ in imported_symbols(tree)}
-        if site.symbol not in remaining[path]:
+            remaining[path] = imported_names(tree)
+        if imported_name(site) not in remaining[path]:
             continue
         user = next((j for j in judgements if uses(j, site) and not j.applied), None)
         if user is not None:
@@ -76,6 +76,14 @@ def settle_imports(migration: Migration, judgements: list[Judgement], edits: dic
         else:
             judgement.level = Level.OK
             judgement.outcome.message = "stays: what uses it is right as it is"
+
+
+def imported_name(site: Site) -> tuple[str, str]:
+    """(module as written, name) of an import site."""
+    assert isinstance(site.node, ast.alias)
+    statement = site.view.parents[site.node]
+    module = "." * statement.level + (statement.module or "") if isinstance(statement, ast.ImportFrom) else ""
+    return module, site.node.name
 
 
 def uses(judgement: Judgement, imported: Site) -> bool:

@@ -28,8 +28,10 @@ def hold_groups(migration: Migration, judgements: list[Judgement]) -> None:
             if holder is not None:
                 holders.append(holder)
                 _hold(members, holder)
+    loose = groups.get(None, [])
+    _hold_loose(loose, holders)
     holders.extend(_hold_unwritten_wraps(migration, judgements, groups))
-    _hold_loose(groups.get(None, []), holders)
+    _hold_loose(loose, holders)
 
 
 def _hold_unwritten_wraps(

@@ -80,12 +80,13 @@ def _taken(view: FileView) -> set[str]:
     }
 
 
-def imported_symbols(tree: ast.Module) -> list[tuple[str, str]]:
-    """(canonical symbol, bound name) of everything that a module imports by absolute name."""
-    found: list[tuple[str, str]] = []
+def imported_names(tree: ast.Module) -> set[tuple[str, str]]:
+    """(module as written, name) of everything that a module imports; no module for ``import name``."""
+    found: set[tuple[str, str]] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found.extend((canonical(a.name), a.asname or a.name.partition(".")[0]) for a in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            found.extend((canonical(f"{node.module}.{a.name}"), a.asname or a.name) for a in node.names)
+            found.update(("", alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            found.update((module, alias.name) for alias in node.names)
     return found
