@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
-from .analysis.symbols import DDP
+from .analysis.symbols import DDP, WRAPPERS
 from .analysis.values import Annotated, Wrapped
 from .findings import Finding, Level, Step
 from .migration import Migration
@@ -115,6 +115,9 @@ def _decide(site: Site, rule: Rule, migration: Migration) -> Judgement:
     if level is Level.SAFE and site.role == "use" and not site.certain:
         level = Level.REVIEW
         notes.append("the receiver may also be something else")
+    if level is Level.SAFE and site.role == "call" and site.symbol in WRAPPERS and site.group and not site.group.raw:
+        level = Level.REVIEW
+        notes.append("which model this is cannot be seen, and so neither who else uses it or saves its state")
     return Judgement(site, rule, outcome, level, notes=notes, suppressed=_is_suppressed(site, rule, migration))
 
 
