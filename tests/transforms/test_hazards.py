@@ -1,0 +1,154 @@
+"""Programs whose rewrite would run and train otherwise: each is held back, or rewritten so that it does not."""
+
+from __future__ import annotations
+
+import pytest
+from migrating import analyse_texts
+from to_fsdp2.transforms.findings import Level
+
+HEAD = """\
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(4, 8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+"""
+MODEL = "model = DDP(Net())\n"
+OPTIMIZER = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+BACKWARD = "model(batch).sum().backward()\n"
+
+HELD = {
+    "names cut from the left": (
+        "FS608", 'groups = {n: n.split(".")[1] for n, p in model.named_parameters()}\n'
+    ),
+    "names that never matched": (
+        "FS608", 'for n, p in model.named_parameters():\n    p.requires_grad = n.startswith("head")\n'
+    ),
+    "random initialisation": ("FS704", "for p in model.parameters():\n    nn.init.normal_(p)\n"),
+    "initialiser applied to all modules": (
+        "FS704",
+        "def initialise(m):\n    if isinstance(m, nn.Linear):\n        nn.init.xavier_uniform_(m.weight)\n"
+        "model.apply(initialise)\n",
+    ),
+    "gradient noise": ("FS704", BACKWARD + "for p in model.parameters():\n    p.grad.add_(torch.randn_like(p.grad))\n"),
+    "NaN guard over any()": (
+        "FS701", BACKWARD + "if any(torch.isnan(p.grad).any() for p in model.parameters()):\n    raise SystemExit\n"
+    ),
+    "NaN guard through a name": (
+        "FS701",
+        BACKWARD + "for p in model.parameters():\n    bad = torch.isnan(p.grad).any()\n    if bad:\n        break\n",
+    ),
+    "averages saved by one rank": (
+        "FS702",
+        "shadow = {n: p.detach().clone() for n, p in model.named_parameters()}\n"
+        'if dist.get_rank() == 0:\n    torch.save(shadow, "ema.pt")\n',
+    ),
+    "hooks on parameters": ("FS702", "for p in model.parameters():\n    p.register_hook(lambda g: g * 2)\n"),
+    "no_sync around one of two forwards": (
+        "FS301",
+        "with model.no_sync():\n    a = model(batch).sum()\nb = model(batch).sum()\n(a + b).backward()\n",
+    ),
+    "LBFGS": ("FS504", "optimizer = torch.optim.LBFGS(model.parameters())\n"),
+    "gradient penalty": (
+        "FS310",
+        "out = model(batch)\n(g,) = torch.autograd.grad(out.sum(), batch, create_graph=True)\n"
+        "(out.mean() + g.pow(2).mean()).backward()\n",
+    ),
+    "functional_call": (
+        "FS310",
+        "params = dict(model.module.named_parameters())\n"
+        "torch.func.functional_call(model.module, params, (batch,)).sum().backward()\n",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_a_silent_hazard_holds_the_group(name: str) -> None:
+    rule, body = HELD[name]
+    text = HEAD + MODEL + body
+    analysis, results = analyse_texts({"train.py": text})
+    assert rule in {finding.rule for finding in analysis.findings if finding.level is Level.MANUAL}
+    assert results["train.py"] == text
+
+
+REWRITTEN = {
+    "names with DDP's prefix": (
+        "FS608",
+        'head = [p for n, p in model.named_parameters() if n.startswith("module.head")]\n',
+        'head = [p for n, p in model.named_parameters() if n.startswith("head")]\n',
+    ),
+    "names in a set": (
+        "FS608",
+        'for n, p in model.named_parameters():\n    p.requires_grad = n in {"module.head.weight", "module.head.bias"}\n',
+        'for n, p in model.named_parameters():\n    p.requires_grad = n in {"head.weight", "head.bias"}\n',
+    ),
+    "prefix cut off by its length": (
+        "FS608",
+        "names = [n[len(\"module.\"):] for n, p in model.named_parameters()]\n",
+        "names = [n for n, p in model.named_parameters()]\n",
+    ),
+    "gradients cleared by hand behind an evaluation": (
+        "FS309",
+        OPTIMIZER + BACKWARD
+        + "optimizer.step()\nwith torch.no_grad():\n    model(batch)\nfor p in model.parameters():\n    p.grad = None\n",
+        "        module.reshard()\nfor p in model.parameters():\n    p.grad = None\n",
+    ),
+    "gradients cleared between forward and backward, in a helper": (
+        "FS309",
+        "def clear(m):\n    for p in m.parameters():\n        p.grad = None\n\n\n"
+        "loss = model(batch).sum()\nclear(model)\nloss.backward()\n",
+        "            module.reshard()\n    for p in m.parameters():\n        p.grad = None\n",
+    ),
+    "the norm of a layer's weight": (
+        "FS701", "print(model.module.head.weight.norm().item())\n", "print(model.head.weight.norm().full_tensor().item())\n"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REWRITTEN)
+def test_a_hazard_with_a_way_out_is_rewritten(name: str) -> None:
+    rule, body, expected = REWRITTEN[name]
+    analysis, results = analyse_texts({"train.py": HEAD + MODEL + body})
+    levels = {finding.level for finding in analysis.findings if finding.rule == rule}
+    assert Level.REVIEW in levels
+    assert expected in results["train.py"]
+    assert "fully_shard(model" in results["train.py"]
+
+
+HARMLESS = {
+    "endings and parts of names": (
+        'decay = [p for n, p in model.named_parameters() if not n.endswith(".bias") and "norm" not in n]\n'
+    ),
+    "the last part of a name": 'last = {n.split(".")[-1] for n, p in model.named_parameters()}\n',
+    "fixed initialisation": "for p in model.parameters():\n    nn.init.zeros_(p)\n",
+    "gradients scaled by a number": BACKWARD + "for p in model.parameters():\n    p.grad.mul_(min(1.0, scale))\n",
+    "an average of parameters": (
+        "shadow = {n: p.detach().clone() for n, p in model.named_parameters()}\n"
+        "for n, p in model.named_parameters():\n    shadow[n].mul_(0.9).add_(p.detach(), alpha=0.1)\n"
+    ),
+    "gradients right behind the backward": BACKWARD + "for p in model.parameters():\n    p.grad.clamp_(-1, 1)\n",
+    "a saved state dict of an unknown model": (
+        "def save(model, path):\n    torch.save(model.state_dict(), path)\n"
+    ),
+    "an optimizer of a factory": "class Recipe:\n    def step(self):\n        self._optimizer.zero_grad()\n",
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_is_right_on_shards_is_left_alone(name: str) -> None:
+    analysis, results = analyse_texts({"train.py": HEAD + MODEL + HARMLESS[name]})
+    hazards = ("FS307", "FS309", "FS310", "FS502", "FS608", "FS701", "FS702", "FS704")
+    assert not [f for f in analysis.findings if f.rule in hazards]
+    assert HARMLESS[name] in results["train.py"]
+    assert "fully_shard(model" in results["train.py"]
