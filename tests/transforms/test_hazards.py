@@ -152,3 +152,13 @@ def test_what_is_right_on_shards_is_left_alone(name: str) -> None:
     assert not [f for f in analysis.findings if f.rule in hazards]
     assert HARMLESS[name] in results["train.py"]
     assert "fully_shard(model" in results["train.py"]
+
+
+def test_optimizer_state_behind_a_forward_without_gradients_is_taken_from_shards() -> None:
+    body = (
+        OPTIMIZER + BACKWARD + "optimizer.step()\nwith torch.no_grad():\n    model(batch)\n"
+        "state = optimizer.state_dict()\n"
+    )  # fmt: skip
+    _, results = analyse_texts({"train.py": HEAD + MODEL + body})
+    text = results["train.py"]
+    assert text.index(".reshard()") < text.index("get_optimizer_state_dict(model")

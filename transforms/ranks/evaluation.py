@@ -12,14 +12,16 @@ from ..migration import Migration
 from ..rule import Outcome
 from ..state.reads import last_name
 from ..text.patches import Part
+from ..training.passes import FORWARD, passes_in
 from ..view import FileView
 
 _RUNS = frozenset({"generate", "forward", "__call__"})
+_NO_GRADIENTS = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad"})
 _MODEL_NAME = re.compile(r"model|net|module|generator|discriminator|student|teacher|backbone|gpt|bert", re.IGNORECASE)
 
 
 def is_evaluated(migration: Migration, group: Group | None) -> bool:
-    """Whether a group's model is put into evaluation mode anywhere.
+    """Whether a group's model is put into evaluation mode, or runs without gradients, anywhere.
 
     After a forward without a backward the root (and every unit with ``reshard_after_forward=False``) keeps whole,
     plain parameters registered; what asks for the sharded ones then finds the wrong ones.
@@ -29,12 +31,28 @@ def is_evaluated(migration: Migration, group: Group | None) -> bool:
 
     def find() -> bool:
         flow = migration.program.flow
-        return any(
+        return _runs_without_gradients(migration, group) or any(
             call.method == "eval" and any(of_group(group, value) for value in flow.values_of(call.function))
             for call in flow.calls
         )
 
     return migration.once("is evaluated", group, find)
+
+
+def _runs_without_gradients(migration: Migration, group: Group) -> bool:
+    """Whether a forward runs under ``no_grad`` or ``inference_mode``, in a block or in a decorated function."""
+    for view in migration.views():
+        for node in ast.walk(view.tree):
+            contexts: list[ast.expr] = []
+            if isinstance(node, (ast.With, ast.AsyncWith)):
+                contexts = [item.context_expr for item in node.items]
+            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                contexts = node.decorator_list
+            called = [context.func if isinstance(context, ast.Call) else context for context in contexts]
+            if any(view.external(context) in _NO_GRADIENTS for context in called):
+                if FORWARD in passes_in(migration, view, getattr(node, "body", []), group):
+                    return True
+    return False
 
 
 def reshard_lines(
