@@ -189,7 +189,7 @@ class Groups:
                 fields.setdefault(number, []).append(variable)
             for group in self.all:
                 seen: set[Value] = set()
-                pending = [value for value in group.raw if isinstance(value, Instance)]
+                pending: list[Value] = [value for value in group.raw if isinstance(value, Instance)]
                 while pending:
                     value = pending.pop()
                     if value in seen:
