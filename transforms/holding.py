@@ -87,9 +87,10 @@ def hold_back(judgements: list[Judgement], cause: Judgement, reason: str) -> Non
 
 
 def _hold(members: list[Judgement], holder: Judgement) -> None:
+    cause = holder.held_by or holder
     for member in _rewritten(members):
-        if member is not holder and member.site.role != "import":
-            member.held_by = holder
+        if member is not cause and member.held_by is None and member.site.role != "import":
+            member.held_by = cause
 
 
 def _rewritten(members: list[Judgement]) -> list[Judgement]:
