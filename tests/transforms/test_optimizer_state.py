@@ -1,0 +1,102 @@
+"""The state of optimizers: taken, loaded, and left alone where nothing is to be gathered."""
+
+from __future__ import annotations
+
+from state_programs import DDP, FSDP, migrated
+
+
+def test_tensors_that_files_of_flat_parameters_share_are_cloned() -> None:
+    program = """
+        def main(net, state):
+            model = FSDP(net{flags})
+            optimizer = torch.optim.AdamW(model.parameters())
+            optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
+        """
+    assert "value.clone()" in migrated(FSDP, program.format(flags=""))
+    assert "value.clone()" not in migrated(FSDP, program.format(flags=", use_orig_params=True"))
+
+
+def test_rank_zero_alone_has_scattered_state() -> None:
+    after = migrated(
+        FSDP,
+        """
+        def main(net, full):
+            model = FSDP(net, use_orig_params=True)
+            optimizer = torch.optim.AdamW(model.parameters())
+            state = FSDP.scatter_full_optim_state_dict(full, model)
+            optimizer.load_state_dict(state)
+        """,
+    )
+    assert "set_optimizer_state_dict(" in after
+    assert "full, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)" in after
+
+
+def test_old_order_of_arguments() -> None:
+    after = migrated(
+        FSDP,
+        """
+        def main(net, state):
+            model = FSDP(net, use_orig_params=True)
+            optimizer = torch.optim.AdamW(model.parameters())
+            loaded = FSDP.optim_state_dict_to_load(state, model, optimizer)
+            optimizer.load_state_dict(loaded)
+        """,
+    )
+    assert "model, optimizer, state, options=" in after
+    assert "loaded" not in after
+
+
+def test_optimizer_state_after_an_evaluation_goes_back_to_shards_first() -> None:
+    after = migrated(
+        FSDP,
+        """
+        def main(net):
+            model = FSDP(net)
+            optimizer = torch.optim.AdamW(model.parameters())
+            model.eval()
+            return FSDP.full_optim_state_dict(model, optimizer)
+        """,
+    )
+    assert after.index("module.reshard()") < after.index("get_optimizer_state_dict(\n")
+
+
+def test_settings_of_the_optimizer_are_read_as_they_are() -> None:
+    after = migrated(
+        DDP,
+        """
+        def main(net):
+            model = DDP(net)
+            optimizer = torch.optim.AdamW(model.parameters())
+            return optimizer.state_dict()["param_groups"][0]["lr"]
+        """,
+    )
+    assert 'optimizer.state_dict()["param_groups"]' in after
+
+
+def test_optimizer_that_may_be_fresh_is_not_stepped_by_saving() -> None:
+    program = """
+        def main(net, batches):
+            model = DDP(net)
+            optimizer = torch.optim.AdamW(model.parameters())
+            for step, batch in enumerate(batches):
+                if {condition}:
+                    torch.save(optimizer.state_dict(), f"{{step}}.pt")
+                model(batch).sum().backward()
+                optimizer.step()
+        """
+    assert "if optimizer.state else optimizer.state_dict()" in migrated(DDP, program.format(condition="step % 5 == 0"))
+    assert "optimizer.state else" not in migrated(DDP, program.format(condition="step % 5 == 0 and step > 0"))
+
+
+def test_optimizers_of_several_models_in_one_place_hold_all_of_them() -> None:
+    after = migrated(
+        DDP,
+        """
+        def main(first, second):
+            first = DDP(torch.nn.Sequential(first))
+            second = DDP(torch.nn.ModuleList(second))
+            optimizers = [torch.optim.SGD(first.parameters()), torch.optim.SGD(second.parameters())]
+            torch.save([optimizer.state_dict() for optimizer in optimizers], "x.pt")
+        """,
+    )
+    assert after.count("DDP(") == 2
