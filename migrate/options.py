@@ -58,7 +58,7 @@ TargetTorch = Annotated[
 DdpOption = Annotated[Ddp | None, typer.Option("--ddp", help="What DistributedDataParallel becomes. Default: shard.")]
 CheckpointOption = Annotated[
     Checkpoint | None,
-    typer.Option("--checkpoint", help="keep: files keep their format; dcp: they become DCP folders. Default: keep."),
+    typer.Option("--checkpoint", help="keep: files keep their format. (dcp, DCP folders instead, is refused so far.)"),
 ]
 Annotate = Annotated[
     bool, typer.Option("--annotate", help="Write a `# TODO(to-fsdp2: ID)` comment at every manual site.")
@@ -106,11 +106,15 @@ def resolve(request: Request) -> Run:
     exclude = [exclude_rules(Path.cwd(), request.exclude or [])]
     if pyproject and configuration.exclude:
         exclude.append(exclude_rules(pyproject.parent, configuration.exclude))
+    if (request.checkpoint or configuration.checkpoint) == "dcp":
+        raise UserError(
+            "--checkpoint dcp: no rule writes DCP folders yet; files keep their format, and "
+            "torch.distributed.checkpoint.format_utils.torch_save_to_dcp converts them"
+        )
     workspace = open_workspace(paths, exclude)
     options = Options(
         target_torch=_target_torch(request, configuration, pyproject.parent if pyproject else workspace.root),
         ddp=request.ddp or configuration.ddp or "shard",
-        checkpoint=request.checkpoint or configuration.checkpoint or "keep",
         select=_rule_ids("select", request.select or configuration.select),
         ignore=_rule_ids("ignore", request.ignore or configuration.ignore),
         level=Level(request.level or configuration.level or "review"),

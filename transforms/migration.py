@@ -29,8 +29,6 @@ class Options:
     """The oldest torch that generated code has to run on."""
     ddp: str = "shard"
     """``shard``, ``replicate`` or ``keep``."""
-    checkpoint: str = "keep"
-    """``keep`` leaves the format on disk as it is, ``dcp`` moves to sharded checkpoints."""
     select: frozenset[str] = frozenset()
     ignore: frozenset[str] = frozenset()
     level: Level = Level.REVIEW

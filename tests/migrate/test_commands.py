@@ -65,6 +65,7 @@ def test_exit_codes(command: Command, tmp_path: Path, files: dict[str, str], cod
         ["check", "--ignore", "FS101,XY1"],
         ["rules", "FS999"],
         ["scan", "-o", "missing/report.json"],
+        ["diff", "--checkpoint", "dcp"],
         ["verify", "--nproc", "none"],
     ],
 )
