@@ -111,6 +111,7 @@ class Program:
     def chain_steps(self, variable: int, value: Value, view: FileView, node: ast.AST) -> tuple[Step, ...]:
         places: list[tuple[str, int]] = [(view.path, view.line(node))]
         for step in self.flow.chain(variable, value):
+            step = self.flow.variable_in_text(step)
             file = self.file_of_variable(step)
             if file is None:
                 continue

@@ -41,28 +41,29 @@ class Calls(Objects):
     computed_from: dict[int, list[int]]
     """Variables and the results of tensor functions on them."""
 
-    def register_call(self, site: int, offset: int, call: Call) -> None:
-        """Adds a call with its variables numbered for the whole repository."""
-        shifted = Call(
-            call.result + offset,
-            call.function + offset if call.function != NOTHING else NOTHING,
-            call.method,
-            tuple(a + offset if a != NOTHING else NOTHING for a in call.arguments),
-            tuple((name, a + offset if a != NOTHING else NOTHING) for name, a in call.keywords),
-            call.starred,
-            call.line,
-            call.owner,
-        )
-        self.calls.append(shifted)
-        if shifted.function == NOTHING:
+    def call_at(self, site: int) -> Call:
+        """The call of this number."""
+        return self.calls[site]
+
+    def written_at(self, site: int) -> int:
+        """The number of the call in the text that a call stands for: its own, unless it is in a copy of a body."""
+        return site
+
+    def body_for(self, site: int, value: FunctionValue) -> int:
+        """What has to be added to the numbers of a function's variables to get those that a call fills and reads."""
+        return self.variable_offsets[value.file]
+
+    def register_call(self, site: int, call: Call) -> None:
+        """Makes a call, now and whenever more is known of what it calls."""
+        if call.function == NOTHING:
             return
-        self.calls_on.setdefault(shifted.function, []).append(site)
-        for value in self.values_of(shifted.function):
-            self.call(site, value, shifted.function)
+        self.calls_on.setdefault(call.function, []).append(site)
+        for value in self.values_of(call.function):
+            self.call(site, value, call.function)
 
     def call(self, site: int, value: Value, variable: int) -> None:
         """A value arrived where it is called, or where one of its methods is."""
-        call = self.calls[site]
+        call = self.call_at(site)
         if call.method is not None and variable == call.function:
             self.call_method(site, call, value)
         else:
@@ -105,7 +106,7 @@ class Calls(Objects):
         self.resolved.add((site, value))
         function = self.fresh()
         self.calls_on[function] = [site]
-        self.load(value, method, function, self.calls[site].function)
+        self.load(value, method, function, self.call_at(site).function)
 
     def call_super(self, site: int, call: Call, value: SuperValue, method: str) -> None:
         self.call_attribute(site, value, method)
@@ -185,7 +186,7 @@ class Calls(Objects):
         elif is_anything(value):
             self.add(call.result, value)
         elif isinstance(value, (Opaque, Unknown)):
-            self.add(call.result, Opaque(site, "?"))
+            self.add(call.result, Opaque(self.written_at(site), "?"))
 
     def call_attribute_of_object(self, site: int, value: Instance, name: str) -> None:
         key = (site, value, name)
@@ -198,18 +199,25 @@ class Calls(Objects):
 
     def pass_arguments(self, site: int, call: Call, value: FunctionValue, receiver: object | None) -> None:
         """Binds a call's arguments to a function's parameters and its return to the result."""
-        self.called.setdefault(value, set()).add(site)
-        self.callees.setdefault(site, set()).add(value)
+        self.called.setdefault(value, set()).add(self.written_at(site))
+        self.callees.setdefault(self.written_at(site), set()).add(value)
         key = (site, value, receiver)
         if key in self.resolved:
             return
         self.resolved.add(key)
         function = self.files[value.file].functions[value.index]
-        offset = self.variable_offsets[value.file]
+        written = self.variable_offsets[value.file]
+        skip = 0
         if receiver is not None:
             self.pass_receiver(value, receiver)
-        self.bind_parameters(call, function, offset, 1 if receiver is not None else 0)
-        self.connect(function.returns + offset, call.result)
+            skip = 1
+        self.bind_parameters(call, function, written, skip)
+        own = self.body_for(site, value)
+        if own != written:
+            self.bind_parameters(call, function, own, skip)
+            if skip and function.positional:
+                self.add(function.positional[0][1] + own, receiver)  # pyright: ignore[reportArgumentType]
+        self.connect(function.returns + own, call.result)
 
     def bind_parameters(self, call: Call, function: FunctionFacts, offset: int, skip: int) -> None:
         positional = [variable + offset for _, variable in function.positional[skip:]]
@@ -257,7 +265,7 @@ class Calls(Objects):
                 self.call_value(site, merged, inner)
 
     def instantiate(self, site: int, call: Call, cls: ClassValue) -> None:
-        instance = self.new_instance(cls, site)
+        instance = self.new_instance(cls, self.written_at(site))
         kind = self.wrapper_kind(cls)
         if kind is not None:
             self.wrap(site, call, kind)
@@ -289,7 +297,7 @@ class Calls(Objects):
         elif name in library.COLLECT:
             self.collect(call, name)
         elif name in library.PARTIAL:
-            self.add(call.result, Partial(site))
+            self.add(call.result, Partial(self.written_at(site)))
         elif name == "builtins.super":
             self.call_builtin_super(call, site)
         elif name in ("builtins.getattr", "builtins.setattr"):
@@ -301,7 +309,7 @@ class Calls(Objects):
         elif library.is_optimizer(name):
             self.build_optimizer(site, call, name)
         else:
-            self.add(call.result, Opaque(site, name))
+            self.add(call.result, Opaque(self.written_at(site), name))
             if name.startswith("torch.") and name.rpartition(".")[2] in library.TENSOR_MATH:
                 for argument in arguments:
                     if argument != NOTHING:
@@ -310,13 +318,13 @@ class Calls(Objects):
     def wrap(self, site: int, call: Call, kind: str) -> None:
         """A wrapper constructor: the result is wrapped, and the model is inside it."""
         model = call.arguments[0] if call.arguments else dict(call.keywords).get("module", NOTHING)
-        value = Wrapped(kind, site)
+        value = Wrapped(kind, self.written_at(site))
         if model != NOTHING:
             self.connect(model, self.field(value, "module"))
         self.add(call.result, value)
 
     def build_optimizer(self, site: int, call: Call, name: str) -> None:
-        value = Optimizer(site, name)
+        value = Optimizer(self.written_at(site), name)
         parameters = call.arguments[0] if call.arguments else dict(call.keywords).get("params", NOTHING)
         if parameters != NOTHING:
             self.connect(parameters, self.field(value, "params"))
@@ -379,7 +387,7 @@ class Calls(Objects):
                 self.store(container, f"[{keyword}]", argument)
 
     def call_builtin_super(self, call: Call, site: int) -> None:
-        file = self.file_of_call(site)
+        file = self.file_of_call(self.written_at(site))
         owner = call.owner
         functions = self.files[file].functions
         if owner < 0 or functions[owner].owner_class == NOTHING or not functions[owner].positional:

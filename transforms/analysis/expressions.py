@@ -6,8 +6,11 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .facts import ANY_KEY, NOTHING, Call, ClassFacts, FileFacts, FunctionFacts
+from .facts import ANY_KEY, NOTHING, Body, Call, ClassFacts, FileFacts, FunctionFacts
 from .scopes import dotted_path
+
+_LARGEST_BODY = 60
+"""Variables of a function that is still small enough to be told apart for each of its calls."""
 
 _IGNORED_CONSTANTS = (bytes, float, complex, type(Ellipsis))
 
@@ -366,6 +369,7 @@ class ExpressionExtractor:
         defaults = [self.expression(default) for default in arguments.defaults]
         keyword_defaults = [self.expression(default) if default else NOTHING for default in arguments.kw_defaults]
         index = len(self.facts.functions)
+        before = self.sizes()
         function = FunctionFacts(name, self.qualified(name), node.lineno)
         self.facts.functions.append(function)
         function.returns = self.variable(node.lineno)
@@ -404,7 +408,24 @@ class ExpressionExtractor:
             self.current_class = None
             self.block(node.body)
         self.scope, self.current_class = outer_scope, outer_class
+        if outer_scope.function < 0:
+            function.body = self.body(before, index, outer)
         return index
+
+    def sizes(self) -> tuple[int, ...]:
+        """How many constraints of each kind there are so far."""
+        facts = self.facts
+        lists = (facts.lines, facts.copies, facts.loads, facts.stores, facts.calls, facts.constants, facts.containers)
+        others = (facts.annotations, facts.functions, facts.classes, facts.imports)
+        return tuple(len(constraints) for constraints in (*lists, *others))
+
+    def body(self, before: tuple[int, ...], index: int, outer: set[str]) -> Body | None:
+        """The part of the facts that a function just walked has added, if it is small and stands for itself."""
+        after = self.sizes()
+        defines_others = after[8] > index + 1 or after[9:] != before[9:]
+        if defines_others or outer or after[0] - before[0] > _LARGEST_BODY:
+            return None
+        return Body(*zip(before[:8], after[:8], strict=True))
 
     def parameter(self, node: ast.arg, name: str, annotated: bool = True) -> int:
         variable = self.variable(node.lineno)

@@ -42,6 +42,19 @@ class Import(NamedTuple):
     name: str | None
 
 
+class Body(NamedTuple):
+    """What a small function adds to the facts of its file: ``(from, to)`` positions in each list."""
+
+    variables: tuple[int, int]
+    copies: tuple[int, int]
+    loads: tuple[int, int]
+    stores: tuple[int, int]
+    calls: tuple[int, int]
+    constants: tuple[int, int]
+    containers: tuple[int, int]
+    annotations: tuple[int, int]
+
+
 @dataclass(slots=True)
 class FunctionFacts:
     """A ``def`` or ``lambda``: its parameters and the variable of what it returns."""
@@ -57,6 +70,8 @@ class FunctionFacts:
     owner_class: int = NOTHING
     binding: str = "instance"
     """How it is bound when it is read off an instance: ``instance``, ``class``, ``static`` or ``property``."""
+    body: Body | None = None
+    """Given for a small function that may hand its arguments on: each of its calls is then told apart."""
 
 
 @dataclass(slots=True)

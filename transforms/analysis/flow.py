@@ -9,15 +9,15 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterable, Sequence
 
-from .calls import Calls
 from .facts import NOTHING, FileFacts
-from .symbols import WRAPPERS, canonical
-from .values import Annotated, ClassValue, Constant, Container, External, FunctionValue, ModuleValue, Unknown, Wrapped
+from .relays import Relays, shifted_call
+from .symbols import canonical
+from .values import ClassValue, Constant, Container, External, FunctionValue, ModuleValue, Unknown, Wrapped
 
 _BUILTINS = frozenset(dir(builtins))
 
 
-class Flow(Calls):
+class Flow(Relays):
     """The constraints of all files and their solution."""
 
     def __init__(self, files: Sequence[FileFacts]) -> None:
@@ -106,16 +106,13 @@ class Flow(Calls):
         """Calls, once classes and their bases are known, and what annotations say."""
         for index, file in enumerate(self.files):
             offset = self.variable_offsets[index]
-            for position, call in enumerate(file.calls):
-                self.register_call(self.call_offsets[index] + position, offset, call)
+            self.calls.extend(shifted_call(call, lambda variable, by=offset: variable + by) for call in file.calls)
+        for site, call in enumerate(list(self.calls)):
+            self.register_call(site, call)
+        for index, file in enumerate(self.files):
+            offset = self.variable_offsets[index]
             for variable, annotation in file.annotations:
-                for value in self.values_of(annotation + offset):
-                    name = value.name if isinstance(value, External) else None
-                    kind = WRAPPERS.get(name or "") or (
-                        self.wrapper_kind(value) if isinstance(value, ClassValue) else None
-                    )
-                    if kind is not None:
-                        self.add(variable + offset, Annotated(kind))
+                self.annotate(variable + offset, annotation + offset)
 
     def seed_receivers(self) -> None:
         """Gives the methods of classes that nothing instantiates a receiver of their own class."""
