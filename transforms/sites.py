@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .analysis.symbols import DDP, FSDP1, WRAPPERS, canonical, is_old, is_old_module
 from .analysis.values import (
@@ -20,6 +20,7 @@ from .analysis.values import (
     Wrapped,
 )
 from .groups import Group, Groups
+from .plain import is_plain, like, wrapper_kinds
 from .program import owner_of
 from .view import FileView
 
@@ -59,6 +60,9 @@ _FSDP1_ONLY = frozenset(
     {"summon_full_params", "state_dict_type", "set_state_dict_type", "clip_grad_norm_", "_fsdp_wrapped_module",
      "flat_param", "fsdp_modules"}
 )  # fmt: skip
+
+
+_FSDP1_PACKAGE = "torch.distributed.fsdp."
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,8 +115,19 @@ class SiteFinder:
 
     def find(self) -> list[Site]:
         """All sites, in the order of the text."""
-        sites = list(self._find())
+        sites = [self._fitted(site) for site in self._find()]
         return sorted(sites, key=lambda site: (self.view.source.span(site.node), site.role == "keyword"))
+
+    def _fitted(self, site: Site) -> Site:
+        """What stands in a subclass of a wrapper goes with what the subclass wraps; models that stay under DDP have no FSDP1."""
+        wraps = site.role in ("call", "keyword") and site.call is not None and self.groups.of(self.view.values(site.call))
+        if not wraps and not any(isinstance(value, Wrapped) for value in site.values):
+            subclass = self.groups.subclasses.around(self.view, site.node)
+            if subclass is not None:
+                return replace(site, group=self.groups.of_subclass(subclass))
+        if site.group is not None and site.group.stays_ddp and site.symbol.startswith(_FSDP1_PACKAGE):
+            return replace(site, group=self._group_near(site.symbol))
+        return site
 
     def _find(self) -> Iterator[Site]:
         for node in ast.walk(self.view.tree):
@@ -193,7 +208,7 @@ class SiteFinder:
         group = self.groups.of(self.view.values(call))
         if group is None and call.args:
             group = self.groups.of(self.view.values(call.args[0]))
-        return group or self._group_near(call)
+        return group or self._group_near(symbol)
 
     def _group_of_mention(self, node: ast.expr, symbol: str) -> Group | None:
         """The group of the wrap or of the setting that a mention is part of."""
@@ -205,18 +220,19 @@ class SiteFinder:
             if isinstance(ancestor, ast.stmt):
                 break
         by_choice = self.groups.of_strategies() if ".ShardingStrategy" in symbol else None
-        return by_choice or self._group_near(node)
+        return by_choice or self._group_near(symbol)
 
-    def _group_near(self, node: ast.AST) -> Group | None:
+    def _group_near(self, symbol: str) -> Group | None:
         """The group that a site without a receiver belongs to: the one wrapped in this file, or the only one."""
-        here = [group for group in self.groups.all if any(wrap.view is self.view for wrap in group.wraps)]
-        if len(here) == 1:
-            return here[0]
-        return self.groups.all[0] if len(self.groups.all) == 1 else None
+        of_fsdp1 = symbol.startswith(_FSDP1_PACKAGE)
+        everywhere = [group for group in self.groups.all if not (of_fsdp1 and group.stays_ddp)]
+        here = [group for group in everywhere if any(wrap.view is self.view for wrap in group.wraps)]
+        candidates = here if len(here) == 1 else everywhere
+        return candidates[0] if len(candidates) == 1 else None
 
-    def _likely_group(self, node: ast.AST, wrapper: str) -> Group | None:
+    def _likely_group(self, wrapper: str) -> Group | None:
         """The one group of the file or repository, if its wrapper has the attribute that is asked for."""
-        group = self._group_near(node)
+        group = self._group_near(wrapper)
         return group if group is not None and (wrapper == DDP or "FSDP1" in group.kinds) else None
 
     def _wrapper_subclass(self, node: ast.expr) -> str | None:
@@ -232,7 +248,8 @@ class SiteFinder:
         if isinstance(parent, ast.Call) and parent.func is node:
             yield from self._call(parent, _SYMBOL_OF_KIND[kind])
         elif isinstance(getattr(node, "ctx", None), ast.Load):
-            yield Site(self.view, node, _SYMBOL_OF_KIND[kind], self._role(node), self._group_near(node))
+            symbol = _SYMBOL_OF_KIND[kind]
+            yield Site(self.view, node, symbol, self._role(node), self._group_near(symbol))
 
     def _role(self, node: ast.AST) -> str:
         """In what way a symbol is mentioned."""
@@ -293,12 +310,13 @@ class SiteFinder:
             kinds = sorted({v.kind for v in wrapped}, reverse=True)
             if group is not None and name in RAW_MEMBERS and self._is_own_method(values, name):
                 return
-            yield Site(self.view, node, f"{_SYMBOL_OF_KIND[kinds[0]]}.{name}", "use", group, values, call)
+            symbol = FSDP1 if name in _FSDP1_ONLY else _SYMBOL_OF_KIND[kinds[0]]
+            yield Site(self.view, node, f"{symbol}.{name}", "use", group, values, call)
         elif group is not None and name in RAW_MEMBERS and any(v in group.raw for v in values):
             yield Site(self.view, node, f"torch.nn.Module.{name}", "use", group, values, call)
         elif name in UNIQUE_MEMBERS and not wrapped and self._may_be_wrapped(node, values, name):
             owner = FSDP1 if name in _FSDP1_ONLY else DDP
-            yield Site(self.view, node, f"{owner}.{name}", "use", group or self._likely_group(node, owner), values, call)
+            yield Site(self.view, node, f"{owner}.{name}", "use", group or self._likely_group(owner), values, call)
 
     def _dynamic(self, node: ast.Call) -> Iterator[Site]:
         """``getattr(model, "module")`` and its kin, by the name in quotes."""
@@ -316,25 +334,7 @@ class SiteFinder:
 
     def _is_plain_here(self, node: ast.Attribute) -> bool:
         """Whether a test for the wrapper around this place says that the receiver is not wrapped."""
-        receiver = ast.dump(node.value)
-        child: ast.AST = node
-        for ancestor in self.view.ancestors(node):
-            if isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-                return False
-            if isinstance(ancestor, (ast.If, ast.IfExp)) and isinstance(ancestor.test, ast.Call):
-                test = ancestor.test
-                otherwise = ancestor.orelse if isinstance(ancestor.orelse, list) else [ancestor.orelse]
-                tests_wrapper = self.view.external(test.func) == "builtins.isinstance" and len(test.args) == 2
-                if child in otherwise and tests_wrapper and ast.dump(test.args[0]) == receiver:
-                    return self._is_any_wrapper(test.args[1], node)
-            child = ancestor
-        return False
-
-    def _is_any_wrapper(self, tested: ast.expr, node: ast.Attribute) -> bool:
-        """Whether a type test names every wrapper that the receiver may have."""
-        names = [tested] if not isinstance(tested, ast.Tuple) else tested.elts
-        kinds = {WRAPPERS.get(self.symbol_of(name) or "") for name in names}
-        return {v.kind for v in self.view.values(node.value) if isinstance(v, (Wrapped, Annotated))} <= kinds
+        return is_plain(self.view, node, like(node.value), wrapper_kinds(self.view.values(node.value)))
 
     def _is_own_method(self, values: tuple[Value, ...], name: str) -> bool:
         """Whether the repository defines this method itself on all that the receiver may be."""

@@ -9,6 +9,10 @@ from __future__ import annotations
 FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
 DDP = "torch.nn.parallel.DistributedDataParallel"
 WRAPPERS = {FSDP1: "FSDP1", DDP: "DDP"}
+DATA_PARALLEL = frozenset(
+    {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel"}
+)
+"""The wrapper for several devices of one process, which stays."""
 
 _FSDP1_NAMES = (
     "FullyShardedDataParallel", "BackwardPrefetch", "CPUOffload", "FullOptimStateDictConfig", "FullStateDictConfig",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ..findings import Level
 from ..migration import Migration
+from ..plain import is_plain, like
 from ..ranks.evaluation import of_group
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -28,6 +29,8 @@ def find(migration: Migration) -> Iterator[Site]:
         if group is None:
             continue
         view, node = program.call_node(number)
+        if isinstance(node.func, ast.Attribute) and is_plain(view, node, like(node.func.value), group.kinds):
+            continue
         relations = {migration.order.relation((view, node), (wrap.view, wrap.node)) for wrap in group.wraps}
         if relations - {"unknown"} != {"before"}:
             yield Site(view, node, _SYMBOL, "hazard", group, (), node)

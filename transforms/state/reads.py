@@ -11,6 +11,7 @@ from ..analysis.symbols import FSDP1
 from ..analysis.values import Annotated, External, Instance, Opaque, Optimizer, Unknown, Value, Wrapped
 from ..groups import Group
 from ..migration import Migration
+from ..plain import is_plain, like, wrapper_kinds
 from ..sites import RAW_MEMBERS, Site
 from ..text.patches import Part
 from ..training.in_scope import model_at
@@ -107,7 +108,7 @@ def _hidden_uses(migration: Migration) -> Iterator[Site]:
         if not isinstance(function, ast.Attribute) or _NOT_A_MODEL.search(last_name(function.value)):
             continue
         values = tuple(view.values(function.value))
-        if any(isinstance(v, (Optimizer, External)) for v in values):
+        if any(isinstance(v, (Optimizer, External)) for v in values) or _is_plain(migration, view, function):
             continue
         if (view.function(node), view.text(function.value)) in named:
             yield Site(view, function, f"{FSDP1}.{call.method}", "hazard", None, values, node)
@@ -115,6 +116,17 @@ def _hidden_uses(migration: Migration) -> Iterator[Site]:
         group = _group_of_part(migration, view, function.value)
         if group is not None:
             yield Site(view, function, f"torch.nn.Module.{call.method}", "hazard", group, values, node)
+
+
+def _is_plain(migration: Migration, view: FileView, use: ast.Attribute) -> bool:
+    """Whether a test says that the receiver is not wrapped; where nothing is known of it, by any wrapper there is."""
+    kinds = wrapper_kinds(view.values(use.value)) or {kind for group in migration.groups.all for kind in group.kinds}
+    return is_plain(view, use, like(use.value), kinds)
+
+
+def is_beside_plain(migration: Migration, view: FileView, node: ast.AST, group: Group) -> bool:
+    """Whether a test says that the group's model is not wrapped at a place where its optimizer is used."""
+    return is_plain(view, node, lambda tested: migration.groups.of(view.values(tested)) is group, group.kinds)
 
 
 def _contexts_by_receiver(migration: Migration) -> set[tuple[ast.AST | None, str]]:
@@ -155,7 +167,7 @@ def _read_at(migration: Migration, site: Site, receiver: ast.expr) -> list[State
         return []
     prefixed = is_prefixed(site)
     may_lose = not prefixed and any(isinstance(v, Wrapped) and v.kind == "DDP" for v in site.values)
-    may_lose = may_lose and not _was_unwrapped(view, receiver)
+    may_lose = may_lose and not _was_plain(site) and not _was_unwrapped(view, receiver)
     return [StateRead(view, call, group, "model", receiver, prefixed=prefixed, may_lose_prefix=may_lose)]
 
 
@@ -201,7 +213,7 @@ def optimizer_calls(migration: Migration, method: str) -> list[tuple[FileView, a
             groups = groups_of_optimizers(migration, values)
             if groups:
                 view, node = program.call_node(number)
-                found.extend((view, node, group) for group in groups)
+                found.extend((view, node, group) for group in groups if not is_beside_plain(migration, view, node, group))
         return found
 
     return migration.once("optimizer calls", method, find)
@@ -252,7 +264,15 @@ def is_optimizer(site: Site) -> bool:
 def is_prefixed(site: Site) -> bool:
     """Whether a state dict read here carries DDP's ``module.`` prefix."""
     wrapped = [v for v in site.values if isinstance(v, (Wrapped, Annotated))]
-    return bool(wrapped) and all(v.kind == "DDP" for v in wrapped) and not site.maybe_plain
+    return bool(wrapped) and all(v.kind == "DDP" for v in wrapped) and not site.maybe_plain and not _was_plain(site)
+
+
+def _was_plain(site: Site) -> bool:
+    """Whether a test of the program as it is says that the receiver has no wrapper."""
+    node = site.node
+    return isinstance(node, ast.Attribute) and is_plain(
+        site.view, node, like(node.value), wrapper_kinds(site.values), once_migrated=False
+    )
 
 
 def last_name(node: ast.expr | Part | None) -> str:

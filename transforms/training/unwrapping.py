@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ..analysis.scopes import dotted_path
-from ..analysis.symbols import DDP, FSDP1
+from ..analysis.symbols import DATA_PARALLEL, DDP, FSDP1
 from ..analysis.values import Opaque, Value
 from ..migration import Migration
 from ..sites import Site
@@ -14,9 +14,6 @@ from ..view import FileView
 from .conditions import FSDP_MODULE
 from .passes import outside_name
 
-DATA_PARALLEL = frozenset(
-    {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel"}
-)
 WRAPPERS = frozenset({FSDP1, DDP})
 
 
