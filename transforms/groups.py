@@ -10,9 +10,10 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from .analysis.symbols import is_old
+from .analysis.symbols import WRAPPERS, is_old
 from .analysis.values import (
     Annotated,
+    ClassValue,
     Container,
     Derived,
     External,
@@ -25,6 +26,7 @@ from .analysis.values import (
     Wrapped,
 )
 from .program import Program, owner_of
+from .subclasses import Subclasses
 from .view import FileView
 
 _STRATEGY = "torch.distributed.fsdp.ShardingStrategy."
@@ -37,10 +39,17 @@ class Wrap:
     value: Wrapped
     view: FileView
     node: ast.Call
+    subclass: ClassValue | None = None
+    """The class of the repository that is called in the wrapper's place."""
 
     @property
     def place(self) -> str:
         return f"{self.view.path}:{self.node.lineno}"
+
+    @property
+    def names_wrapper(self) -> bool:
+        """Whether it is the wrapper itself that is called, and by its name: not a registry's or a partial's."""
+        return self.view.external(self.node.func) in WRAPPERS
 
 
 @dataclass(eq=False)
@@ -58,17 +67,27 @@ class Group:
         """FSDP1, DDP or both."""
         return {wrap.value.kind for wrap in self.wraps}
 
+    @property
+    def stays_ddp(self) -> bool:
+        """Whether subclasses of DDP wrap everything here, and no plain call of DDP: such wraps stay what they are."""
+        stays = self.kinds == {"DDP"} and any(wrap.subclass is not None for wrap in self.wraps)
+        return stays and not any(wrap.names_wrapper for wrap in self.wraps)
+
 
 class Groups:
     """All groups of a repository, and which one a value belongs to."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self.subclasses = Subclasses(program)
         self._parent: dict[Value, Value] = {}
         wraps = [value for value in program.flow.values if isinstance(value, Wrapped)]
         wraps.sort(key=lambda value: value.site)
         for wrap in wraps:
             self._parent.setdefault(wrap, wrap)
+            built = self.subclasses.built.get(wrap.site)
+            if built is not None:
+                self._unite(wrap, built)
             for inner in self.models(program.attribute(wrap, "module")):
                 self._unite(wrap, inner)
         self._wraps = wraps
@@ -135,7 +154,8 @@ class Groups:
         for value in self._wraps:
             root = self._root(value)
             view, node = self.program.call_node(value.site)
-            wrap = Wrap(value, view, node)
+            built = self.subclasses.built.get(value.site)
+            wrap = Wrap(value, view, node, built.cls if built is not None else None)
             if root not in by_root:
                 by_root[root] = Group(f"{view.path}:{node.lineno}")
                 self.all.append(by_root[root])
@@ -144,7 +164,7 @@ class Groups:
             group = by_root.get(self._root(value))
             if group is not None:
                 self._members[value] = group
-                if not isinstance(value, Wrapped) and value not in self._settings:
+                if not self._is_wrapper(value) and value not in self._settings:
                     group.raw.add(value)
         for value in self.program.flow.values:
             if isinstance(value, Optimizer):
@@ -152,6 +172,15 @@ class Groups:
                 if group is not None:
                     group.optimizers.append(value)
                     self._members[value] = group
+
+    def _is_wrapper(self, value: Value) -> bool:
+        return isinstance(value, Wrapped) or (isinstance(value, Instance) and value.cls in self.subclasses.kinds)
+
+    def of_subclass(self, cls: ClassValue) -> Group | None:
+        """The group of what a subclass of a wrapper is built around."""
+        lineage = self.program.flow.ancestors
+        wraps = ((group, wrap.subclass) for group in self.all for wrap in group.wraps)
+        return next((group for group, built in wraps if built is not None and cls in lineage(built)), None)
 
     def merge(self, values: Iterable[Value]) -> None:
         """Makes one group of all that these values belong to: one site serves them all."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .analysis.symbols import DDP, WRAPPERS
+from .analysis.symbols import DDP, FSDP1, WRAPPERS
 from .findings import Level
 from .groups import Group
 from .judge import Judgement
@@ -76,7 +76,10 @@ def _kinds(judgement: Judgement) -> set[str]:
     """Which wrappers a site is about, as far as it is known."""
     if judgement.site.group is not None:
         return judgement.site.group.kinds
-    return {"DDP"} if judgement.site.symbol.startswith(DDP) else {"FSDP1", "DDP"}
+    if judgement.site.symbol.startswith(DDP):
+        return {"DDP"}
+    is_of_fsdp1 = judgement.site.symbol.startswith(FSDP1) and judgement.site.role != "isinstance"
+    return {"FSDP1"} if is_of_fsdp1 else {"FSDP1", "DDP"}
 
 
 def hold_back(judgements: list[Judgement], cause: Judgement, reason: str) -> None:

@@ -103,7 +103,9 @@ def _judge_site(site: Site, migration: Migration) -> Judgement:
 def _decide(site: Site, rule: Rule, migration: Migration) -> Judgement:
     if _is_kept(site, migration):
         outcome = Outcome(Level.OK, "DDP stays as it is (--ddp keep)")
-    elif site.role == "use" and site.group is None and not any(isinstance(v, (Wrapped, Annotated)) for v in site.values):
+    elif _is_under_subclass(site, migration):
+        outcome = Outcome(Level.OK, "DDP stays as it is: what it wraps here is built by a subclass of it")
+    elif _is_of_nobody(site, migration):
         outcome = Outcome(Level.MANUAL, f"nothing in these files says whose {site.member} this is", _WHOSE)
     else:
         outcome = rule.check(site, migration)
@@ -132,6 +134,32 @@ _WHOSE = (
     "If the receiver is a model that torch's FSDP1 or DDP wraps elsewhere, run the tool on both together or annotate the "
     "parameter; if it is another library's wrapper, there is nothing to do."
 )
+
+
+def _is_of_nobody(site: Site, migration: Migration) -> bool:
+    """Whether an attribute is read off something that nothing shows to be a wrapped model."""
+    if site.role != "use" or site.group is not None or any(isinstance(v, (Wrapped, Annotated)) for v in site.values):
+        return False
+    return migration.groups.subclasses.around(site.view, site.node) is None
+
+
+def _is_under_subclass(site: Site, migration: Migration) -> bool:
+    """Whether a site has only to do with models that subclasses of DDP wrap.
+
+    They stay under DDP; the subclass and the calls that build it are left to a person.
+    """
+    subclasses = migration.groups.subclasses
+    if site.role in ("import", "base") or (site.role == "call" and site.symbol == DDP):
+        return False
+    around = subclasses.around(site.view, site.node)
+    if around is not None and site.group is None:
+        return subclasses.kinds[around] == "DDP"
+    if site.role == "reference" and around is None:
+        return False
+    if site.group is not None:
+        return site.group.stays_ddp
+    every = all(group.stays_ddp for group in migration.groups.all if "DDP" in group.kinds)
+    return "DDP" in subclasses.kinds.values() and every and site.symbol.startswith(DDP)
 
 
 def _is_kept(site: Site, migration: Migration) -> bool:

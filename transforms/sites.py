@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from .analysis.symbols import DDP, FSDP1, WRAPPERS, canonical, is_old, is_old_module
+from .analysis.symbols import DDP, FSDP1, canonical, is_old, is_old_module
 from .analysis.values import (
     Annotated,
     ClassValue,
@@ -340,13 +340,17 @@ class SiteFinder:
         """Whether the repository defines this method itself on all that the receiver may be."""
         return all(isinstance(v, Instance) and self.view.program.flow.has_member(v.cls, name) for v in values)
 
+    def _is_own_attribute(self, owner: Instance, name: str) -> bool:
+        """Whether the repository itself puts this attribute on an object that no wrapper is put around."""
+        return self.groups.of([owner]) is None and bool(self.view.program.attribute(owner, name))
+
     def _may_be_wrapped(self, node: ast.Attribute, values: tuple[Value, ...], name: str) -> bool:
         """Whether an attribute of an old wrapper is read off something that is not known to be anything else."""
         if any(isinstance(v, External) for v in values):
             return False
         for value in values:
             owner = owner_of(value)
-            if isinstance(owner, Instance) and self._is_own_method((owner,), name):
+            if isinstance(owner, Instance) and (self._is_own_method((owner,), name) or self._is_own_attribute(owner, name)):
                 return False
             if isinstance(owner, Opaque) and owner.name.startswith(("accelerate.", "lightning.", "pytorch_lightning.")):
                 return False

@@ -5,27 +5,22 @@ from __future__ import annotations
 import ast
 
 from ..analysis.symbols import DDP
-from ..analysis.values import ClassValue
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sharding.data_parallel import data_parallel_of
 from ..sharding.data_parallel_duties import unit_advice
 from ..sharding.placement import CannotPlace, place
+from ..sharding.subclass_findings import built_subclass
 from ..sites import Site
 
 
 def check(site: Site, migration: Migration) -> Outcome:
     view, call = site.view, site.call
     assert call is not None
-    if any(isinstance(value, ClassValue) for value in view.values(call.func)):
-        return Outcome(
-            Level.MANUAL,
-            "a subclass of DistributedDataParallel is built here",
-            "What the subclass adds has to find a new place: methods on the model itself (registered with "
-            "register_fsdp_forward_method where they compute), the wrap becomes fully_shard(model).",
-            holds=True,
-        )
+    subclass = built_subclass(site)
+    if subclass is not None:
+        return subclass
     if any(isinstance(argument, ast.Starred) for argument in call.args):
         return Outcome(Level.MANUAL, "its arguments are not all known by name", holds=True)
     ddp = data_parallel_of(migration, view, call, site.group)

@@ -9,6 +9,7 @@ from ..analysis.values import ClassValue
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
+from ..sharding.subclass_findings import staying_wrappers
 from ..sites import Site
 from ..text.patches import Part, Patch
 from ..training.conditions import FSDP_MODULE
@@ -34,10 +35,10 @@ def check(site: Site, migration: Migration) -> Outcome:
         outcome.level = Level.REVIEW
         if _unwraps_data_parallel(view, comparison.comparators[0]):
             outcome.message = "the test is for DataParallel alone: an FSDP2 model needs no unwrapping"
-            outcome.patches.append(_listed(view, comparison.comparators[0], "", single=",)"))
+            outcome.patches.append(_listed(migration, view, comparison.comparators[0], "", single=",)"))
         else:
             module = migration.use(outcome, view, FSDP_MODULE, node)
-            outcome.patches.append(_compared(view, comparison, module))
+            outcome.patches.append(_compared(migration, view, comparison, module))
         return outcome
     classes = _classes(view, node)
     if classes is None:
@@ -45,7 +46,7 @@ def check(site: Site, migration: Migration) -> Outcome:
     if _unwraps_data_parallel(view, classes) and _guards_module(migration, view, classes):
         outcome.message = "the test is for DataParallel alone: an FSDP2 model needs no unwrapping"
         outcome.level = Level.REVIEW
-        outcome.patches.append(_listed(view, classes, ""))
+        outcome.patches.append(_listed(migration, view, classes, ""))
         return outcome
     if _skips_wrappers(view, classes):
         return Outcome(
@@ -56,7 +57,7 @@ def check(site: Site, migration: Migration) -> Outcome:
             holds=site.group is not None,
         )
     module = migration.use(outcome, view, FSDP_MODULE, node)
-    outcome.patches.append(_listed(view, classes, module))
+    outcome.patches.append(_listed(migration, view, classes, module))
     return outcome
 
 
@@ -90,7 +91,7 @@ def _elsewhere(site: Site, migration: Migration) -> Outcome:
     if isinstance(holder, ast.Assign) and isinstance(parent, ast.Tuple) and _only_in_tests(view, holder):
         outcome = Outcome(Level.REVIEW, "the classes of these tests become FSDPModule")
         module = migration.use(outcome, view, FSDP_MODULE, node)
-        outcome.patches.append(_listed(view, parent, module))
+        outcome.patches.append(_listed(migration, view, parent, module))
         return outcome
     return Outcome(
         Level.MANUAL,
@@ -110,22 +111,25 @@ def _only_in_tests(view: FileView, assignment: ast.Assign) -> bool:
 # --- isinstance ---------------------------------------------------------------------------------------------
 
 
-def _members(view: FileView, classes: ast.expr) -> tuple[list[ast.expr], bool]:
-    """The classes of a tuple that are no wrappers, and whether FSDPModule is among them."""
+def _members(view: FileView, classes: ast.expr, leaving: frozenset[str]) -> tuple[list[ast.expr], bool]:
+    """The classes of a tuple that stay in it, and whether FSDPModule is among them."""
     elements = classes.elts if isinstance(classes, (ast.Tuple, ast.List, ast.Set)) else [classes]
-    others = [element for element in elements if outside_name(view, element) not in WRAPPERS]
+    others = [element for element in elements if outside_name(view, element) not in leaving]
     return others, any(outside_name(view, element) == FSDP_MODULE for element in others)
 
 
-def _listed(view: FileView, classes: ast.expr, module: str, single: str = "") -> Patch:
-    """The tuple with one FSDPModule in the place of all wrappers (with none, if ``module`` is empty)."""
+def _listed(migration: Migration, view: FileView, classes: ast.expr, module: str, single: str = "") -> Patch:
+    """The tuple with one FSDPModule in the place of all wrappers that leave (with none, if ``module`` is empty)."""
+    leaving = WRAPPERS - staying_wrappers(migration)
     if not isinstance(classes, (ast.Tuple, ast.List, ast.Set)):
+        if module and outside_name(view, classes) in WRAPPERS - leaving:
+            return view.replace(classes, ("(", view.keep(classes), f", {module})"), _WHY)
         names = [n for n in ast.walk(classes) if isinstance(n, (ast.Name, ast.Attribute))]
         inner = [n for n in names if outside_name(view, n) in WRAPPERS]
         if isinstance(classes, ast.BinOp) and inner:
             return view.replace(inner[0], module, _WHY)
         return view.replace(classes, module, _WHY)
-    others, present = _members(view, classes)
+    others, present = _members(view, classes, leaving)
     elements: list[list[Part]] = []
     placed = present or not module
     for element in classes.elts:
@@ -134,6 +138,8 @@ def _listed(view: FileView, classes: ast.expr, module: str, single: str = "") ->
         elif not placed:
             elements.append([module])
             placed = True
+    if not placed:
+        elements.append([module])
     if len(elements) == 1 and not single:
         return view.replace(classes, elements[0], _WHY)
     parts: list[Part] = ["("]
@@ -184,11 +190,11 @@ def _type_comparison(view: FileView, node: ast.AST) -> ast.Compare | None:
     return None
 
 
-def _compared(view: FileView, comparison: ast.Compare, module: str) -> Patch:
+def _compared(migration: Migration, view: FileView, comparison: ast.Compare, module: str) -> Patch:
     """``type(model) is DDP`` as ``isinstance(model, FSDPModule)``: a sharded model's class is a new one."""
     assert isinstance(comparison.left, ast.Call)
     negative = isinstance(comparison.ops[0], (ast.IsNot, ast.NotEq, ast.NotIn))
-    others, present = _members(view, comparison.comparators[0])
+    others, present = _members(view, comparison.comparators[0], WRAPPERS - staying_wrappers(migration))
     names: list[Part] = []
     for other in others:
         names.extend((view.keep(other), ", "))

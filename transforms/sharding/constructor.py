@@ -20,6 +20,7 @@ from .checkpointing import statements_behind
 from .leftovers import without_leftovers
 from .placement import CannotPlace, place
 from .plan import Code, ShardingPlan, code
+from .subclass_findings import built_subclass
 
 if TYPE_CHECKING:
     from .spread import Dictionary
@@ -269,6 +270,9 @@ def check_keyword(site: Site, migration: Migration) -> Outcome:
 def check_call(site: Site, migration: Migration) -> Outcome:
     """The outcome of the constructor call: the statements of its plan in its place."""
     assert site.call is not None
+    subclass = built_subclass(site)
+    if subclass is not None:
+        return subclass
     constructor = constructor_of(migration, site.view, site.call, site.group)
     plan = constructor.plan
     outcome = constructor.together(

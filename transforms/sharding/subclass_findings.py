@@ -1,0 +1,72 @@
+"""What is said of classes that derive from a wrapper, and of the calls that build them."""
+
+from __future__ import annotations
+
+import ast
+
+from ..analysis.symbols import DDP, WRAPPERS
+from ..analysis.values import ClassValue
+from ..findings import Level
+from ..migration import Migration
+from ..rule import Outcome
+from ..sites import Site
+
+_OF_THE_CLASS = frozenset({"__init__", "forward"})
+
+
+def definition_outcome(site: Site, migration: Migration) -> Outcome:
+    """The class itself: the tool leaves it alone, and with it all that it wraps."""
+    subclasses = migration.groups.subclasses
+    cls = subclasses.around(site.view, site.node)
+    unseen = cls is not None and migration.groups.of_subclass(cls) is None
+    definition = site.view.enclosing_class(site.node)
+    methods = [node for node in definition.body if isinstance(node, ast.FunctionDef)] if definition is not None else []
+    names = [method.name for method in methods if method.name not in _OF_THE_CLASS and not method.name.startswith("__")]
+    what = f" ({', '.join(names[:6])}{', …' if len(names) > 6 else ''})" if names else ""
+    name = definition.name if definition is not None else "the class"
+    stays = "DDP" if site.symbol == DDP else "FSDP1"
+    return Outcome(
+        Level.MANUAL,
+        f"{name} derives from {site.member}, and FSDP2 has no wrapper to derive from: what it wraps stays under {stays}"
+        + (_UNSEEN if unseen else ""),
+        f"{_KEEPING[stays]}Make {name} a function with the same parameters that does what __init__ does, calls fully_shard "
+        f"on the units and on the module, and returns the module. Move its methods{what} to the model's class, with self in "
+        "the place of self.module; those that compute with parameters are registered by "
+        "register_fsdp_forward_method(module, name). Type tests for it ask for FSDPModule. Then run the tool again.",
+        holds=True,
+    )
+
+
+def built_subclass(site: Site) -> Outcome | None:
+    """The finding of a constructor call where a subclass of a wrapper is what is called."""
+    if site.call is None:
+        return None
+    called = next((value for value in site.view.values(site.call.func) if isinstance(value, ClassValue)), None)
+    if called is None:
+        return None
+    program = site.view.program
+    facts = program.files[called.file]
+    cls = facts.classes[called.index]
+    stays = "DDP" if site.symbol == DDP else "FSDP1"
+    return Outcome(
+        Level.MANUAL,
+        f"{cls.name} is a subclass of {site.member}: the model stays under {stays}",
+        f"{_KEEPING[stays]}What {cls.name} ({facts.path}:{cls.line}) adds has to find another place first; its own finding "
+        "says how. The call can stay once it is a function that calls fully_shard and returns the model.",
+        holds=True,
+    )
+
+
+def staying_wrappers(migration: Migration) -> frozenset[str]:
+    """The wrappers that some models keep, by choice or because a class derives from them: tests ask for them, too."""
+    kinds = set(migration.groups.subclasses.kinds.values())
+    if migration.options.ddp == "keep":
+        kinds.add("DDP")
+    return frozenset(name for name, kind in WRAPPERS.items() if kind in kinds)
+
+
+_UNSEEN = "; no call in these files names it, so what is done with its models is only known where they are annotated"
+_KEEPING = {
+    "DDP": "Nothing has to be done: DDP goes on working, and so does all that uses the model. For FSDP2: ",
+    "FSDP1": "",
+}
