@@ -9,7 +9,8 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state.contexts import is_context_call, read_context
+from ..state.contexts import OLD_RANK_FILES, is_context_call, read_context
+from ..state.readers import has_reader
 from ..text.dedent import can_unwrap, unwrapped
 from ..text.patches import Patch
 
@@ -29,9 +30,29 @@ def check(site: Site, migration: Migration) -> Outcome:
             holds=True,
         )
     context = read_context(migration, view, call)
-    if context.kind in ("local", "unknown"):
-        return Outcome(Level.MANUAL, _PROBLEM[context.kind], _ADVICE[context.kind], holds=True)
+    if context.kind == "unknown":
+        return Outcome(Level.MANUAL, "the kind of state dict is only known at run time", _CHOOSE, holds=True)
+    seen = has_reader(migration, call)
+    if not seen and not context.is_sharded:
+        return Outcome(
+            Level.MANUAL,
+            "nothing in these files takes or loads the full state under this context: code that is outside them would get "
+            "this rank's shards instead, and raise nothing",
+            "Take or load the state here: get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)).",
+            holds=True,
+        )
     outcome = Outcome(Level.SAFE, "the context goes: the helpers of DCP get the kind of state dict as options")
+    if not seen:
+        outcome.level = Level.REVIEW
+        outcome.message = "the context goes: what the code under it takes from a sharded model is sharded by itself"
+    if context.kind == "local":
+        outcome.level = Level.REVIEW
+        outcome.message += f"; {OLD_RANK_FILES}"
+        if not seen:
+            outcome.message += (
+                "; look that code outside these files does not load them with both weights_only=False and strict=False, "
+                "which would skip flat parameters without an error"
+            )
     parent = view.parents[call]
     statement = view.statement(call)
     if isinstance(parent, ast.withitem) and isinstance(statement, (ast.With, ast.AsyncWith)):
@@ -53,16 +74,25 @@ def check(site: Site, migration: Migration) -> Outcome:
     return outcome
 
 
-_PROBLEM = {
-    "local": "LOCAL_STATE_DICT is FSDP1's own flat format, which FSDP2 cannot write or read",
-    "unknown": "the kind of state dict is only known at run time",
-}
-_ADVICE = {
-    "local": "Save sharded state instead: dcp.save(get_model_state_dict(model), …) and dcp.load. Load old files with "
-    "the old program once and save them with dcp.save.",
-    "unknown": "Choose the options where the kind is chosen: StateDictOptions(full_state_dict=True, cpu_offload=True) "
-    "or StateDictOptions(), and call get_model_state_dict(model, options=options).",
-}
+_CHOOSE = (
+    "Choose the options where the kind is chosen: StateDictOptions(full_state_dict=True, cpu_offload=True) "
+    "or StateDictOptions(), and call get_model_state_dict(model, options=options)."
+)
+
+_UNSEEN = """\
+from saving import Saver
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+
+class FullSaver(Saver):
+    def __init__(self, model):
+        super().__init__()
+        self.model = FSDP(model)
+
+    def save(self):
+        with FSDP.state_dict_type(self.model, StateDictType.FULL_STATE_DICT):
+            super().save()
+"""
 
 RULE = Rule(
     id="FS401",
@@ -110,16 +140,22 @@ def main(model):
         return model.state_dict()
 """,
             after="""\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from torch.distributed.fsdp import fully_shard
 
 
 def main(model):
-    model = FSDP(model)
-    with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT):
-        return model.state_dict()
+    fully_shard(model)
+    return get_model_state_dict(model)
 """,
+            level=Level.REVIEW,
+            note="flat shards exist in FSDP1 only: each rank keeps its rows as DTensors instead",
+        ),
+        Example(
+            before=_UNSEEN,
+            after=_UNSEEN,
             level=Level.MANUAL,
-            note="flat shards exist in FSDP1 only",
+            note="what the base class saves is not seen, and would be this rank's shards",
         ),
     ),
     proof=("finetuning_package", "full_optimizer_resume", "trainer_class"),

@@ -12,7 +12,7 @@ from ..migration import Migration
 from ..ranks.guards import GuardFinder
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state.contexts import bound_arguments, context_at
+from ..state.contexts import OLD_RANK_FILES, bound_arguments, context_at
 from ..state.loads import load_outcome
 from ..state.reads import before_wrap, hidden_uses, is_optimizer, is_prefixed, of_another_program
 from ..state.writing import OPTIONS, SET_MODEL
@@ -46,11 +46,13 @@ def check(site: Site, migration: Migration) -> Outcome:
     if guard is not None:
         return _manual(f"only some ranks load here (guard at line {guard.statement.lineno}), and loading is collective")
     context = context_at(migration, view, call, site.group)
-    if context.kind == "local":
-        return _manual("a local state dict is FSDP1's own flat format")
     if context.kind == "unknown":
         return _manual("the kind of state dict is only known at run time")
-    return _rewrite(site, migration, arguments, context.kind == "sharded")
+    outcome = _rewrite(site, migration, arguments, context.is_sharded)
+    if context.kind == "local":
+        outcome.level = Level.REVIEW
+        outcome.message += f"; {OLD_RANK_FILES}"
+    return outcome
 
 
 def _rewrite(site: Site, migration: Migration, arguments: dict[str, ast.expr], sharded: bool) -> Outcome:

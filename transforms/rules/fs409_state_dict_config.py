@@ -37,13 +37,6 @@ def check(site: Site, migration: Migration) -> Outcome:
         is_context_call(view, parent) or is_context_call(view, parent, "set_state_dict_type")
     ):
         return Outcome(Level.SAFE, "becomes the options of the state dicts that are taken under it")
-    if site.member.startswith("Local"):
-        return Outcome(
-            Level.MANUAL,
-            "local state dicts are FSDP1's own flat format",
-            "Save sharded state with dcp.save(get_model_state_dict(model), …).",
-            holds=True,
-        )
     config = flags_of(view, call)
     notes: list[str] = []
     options = config_options("full" if site.member.startswith("Full") else "sharded", config, notes)

@@ -27,10 +27,10 @@ def check(site: Site, migration: Migration) -> Outcome:
             holds=True,
         )
     context = read_context(migration, view, call)
-    if context.kind in ("local", "unknown"):
+    if context.kind == "unknown":
         return Outcome(
             Level.MANUAL,
-            "the kind of state dict that is set here is LOCAL_STATE_DICT or only known at run time",
+            "the kind of state dict that is set here is only known at run time",
             "Pass StateDictOptions to get_model_state_dict where the state is taken.",
             holds=True,
         )

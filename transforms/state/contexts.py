@@ -12,6 +12,7 @@ from ..groups import Group
 from ..migration import Migration
 from ..sites import Site
 from ..view import FileView
+from .chosen import Choice, choice_of, is_made_of, is_method_of
 
 _FSDP = "torch.distributed.fsdp"
 _KINDS = {
@@ -40,25 +41,54 @@ class Config:
 
 @dataclass(frozen=True, eq=False)
 class StateContext:
-    """A ``state_dict_type`` in force. ``kind`` is full, sharded, local or unknown."""
+    """A ``state_dict_type`` in force. ``kind`` is full, sharded, local, chosen (at run time) or unknown."""
 
     view: FileView
     call: ast.Call | None
     kind: str
     model: Config | None = None
     optimizer: Config | None = None
+    choice: Choice | None = None
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each rank has its own part: a local state dict is FSDP1's own way to keep that."""
+        return self.kind in ("sharded", "local")
 
 
 DEFAULT = "default"
 
 
+OLD_RANK_FILES = (
+    "each rank keeps its rows as DTensors in the place of its part of the flat parameters; files that the old program "
+    "wrote are refused with an error, and have to be saved by it once more in another kind"
+)
+"""What becomes different where a local state dict gives way to a sharded one."""
+
+
 def context_at(migration: Migration, view: FileView, node: ast.AST, group: Group | None) -> StateContext:
     """The context in force at a place; kind ``default`` (a full state dict on every rank) where there is none."""
-    found = list(_contexts(migration, view, node, set())) or list(_set_anywhere(migration, group))
+    found = contexts_of(migration, view, node) or list(_set_anywhere(migration, group))
     if not found:
         return StateContext(view, None, DEFAULT)
     kinds = {context.kind for context in found}
-    return found[0] if len(kinds) == 1 else StateContext(view, None, "unknown")
+    if len(kinds) > 1 or not all(_is_told(context, found[0], view, node) for context in found):
+        return StateContext(view, None, "unknown")
+    return found[0]
+
+
+def _is_told(context: StateContext, first: StateContext, view: FileView, node: ast.AST) -> bool:
+    """Whether what tells a chosen kind, and the options for it, is at hand at a place."""
+    if context.choice is None or first.choice is None:
+        return True
+    names = [config.name for config in (context.model, context.optimizer) if config is not None and config.name]
+    is_same = (context.choice.text, context.model, context.optimizer) == (first.choice.text, first.model, first.optimizer)
+    return is_same and all(context.choice.reaches(view, node, text) for text in (context.choice.text, *names))
+
+
+def contexts_of(migration: Migration, view: FileView, node: ast.AST) -> list[StateContext]:
+    """The contexts that a place may be under, seen from itself and from the callers of its function."""
+    return list(_contexts(migration, view, node, set()))
 
 
 def _contexts(migration: Migration, view: FileView, node: ast.AST, seen: set[ast.AST]) -> Iterator[StateContext]:
@@ -150,7 +180,9 @@ def _settings(migration: Migration) -> list[Site]:
 
 
 def _set_anywhere(migration: Migration, group: Group | None) -> Iterator[StateContext]:
-    """Every ``set_state_dict_type(…)`` of the repository that is about this group."""
+    """Every ``set_state_dict_type(…)`` of the repository that is about this group: models under DDP have no such setting."""
+    if group is not None and "FSDP1" not in group.kinds:
+        return
     for site in _settings(migration):
         if site.call is not None and site.group in (group, None):
             yield read_context(migration, site.view, site.call)
@@ -158,22 +190,20 @@ def _set_anywhere(migration: Migration, group: Group | None) -> Iterator[StateCo
 
 def read_context(migration: Migration, view: FileView, call: ast.Call) -> StateContext:
     """What a call of ``state_dict_type`` or ``set_state_dict_type`` says."""
-    static = isinstance(call.func, ast.Attribute) and view.external(call.func.value) is not None
     names = ("module", "state_dict_type", "state_dict_config", "optim_state_dict_config")
-    arguments = bound_arguments(call, names if static else names[1:])
+    arguments = bound_arguments(call, names[1:] if is_method_of(view, call) else names)
     kind_node = arguments.get("state_dict_type")
+    configs = [arguments.get(name) for name in names[2:]]
     kinds = {
         _KINDS.get(value.name, "unknown") if isinstance(value, External) else "unknown"
         for value in (view.values(kind_node) if kind_node is not None else ())
     }
     kind = kinds.pop() if len(kinds) == 1 else "unknown"
-    return StateContext(
-        view,
-        call,
-        kind,
-        read_config(migration, view, arguments.get("state_dict_config")),
-        read_config(migration, view, arguments.get("optim_state_dict_config")),
-    )
+    choice = choice_of(view, call, kind_node) if kind == "unknown" and kind_node is not None else None
+    if choice is not None and all(node is None or is_made_of(view, node, CONFIG_CLASSES) for node in configs):
+        model, optimizer = (None if node is None else Config(None, False, None, view.text(node)) for node in configs)
+        return StateContext(view, call, "chosen", model, optimizer, choice)
+    return StateContext(view, call, kind, *(read_config(migration, view, node) for node in configs))
 
 
 def bound_arguments(call: ast.Call, names: tuple[str, ...]) -> dict[str, ast.expr]:

@@ -185,10 +185,8 @@ def _plan_load(migration: Migration, view: FileView, call: ast.Call, group: Grou
             plan.state = conversion.state
     if plan.model is None and group is not None:
         plan.model = model_at(migration.groups, view, call, group)
-    kind = context_at(migration, view, call, group).kind
-    if conversion is not None and conversion.name == "flatten_sharded_optim_state_dict":
-        kind = "sharded"
-    if kind != "sharded":
+    sharded = context_at(migration, view, call, group).is_sharded
+    if not sharded and (conversion is None or conversion.name != "flatten_sharded_optim_state_dict"):
         plan.options.append("full_state_dict=True")
         if conversion is not None and conversion.name == "scatter_full_optim_state_dict":
             plan.options.append("broadcast_from_rank0=True")
