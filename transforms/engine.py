@@ -16,6 +16,7 @@ from .analysis.symbols import STRONG_TOKENS
 from .findings import FileError, Finding, Level
 from .holding import hold_back, hold_groups
 from .judge import Judgement, judge
+from .leftovers import leftovers
 from .migration import Migration, Options
 from .program import Program
 from .sites import Site
@@ -49,7 +50,8 @@ def analyse(facts: Sequence[FileFacts], load: Callable[[str], Source], options: 
     migration = Migration.of(program, options)
     judgements = judge(migration)
     hold_groups(migration, judgements)
-    edits = resolve_conflicts(migration, judgements)
+    edits, gone = resolve_conflicts(migration, judgements)
+    name_leftovers(judgements, gone)
     settle_imports(migration, judgements, edits)
     findings = [finding for judgement in judgements for finding in judgement.findings(migration)]
     findings.sort(key=lambda f: (f.file, f.line, f.column, f.rule))
@@ -92,8 +94,20 @@ def uses(judgement: Judgement, imported: Site) -> bool:
     return site.view is imported.view and site.role != "import" and f"{site.symbol}.".startswith(f"{imported.symbol}.")
 
 
-def resolve_conflicts(migration: Migration, judgements: list[Judgement]) -> dict[str, list[Edit]]:
-    """Edits of all files.
+def name_leftovers(judgements: list[Judgement], gone: list[Patch]) -> None:
+    """Says of sites that go with an assignment that nothing reads any more."""
+    for judgement in judgements:
+        patches = judgement.outcome.patches
+        if judgement.applied and patches and all(any(_lies_in(patch, other) for other in gone) for patch in patches):
+            judgement.outcome.message = "goes with its assignment, which nothing reads any more"
+
+
+def _lies_in(patch: Patch, other: Patch) -> bool:
+    return patch.file == other.file and other.start <= patch.start and patch.end <= other.end
+
+
+def resolve_conflicts(migration: Migration, judgements: list[Judgement]) -> tuple[dict[str, list[Edit]], list[Patch]]:
+    """Edits of all files, and those patches among them that take out what only rewritten code read.
 
     Where two patches want the same text, or a file would not be Python any more, the groups behind them are held
     back and it starts again: one file never ends the run.
@@ -119,10 +133,13 @@ def _has(judgement: Judgement, *patches: Patch) -> bool:
     return any(patch in judgement.outcome.patches for patch in patches)
 
 
-def _edits(migration: Migration, judgements: list[Judgement]) -> dict[str, list[Edit]]:
+def _edits(migration: Migration, judgements: list[Judgement]) -> tuple[dict[str, list[Edit]], list[Patch]]:
     patches: dict[str, list[Patch]] = {}
     for judgement in judgements:
         if judgement.applied:
             for patch in judgement.outcome.patches:
                 patches.setdefault(patch.file, []).append(patch)
-    return rewrite(migration, patches, [n for j in judgements if j.applied for n in j.outcome.needs])
+    gone = [patch for path, wanted in patches.items() for patch in leftovers(migration.program.view(path), wanted)]
+    for patch in gone:
+        patches[patch.file].append(patch)
+    return rewrite(migration, patches, [n for j in judgements if j.applied for n in j.outcome.needs]), gone

@@ -6,11 +6,13 @@ import ast
 
 from ..analysis.symbols import FSDP1
 from ..findings import Level
+from ..harmless import is_harmless
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..state.loads import TO_LOAD, conversion_of, optimizer_loads, plan_load
 from ..text.generated import removed
+from ..text.patches import Patch
 from ..view import FileView
 
 _WHY = "set_optimizer_state_dict takes the state as it was saved"
@@ -46,8 +48,26 @@ def check(site: Site, migration: Migration) -> Outcome:
     if [view.text(target) for target in targets] == [view.text(conversion.state)]:
         outcome.patches.append(removed(view, _with_its_condition(view, statement), _WHY))
         return outcome
-    outcome.patches.append(view.replace(call, (view.keep(conversion.state),), _WHY))
+    start, end = _with_its_choice(view, call, conversion.state)
+    outcome.patches.append(Patch(view.path, start, end, (view.keep(conversion.state),), _WHY))
     return outcome
+
+
+def _with_its_choice(view: FileView, call: ast.Call, state: ast.expr) -> tuple[int, int]:
+    """Where ``convert(state) if sharded else state`` stands, whose branches are one now; or the call alone."""
+    choice = view.parents[call]
+    if not isinstance(choice, ast.IfExp) or call is choice.test or not is_harmless(view, choice.test):
+        return view.source.span(call)
+    other = choice.orelse if call is choice.body else choice.body
+    if view.text(other) != view.text(state):
+        return view.source.span(call)
+    start, end = view.source.span(choice)
+    text = view.source.text
+    before, behind = text[:start].rstrip(), text[end:].lstrip()
+    assigned = view.parents[choice]
+    if isinstance(assigned, ast.Assign) and before.endswith("(") and behind.startswith(")"):
+        return len(before) - 1, len(text) - len(behind) + 1
+    return start, end
 
 
 def _with_its_condition(view: FileView, statement: ast.stmt) -> ast.stmt:

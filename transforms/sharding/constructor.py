@@ -17,7 +17,6 @@ from ..sites import Site
 from ..text.patches import Patch
 from ..view import FileView
 from .checkpointing import statements_behind
-from .leftovers import without_leftovers
 from .placement import CannotPlace, place
 from .plan import Code, ShardingPlan, code
 from .subclass_findings import built_subclass
@@ -163,28 +162,11 @@ def _translate(constructor: Constructor) -> Constructor:
         constructor.plan.before.insert(0, code("assert not ", text, ", ", text))
     for keyword, dictionary in constructor.dictionaries:
         spread.settle(constructor, keyword, dictionary)
-    for name in (
-        "limit_all_gathers",
-        "use_orig_params",
-        "backward_prefetch",
-        "forward_prefetch",
-        "device_id",
-    ):
-        if name in constructor.arguments and not (name == "device_id" and _uses_device(constructor)):
-            constructor.patches.extend(without_leftovers(constructor.view, constructor.arguments[name].node))
     if model is not None:
         constructor.plan.moved_up = statements_behind(
             constructor.migration, constructor.view, constructor.call, model.node
         )
     return constructor
-
-
-def _uses_device(constructor: Constructor) -> bool:
-    """Whether the statements of the plan name the device."""
-    node = constructor.arguments["device_id"].node
-    kept = constructor.view.keep(node, constructor.view.indent(node))
-    codes = [*constructor.plan.before, *constructor.plan.arguments.values()]
-    return any(kept in statement for statement in codes)
 
 
 def _order(name: str) -> tuple[int, str]:

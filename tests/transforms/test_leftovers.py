@@ -1,0 +1,81 @@
+"""What existed only for a construct that is gone goes with it."""
+
+from __future__ import annotations
+
+from state_programs import FSDP, findings, migrated
+from to_fsdp2.transforms.findings import Level
+
+SAVE = """
+def save(model: FSDP, rank, log):
+    kind = StateDictType.FULL_STATE_DICT
+    if rank == 0:
+        name = "all"
+    else:
+        name = "none"
+    {more}
+    with FSDP.state_dict_type(model, kind):
+        state = model.state_dict()
+    log(rank)
+    return state
+"""
+
+
+def test_variable_of_a_context_goes_with_it() -> None:
+    after = migrated(FSDP, SAVE.format(more="pass"))
+    assert "kind" not in after
+    assert 'name = "all"' in after  # nothing read it before, either
+
+
+def test_site_in_a_removed_assignment_says_so() -> None:
+    (finding,) = findings(FSDP, SAVE.format(more="pass"), "FS408")
+    assert finding.level is Level.SAFE
+    assert finding.message == "goes with its assignment, which nothing reads any more"
+
+
+def test_variable_that_is_read_elsewhere_stays() -> None:
+    assert 'kind = "FULL_STATE_DICT"' in migrated(FSDP, SAVE.format(more="log(kind)"))
+
+
+def test_assignment_that_does_something_stays() -> None:
+    after = migrated(FSDP, SAVE.format(more="kind = log('which') or kind"))
+    assert "kind = log('which') or kind" in after
+
+
+def test_choice_between_converted_and_plain_state_collapses() -> None:
+    after = migrated(
+        FSDP,
+        """
+        def is_sharded(model):
+            \"\"\"Whether any part is.\"\"\"
+            return any(isinstance(module, FSDP) for module in model.modules())
+
+
+        def to_load(model, optimizer, state):
+            found = (
+                FSDP.optim_state_dict_to_load(model, optimizer, state)
+                if is_sharded(model)
+                else state
+            )
+            return found
+
+
+        def main(net, state):
+            model = FSDP(net, use_orig_params=True)
+            optimizer = torch.optim.AdamW(model.parameters())
+            optimizer.load_state_dict(to_load(model, optimizer, state))
+        """,
+    )
+    assert "    found = state\n    return found" in after
+
+
+def test_choice_by_a_test_that_does_something_stays() -> None:
+    program = """
+        def contains_shards(model):
+            print("asked")
+            return any(isinstance(module, FSDP) for module in model.modules())
+
+
+        def to_load(model, optimizer, state):
+            return FSDP.optim_state_dict_to_load(model, optimizer, state) if contains_shards(model) else state
+        """
+    assert "return state if contains_shards(model) else state" in migrated(FSDP, program)

@@ -1,0 +1,118 @@
+"""Local variables that existed only for what is gone: their assignments go, too."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from .harmless import is_harmless
+from .text.edits import apply_edits
+from .text.patches import Patch, flatten
+from .view import FileView
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+_WHY = "it served something that is gone"
+
+
+def leftovers(view: FileView, patches: Sequence[Patch]) -> list[Patch]:
+    """Removes the assignments of local names that were read before the patches and no longer are.
+
+    Only whole statements and whole ``if`` chains that do nothing else go; where anything else might happen in
+    them they stay.
+    """
+    removed: list[Patch] = []
+    while True:
+        known = {(patch.start, patch.end) for patch in removed}
+        more = [p for p in _unread(view, [*patches, *removed]) if (p.start, p.end) not in known]
+        if not more:
+            return removed
+        removed.extend(more)
+
+
+def _unread(view: FileView, patches: Sequence[Patch]) -> list[Patch]:
+    try:
+        after = ast.parse(apply_edits(view.source, flatten(view.source, patches)))
+    except SyntaxError:
+        return []
+    functions = _by_name(after)
+    touched = [patch.start for patch in patches]
+    found: list[Patch] = []
+    for name, before in _by_name(view.tree).items():
+        start, end = view.source.span(before)
+        if name not in functions or not any(start <= place < end for place in touched):
+            continue
+        kept = {node.id for node in ast.walk(functions[name]) if isinstance(node, ast.Name) and _is_stored(node)}
+        read = {node.id for node in ast.walk(functions[name]) if isinstance(node, ast.Name) and not _is_stored(node)}
+        for local in sorted(_read_locals(before) & kept - read):
+            found.extend(_assignments(view, before, local, patches))
+    return found
+
+
+def _by_name(tree: ast.Module) -> dict[str, Function]:
+    """The functions of a file by their full names; those that share one are left out."""
+    found: dict[str, list[Function]] = {}
+
+    def collect(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                found.setdefault(f"{prefix}.{child.name}", []).append(child)
+                collect(child, f"{prefix}.{child.name}")
+            else:
+                collect(child, f"{prefix}.{child.name}" if isinstance(child, ast.ClassDef) else prefix)
+
+    collect(tree, "")
+    return {name: functions[0] for name, functions in found.items() if len(functions) == 1}
+
+
+def _is_stored(name: ast.Name) -> bool:
+    return isinstance(name.ctx, ast.Store)
+
+
+def _read_locals(function: Function) -> set[str]:
+    """Names that are read in a function and are surely local to it."""
+    parameters = {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
+    elsewhere = {name for node in ast.walk(function) if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names}
+    read = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    return read - parameters - elsewhere
+
+
+def _assignments(view: FileView, function: Function, name: str, patches: Sequence[Patch]) -> list[Patch]:
+    """Deletions of all assignments of a name, none where one of them does something else as well."""
+    statements: list[ast.stmt] = []
+    for mention in ast.walk(function):
+        if not isinstance(mention, ast.Name) or mention.id != name or isinstance(mention.ctx, ast.Load):
+            continue
+        statement = _outermost(view, view.statement(mention), name)
+        if statement is None or view.function(mention) is not function:
+            return []
+        if statement not in statements:
+            statements.append(statement)
+    if any(all(s in statements for s in view.block_of(statement)[0]) for statement in statements):
+        return []
+    gone = [view.delete(statement, _WHY) for statement in statements]
+    return [] if any(_is_inserted_at(patches, patch) for patch in gone) else gone
+
+
+def _is_inserted_at(patches: Sequence[Patch], deletion: Patch) -> bool:
+    """Whether new lines come where a deletion begins or ends, and would be lost with it."""
+    return any(p.start == p.end and deletion.start <= p.start <= deletion.end for p in patches)
+
+
+def _outermost(view: FileView, statement: ast.stmt, name: str) -> ast.stmt | None:
+    """The assignment, or the largest ``if`` around it that holds nothing but such assignments."""
+    if not _only_assigns(view, statement, name) or not view.stands_alone(statement):
+        return None
+    while isinstance(parent := view.parents[statement], ast.If) and _only_assigns(view, parent, name):
+        statement = parent
+    return statement
+
+
+def _only_assigns(view: FileView, statement: ast.stmt, name: str) -> bool:
+    if isinstance(statement, ast.If):
+        return is_harmless(view, statement.test) and all(
+            _only_assigns(view, inner, name) for inner in [*statement.body, *statement.orelse]
+        )
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return False
+    target = statement.targets[0]
+    return isinstance(target, ast.Name) and target.id == name and is_harmless(view, statement.value)
