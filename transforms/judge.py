@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from .analysis.symbols import DDP, WRAPPERS
 from .analysis.values import Annotated, Wrapped
+from .bypassed import Bypassed, changes_the_class
 from .findings import Finding, Level, Step
 from .migration import Migration
 from .rule import Outcome, Rule, all_rules, rule_for
@@ -103,6 +104,8 @@ def _judge_site(site: Site, migration: Migration) -> Judgement:
 def _decide(site: Site, rule: Rule, migration: Migration) -> Judgement:
     if _is_kept(site, migration):
         outcome = Outcome(Level.OK, "DDP stays as it is (--ddp keep)")
+    elif (bypass := _bypass(site, migration)) is not None:
+        outcome = bypass
     elif _is_under_subclass(site, migration):
         outcome = Outcome(Level.OK, "DDP stays as it is: what it wraps here is built by a subclass of it")
     elif _is_of_nobody(site, migration):
@@ -121,6 +124,25 @@ def _decide(site: Site, rule: Rule, migration: Migration) -> Judgement:
         level = Level.REVIEW
         notes.append("which model this is cannot be seen, and so neither who else uses it or saves its state")
     return Judgement(site, rule, outcome, level, notes=notes, suppressed=_is_suppressed(site, rule, migration))
+
+
+def _bypass(site: Site, migration: Migration) -> Outcome | None:
+    """What is to be said of a site that nothing reaches once models are sharded by fully_shard."""
+    if site.role == "import":
+        return None
+    reason = Bypassed.of(migration).reason(site.view, site.node)
+    if not reason:
+        return None
+    if changes_the_class(site.view, site.node):
+        return Outcome(Level.MANUAL, f"{site.member} of FSDP1's class is replaced here", _REPLACED, holds=True)
+    return Outcome(Level.MANUAL, f"left as it is: {reason}", _BYPASSED)
+
+
+_BYPASSED = "It goes with the last use of FSDP1. Where it mended what FSDP1 did, look whether fully_shard needs the like."
+_REPLACED = (
+    "fully_shard knows nothing of a patch of FSDP1, so the model would train without what it does: do that around the "
+    "calls of fully_shard instead, or remove the patch if it is not needed any more."
+)
 
 
 def _is_suppressed(site: Site, rule: Rule, migration: Migration) -> bool:

@@ -50,6 +50,8 @@ class ExpressionExtractor:
         self.scope = Scope(-1, None)
         self.current_class: int | None = None
         self.generators: set[int] = set()
+        self.unused = False
+        """Whether what is being walked never runs."""
         self.expressions: dict[type, Callable[[ast.expr], int]] = {
             kind: getattr(self, f"expression_{kind.__name__}")
             for kind in (
@@ -81,7 +83,7 @@ class ExpressionExtractor:
 
     def sink(self, name: str, variable: int) -> None:
         """Lets a version of a name flow into the loops and ``try`` bodies around it."""
-        for names in self.scope.sinks:
+        for names in () if self.unused else self.scope.sinks:
             united = names.get(name)
             if united is not None and united != variable:
                 self.facts.copies.append((united, variable))
@@ -94,13 +96,18 @@ class ExpressionExtractor:
             return
         if name in scope.outer:
             owner = self.owner_of(name)
-            self.facts.copies.append((self.cell(owner, name), variable))
+            self.bind_cell(owner, name, variable)
             if owner.function < 0:
                 self.facts.defined.add(name)
             return
         scope.forget_below(name)
         self.bind_path(name, variable)
-        self.facts.copies.append((self.cell(scope, name), variable))
+        self.bind_cell(scope, name, variable)
+
+    def bind_cell(self, scope: Scope, name: str, variable: int) -> None:
+        """Lets a version of a name flow to the functions inside its scope, and to importers."""
+        if not self.unused:
+            self.facts.copies.append((self.cell(scope, name), variable))
 
     def bind_path(self, path: str, variable: int) -> None:
         self.scope.environment[path] = variable
@@ -408,7 +415,7 @@ class ExpressionExtractor:
             self.current_class = None
             self.block(node.body)
         self.scope, self.current_class = outer_scope, outer_class
-        if outer_scope.function < 0:
+        if outer_scope.function < 0 and not self.unused:
             function.body = self.body(before, index, outer)
         return index
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from .expressions import ExpressionExtractor
 from .facts import NOTHING, Import
 from .scopes import assigned_names, dotted_path, outer_names
+from .versions import outcome
 
 
 class Extractor(ExpressionExtractor):
@@ -165,7 +166,24 @@ class Extractor(ExpressionExtractor):
 
     def statement_If(self, node: ast.If) -> None:
         self.expression(node.test)
-        self.branches([lambda: self.block(node.body), lambda: self.block(node.orelse)])
+        known = outcome(node.test)
+        if known is None:
+            self.branches([lambda: self.block(node.body), lambda: self.block(node.orelse)])
+        else:
+            self.unused_block(node.orelse if known else node.body)
+            self.block(node.body if known else node.orelse)
+
+    def unused_block(self, body: list[ast.stmt]) -> None:
+        """Walks statements that never run, for the sake of the names in them: nothing flows out of them."""
+        scope = self.scope
+        environment, alive, calls, stores = dict(scope.environment), scope.alive, len(self.facts.calls), len(self.facts.stores)
+        outermost = not self.unused
+        self.unused = True
+        self.block(body)
+        self.unused = not outermost
+        scope.environment, scope.alive = environment, alive
+        del self.facts.calls[calls:], self.facts.stores[stores:]
+        self.call_index = {node: index for node, index in self.call_index.items() if index < calls}
 
     def statement_Match(self, node: ast.Match) -> None:
         subject = self.expression(node.subject)

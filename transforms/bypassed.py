@@ -1,0 +1,150 @@
+"""Code that nothing reaches once models are sharded by fully_shard.
+
+Branches for torch versions that have no fully_shard; functions that are only patched into FSDP1's class or its
+private modules, and what only those call. They are left as they are: they go with FSDP1, and say nothing of how a
+model trains after that.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from .analysis.symbols import FSDP1
+from .analysis.versions import OLDEST, never_runs
+from .migration import Migration
+from .view import FileView
+
+_PRIVATE = ("torch.distributed.fsdp._", "torch.distributed.fsdp.fully_sharded_data_parallel")
+_SHARED = ("torch.distributed.fsdp._fully_shard", "torch.distributed.fsdp._common_utils")
+"""Private modules that fully_shard has a part in."""
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+class Bypassed:
+    """Answers why a place is not reached any more."""
+
+    def __init__(self, migration: Migration) -> None:
+        self.migration = migration
+        self._suspects = set(_suspects(migration))
+        self._reasons: dict[ast.AST, str] = {}
+
+    @staticmethod
+    def of(migration: Migration) -> Bypassed:
+        """The answers for a migration, computed once."""
+        return migration.once("bypassed", None, lambda: Bypassed(migration))
+
+    def reason(self, view: FileView, node: ast.AST) -> str:
+        """Why nothing reaches a place; empty if something may."""
+        return _reason_here(view, node) or self._reason_of_definition(view, node)
+
+    def _reason_of_definition(self, view: FileView, node: ast.AST) -> str:
+        definition = _outermost_definition(view, node)
+        if definition is None or definition.name not in self._suspects:
+            return ""
+        if definition not in self._reasons:
+            self._reasons[definition] = ""  # what calls itself is not reached by that
+            self._reasons[definition] = self._why_unused(view, definition)
+        return self._reasons[definition]
+
+    def _why_unused(self, view: FileView, definition: Definition) -> str:
+        """What the only mentions of a function or class are, where none of them can run it."""
+        found = ""
+        for other, mention in self._mentions(definition.name):
+            if _outermost_definition(other, mention) is definition:
+                continue
+            reason = self.reason(other, mention)
+            if not reason:
+                return ""
+            found = found or f"{definition.name} is used by nothing but line {other.line(mention)} of {other.path}: {reason}"
+        return found
+
+    def _mentions(self, name: str) -> Iterator[tuple[FileView, ast.AST]]:
+        """Every place of the repository where a name is read, as a name, an attribute or a text."""
+        program = self.migration.program
+        for index in range(len(program.files)):
+            view = program.view(index)
+            if name not in view.source.text:
+                continue
+            for node in ast.walk(view.tree):
+                is_name = isinstance(node, ast.Name) and node.id == name
+                is_attribute = isinstance(node, ast.Attribute) and node.attr == name
+                if is_name or is_attribute or (isinstance(node, ast.Constant) and node.value == name):
+                    yield view, node
+
+
+def _suspects(migration: Migration) -> Iterator[str]:
+    """Names that unused branches and patches mention, and those that functions of these names mention."""
+    names: set[str] = set()
+    bodies: dict[str, set[str]] = {}
+    for view in migration.views():
+        for node in ast.walk(view.tree):
+            if isinstance(node, (ast.If, ast.IfExp)):
+                for part in ast.iter_child_nodes(node):
+                    if never_runs(node, part):
+                        names |= _names_in(part)
+            elif isinstance(node, ast.Assign) and _patches_fsdp1(view, node):
+                names |= _names_in(node.value)
+            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                bodies.setdefault(node.name, set()).update(_names_in(node))
+    pending = list(names)
+    while pending:
+        new = bodies.get(pending.pop(), set()) - names
+        names |= new
+        pending.extend(new)
+    yield from names & bodies.keys()
+
+
+def _names_in(node: ast.AST) -> set[str]:
+    inner = list(ast.walk(node))
+    names = {n.id for n in inner if isinstance(n, ast.Name)}
+    return names | {n.attr for n in inner if isinstance(n, ast.Attribute)}
+
+
+def _reason_here(view: FileView, node: ast.AST) -> str:
+    """Why a statement or a branch around a place does not count any more."""
+    if _is_for_old_torch(view, node):
+        return f"that runs only on torch before {OLDEST[0]}.{OLDEST[1]}, which has no fully_shard"
+    if any(isinstance(ancestor, ast.Assign) and _patches_fsdp1(view, ancestor) for ancestor in view.ancestors(node)):
+        return "that patches FSDP1 itself, which fully_shard does without"
+    return ""
+
+
+def _is_for_old_torch(view: FileView, node: ast.AST) -> bool:
+    child = node
+    for ancestor in view.ancestors(node):
+        if isinstance(ancestor, (ast.If, ast.IfExp)) and never_runs(ancestor, child):
+            return True
+        child = ancestor
+    return False
+
+
+def changes_the_class(view: FileView, node: ast.AST) -> bool:
+    """Whether a place is a member of FSDP1's class that is replaced there: calls of it did what the patch does."""
+    return (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and view.external(node.value) == FSDP1
+        and isinstance(view.parents[node], ast.Assign)
+        and not _is_for_old_torch(view, node)
+    )
+
+
+def _patches_fsdp1(view: FileView, statement: ast.Assign) -> bool:
+    """Whether a statement puts something in the place of a part of FSDP1: of its class or its private modules."""
+    owners = [view.external(target.value) for target in statement.targets if isinstance(target, ast.Attribute)]
+    return len(owners) == len(statement.targets) and all(owner is not None and _is_fsdp1s(owner) for owner in owners)
+
+
+def _is_fsdp1s(name: str) -> bool:
+    """Whether a class or module of torch serves FSDP1 alone."""
+    return name == FSDP1 or (name.startswith(_PRIVATE) and not name.startswith(_SHARED))
+
+
+def _outermost_definition(view: FileView, node: ast.AST) -> Definition | None:
+    found: Definition | None = None
+    for inner in (node, *view.ancestors(node)):
+        if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found = inner
+    return found
