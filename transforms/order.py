@@ -47,6 +47,10 @@ class Order:
             if a is not b and not any(a is other for other in theirs[scope])
         ]
 
+    def functions_to(self, place: Place) -> set[Place]:
+        """The functions (and modules) through which a place is reached."""
+        return set(self._chains(place))
+
     def _chains(self, place: Place) -> dict[tuple[FileView, ast.AST], list[ast.AST]]:
         """For each function on a way to the place: the nodes in it through which the place is reached."""
         found: dict[tuple[FileView, ast.AST], list[ast.AST]] = {}

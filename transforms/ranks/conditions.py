@@ -10,6 +10,7 @@ from ..analysis.scopes import dotted_path
 from ..analysis.values import FunctionValue
 from ..program import Program
 from ..view import FileView
+from .absences import is_absent_somewhere
 
 _RANK = re.compile(r"(^|_)rank$|^rank_?id$|^process_index$", re.IGNORECASE)
 _NO_RANK = re.compile(r"lora|matrix|tensor|low_", re.IGNORECASE)
@@ -47,13 +48,15 @@ class RankConditions:
             return any(self.selects_ranks(view, part, depth) for part in (test.test, test.body, test.orelse))
         if isinstance(test, ast.Compare):
             sides = (test.left, *test.comparators)
+            if _asks_whether_none(test) and is_absent_somewhere(self, view, test.left, depth):
+                return True
             return not _asks_whether_distributed(test) and any(self.is_rank(view, side, depth) for side in sides)
         if isinstance(test, ast.Call):
             return self._calls_a_rank_test(view, test, depth)
         if isinstance(test, (ast.Name, ast.Attribute)):
-            return bool(_FLAG.match(last_name(test))) or any(
-                self.selects_ranks(view, value, depth + 1) for value in self.assigned(view, test)
-            )
+            if _FLAG.match(last_name(test)) or is_absent_somewhere(self, view, test, depth):
+                return True
+            return any(self.selects_ranks(view, value, depth + 1) for value in self.assigned(view, test))
         return False
 
     def is_rank(self, view: FileView, node: ast.expr, depth: int = 0) -> bool:
@@ -90,10 +93,11 @@ class RankConditions:
         return any(
             self.selects_ranks(owner, returned, depth + 1)
             for value in self.program.callees(view, call)
-            for owner, returned in self._returned(value)
+            for owner, returned in self.returned(value)
         )
 
-    def _returned(self, value: FunctionValue) -> Iterator[tuple[FileView, ast.expr]]:
+    def returned(self, value: FunctionValue) -> Iterator[tuple[FileView, ast.expr]]:
+        """What a function returns, with the file it stands in."""
         owner, function = self.program.function_node(value)
         if isinstance(function, ast.Lambda):
             yield owner, function.body
@@ -161,7 +165,7 @@ class RankConditions:
             told = {
                 self.elsewhere(owner, returned, depth + 1)
                 for value in self.program.callees(view, test)
-                for owner, returned in self._returned(value)
+                for owner, returned in self.returned(value)
             }
         else:
             told = {self.elsewhere(view, value, depth + 1) for value in self.assigned(view, test)}
@@ -202,6 +206,12 @@ def last_name(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def _asks_whether_none(test: ast.Compare) -> bool:
+    """``value is None`` and ``value is not None``."""
+    other = test.comparators[0]
+    return isinstance(test.ops[0], (ast.Is, ast.IsNot)) and isinstance(other, ast.Constant) and other.value is None
 
 
 def _asks_whether_distributed(test: ast.Compare) -> bool:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import ast
-import re
 
-from ..analysis.facts import NOTHING, Call
-from ..analysis.values import Annotated, FunctionValue, Opaque, Unknown, Value, Wrapped
+from ..analysis.facts import Call
+from ..analysis.values import Annotated, FunctionValue, Value, Wrapped
 from ..groups import Group
 from ..migration import Migration
 from ..rule import Outcome
 from ..state.reads import last_name
 from ..text.patches import Part
+from ..training.in_scope import means_a_model
 from ..training.passes import FORWARD, passes_in
 from ..view import FileView
+from .guards import GuardFinder
+from .made_here import is_made_here
 
 _RUNS = frozenset({"generate", "forward", "__call__"})
 _NO_GRADIENTS = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad"})
-_MODEL_NAME = re.compile(r"model|net|module|generator|discriminator|student|teacher|backbone|gpt|bert", re.IGNORECASE)
 
 
 def is_evaluated(migration: Migration, group: Group | None) -> bool:
@@ -87,7 +88,7 @@ def _runs(migration: Migration, group: Group) -> set[int]:
         function = FunctionValue(flow.file_of_call(number), owner)
         is_given = _runs_an_argument(migration, group, number, function)
         for site in flow.called.get(function, ()):
-            if site not in found and (not is_given or _passes_the_model(migration, group, flow.calls[site])):
+            if site not in found and (not is_given or _passes_the_model(migration, group, site)):
                 found.add(site)
                 pending.append(site)
     return found
@@ -99,13 +100,11 @@ def _runs_itself(migration: Migration, group: Group, number: int, call: Call) ->
     if call.method is not None and call.method not in _RUNS:
         values = [held for value in values for held in migration.program.attribute(value, call.method)]
     values = [value for value in values if of_group(group, value)]
-    if any(not isinstance(v, Unknown) and not (isinstance(v, Opaque) and v.name == "?") for v in values):
-        return True
     if not values:
         return False
     _, node = migration.program.call_node(number)
     receiver = node.func.value if call.method in _RUNS and isinstance(node.func, ast.Attribute) else node.func
-    return bool(_MODEL_NAME.search(last_name(receiver)))
+    return means_a_model(values, last_name(receiver))
 
 
 def _runs_an_argument(migration: Migration, group: Group, number: int, function: FunctionValue) -> bool:
@@ -119,13 +118,26 @@ def _runs_an_argument(migration: Migration, group: Group, number: int, function:
     return bool(names) and names <= parameters
 
 
-def _passes_the_model(migration: Migration, group: Group, call: Call) -> bool:
-    flow = migration.program.flow
-    arguments = [*call.arguments, *(variable for _, variable in call.keywords)]
+def _passes_the_model(migration: Migration, group: Group, site: int) -> bool:
+    """Whether an argument of a call may be the model of the group: not a plain one that is made for the call."""
+    flow, call = migration.program.flow, migration.program.flow.calls[site]
     if any(name is None for name, _ in call.keywords) or call.starred >= 0:
         return True
-    values = [value for a in arguments if a != NOTHING for value in migration.program.elements(flow.values_of(a))]
-    return any(of_group(group, value) for value in values)
+    variables = [*call.arguments, *(variable for _, variable in call.keywords)]
+    passed = [
+        any(of_group(group, value) for value in migration.program.elements(flow.values_of(variable)))
+        for variable in variables
+    ]
+    if not any(passed):
+        return False
+    finder = migration.once("guards", None, lambda: GuardFinder(migration.program))
+    view, node = migration.program.call_node(site)
+    arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+    return not all(
+        is_made_here(migration, finder, view, argument, group)
+        for argument, is_passed in zip(arguments, passed, strict=True)
+        if is_passed
+    )
 
 
 def of_group(group: Group, value: Value) -> bool:

@@ -10,9 +10,8 @@ import ast
 import re
 from typing import TypeGuard
 
-from ..state.lifting import bound_between
 from ..view import FileView
-from .guards import Guard, GuardFinder
+from .guards import Guard, GuardFinder, bound_between
 
 _AGREED = re.compile(
     r"epoch|step|iter|idx|index|count|every|interval|freq|period|args|cfg|conf|opt(ion)?s?$|hparam|flag|distributed|ddp|"

@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..analysis.values import FunctionValue
 from ..program import Program
 from ..view import FileView
 from .conditions import RankConditions, last_name
@@ -86,8 +87,24 @@ class GuardFinder:
 
     def _decorators(self, view: FileView, function: ast.AST) -> Iterator[Guard]:
         for decorator in getattr(function, "decorator_list", ()):
-            if self.conditions.is_decorator(decorator) and isinstance(function, ast.stmt):
+            if not isinstance(function, ast.stmt):
+                continue
+            if self.conditions.is_decorator(decorator) or self._inside_decorator(view, decorator):
                 yield Guard(view, function, None, "decorator")
+
+    def _inside_decorator(self, view: FileView, decorator: ast.expr) -> list[Guard]:
+        """The guards that a decorator of the repository puts around the function it is given."""
+        found: list[Guard] = []
+        named = decorator.func if isinstance(decorator, ast.Call) else decorator
+        for value in view.values(named):
+            if not isinstance(value, FunctionValue):
+                continue
+            owner, node = self.program.function_node(value)
+            parameters = {a.arg for a in ast.walk(node) if isinstance(a, ast.arg)}
+            for call in ast.walk(node):
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in parameters:
+                    found.extend(self.around(owner, call))
+        return found
 
     def callers_guarded(self, view: FileView, node: ast.AST) -> Guard | None:
         """A guard around some call, however far out, through which a place is reached."""
@@ -104,11 +121,30 @@ class GuardFinder:
                     break
         return self._callers[function]
 
+    def lets_only_rank_zero_to(self, view: FileView, node: ast.AST) -> bool:
+        """Whether a guard around a place within its function surely keeps out every rank but the first."""
+        return any(self.passes_only_rank_zero(guard) for guard in self.around(view, node))
+
     def passes_only_rank_zero(self, guard: Guard) -> bool:
         """Whether a guard surely keeps out every rank but the first of the world."""
         if guard.test is None:
-            return False
+            decorators: list[ast.expr] = getattr(guard.statement, "decorator_list", [])
+            inside = [inner for decorator in decorators for inner in self._inside_decorator(guard.view, decorator)]
+            return any(inner.test is not None and self.passes_only_rank_zero(inner) for inner in inside)
         return self.conditions.elsewhere(guard.view, guard.test) is guard.negated
+
+
+def bound_between(view: FileView, guard: Guard, node: ast.AST) -> set[str]:
+    """Names that are assigned behind a guard, before a place."""
+    end = view.source.span(node)[0]
+    start = view.source.span(guard.statement)[0]
+    return {
+        inner.id
+        for inner in ast.walk(view.function(node) or view.tree)
+        if isinstance(inner, ast.Name)
+        and isinstance(inner.ctx, ast.Store)
+        and start <= view.source.span(inner)[0] < end
+    }
 
 
 def leaves(body: list[ast.stmt]) -> bool:

@@ -10,12 +10,11 @@ from ..analysis.values import FunctionValue
 from ..migration import Migration
 from ..program import Program
 from ..rule import Outcome
-from ..state.lifting import bound_between
 from ..text.patches import Part, Patch
 from ..training.conditions import negated
 from ..view import FileView
 from .front import condition_in_front, left_out
-from .guards import Guard, GuardFinder
+from .guards import Guard, GuardFinder, bound_between
 
 _WRITES = (
     "torch.save", "builtins.open", "os.makedirs", "os.remove", "os.rename", "shutil.", "json.dump", "pickle.dump",

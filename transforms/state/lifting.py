@@ -5,16 +5,21 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
-from ..analysis.scopes import dotted_path
-from ..analysis.values import Wrapped
 from ..groups import Group
 from ..migration import Migration
-from ..ranks.guards import Guard, GuardFinder, top_of_chain
+from ..ranks.front import left_out
+from ..ranks.guards import Guard, GuardFinder, bound_between, top_of_chain
+from ..receivers import callees_on_self
 from ..text.generated import LINE_LENGTH
 from ..text.patches import Part, Patch
 from ..training.in_scope import model_at
+from ..training.passes import calls_named
 from ..view import FileView
+from .arithmetic import is_computed_with
+from .passages import Passage
 from .reads import StateRead, last_name, reads
+
+_CHANGES = frozenset({"step", "backward", "load_state_dict"})
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,8 @@ class Caller:
     place: ast.stmt
     guard: Guard | None
     sources: tuple[Source, ...]
+    rank_zero_alone: bool
+    """Whether only rank 0 goes on to use what is gathered."""
 
 
 @dataclass(eq=False)
@@ -47,6 +54,8 @@ class Lift:
     parameters: dict[ast.Call, str]
     """The new parameter that each read becomes."""
     callers: list[Caller] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What the callers now do that they did not do before."""
 
 
 def lift_of(migration: Migration, finder: GuardFinder, read: StateRead) -> Lift | None:
@@ -67,12 +76,22 @@ def _lift(migration: Migration, finder: GuardFinder, read: StateRead, function: 
         return None
     if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(function)):
         return None
+    if calls_named(migration, view, function.body, _CHANGES):
+        return None  # what is read after a change is not what the caller finds in front of the call
     lift = Lift(view, function, together, _parameters(view, together))
+    own = migration.program.function_value(view, function)
     for caller_view, call in migration.program.callers(view, function):
+        if own not in callees_on_self(migration.program, caller_view, call):
+            continue
         caller = _caller(migration, finder, lift, caller_view, call)
         if caller is None:
             return None
         lift.callers.append(caller)
+        dropped = left_out(finder, caller.view, caller.guard, caller.call) if caller.guard is not None else []
+        lift.notes += [f"all ranks gather also where `{text}` does not hold" for text in dropped[:1]]
+    if not all(caller.rank_zero_alone for caller in lift.callers):
+        lift.notes.append("every rank gets the full state, on its device")
+    lift.notes = list(dict.fromkeys(lift.notes))
     return lift if lift.callers else None
 
 
@@ -92,7 +111,7 @@ def _parameters(view: FileView, together: list[StateRead]) -> dict[ast.Call, str
 def _caller(migration: Migration, finder: GuardFinder, lift: Lift, view: FileView, call: ast.Call) -> Caller | None:
     if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
         return None
-    if len(migration.program.callees(view, call)) != 1:
+    if len(callees_on_self(migration.program, view, call)) != 1:
         return None  # another method of the same name would get the new argument, too
     if isinstance(view.function(call), ast.Lambda) or finder.callers_guarded(view, call) is not None:
         return None
@@ -106,10 +125,10 @@ def _caller(migration: Migration, finder: GuardFinder, lift: Lift, view: FileVie
     if isinstance(place, ast.If):
         place = top_of_chain(view, place)
     sources: list[Source] = []
+    passage = Passage(migration.program, lift.view, lift.function, view, call)
     for read in lift.reads:
         receiver = read.optimizer if read.optimizer is not None else read.model
-        given = argument_of(lift, view, call, receiver)
-        model = argument_of(lift, view, call, read.model)
+        given, model = passage.outside(receiver), passage.outside(read.model)
         if model is None and read.kind == "optimizer" and read.group is not None:
             model = model_at(migration.groups, view, call, read.group)
         if given is None or model is None:
@@ -117,64 +136,11 @@ def _caller(migration: Migration, finder: GuardFinder, lift: Lift, view: FileVie
         if guard is not None and view.names_in(call) & bound_between(view, guard, call):
             return None
         sources.append(Source(read, model, given if read.kind == "optimizer" else None))
-    return Caller(view, call, place, guard, tuple(sources))
-
-
-def argument_of(lift: Lift, view: FileView, call: ast.Call, node: ast.expr | Part | None) -> Part | None:
-    """What a path in the function is at a call of it: ``self.model`` of ``trainer.save()`` is ``trainer.model``."""
-    path = _path_of_model(lift.view, node) if isinstance(node, ast.expr) else node
-    if not isinstance(path, str):
-        return None
-    root, dot, rest = path.partition(".")
-    arguments = lift.function.args
-    names = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
-    if any(isinstance(n, ast.Name) and n.id == root and isinstance(n.ctx, ast.Store) for n in ast.walk(lift.function)):
-        return None
-    if root not in names and root not in [a.arg for a in arguments.kwonlyargs]:
-        is_global = any(isinstance(n, ast.Name) and n.id == root for n in ast.walk(lift.view.tree))
-        return path if is_global and view is lift.view else None
-    argument = _argument_node(lift, call, ast.Name(root, ast.Load()))
-    if argument is None or (dotted_path(argument) is None and dot):
-        return None
-    return f"{view.text(argument)}{dot}{rest}" if dot else view.keep(argument)
-
-
-def _path_of_model(view: FileView, node: ast.expr) -> str | None:
-    """``a.b`` for a chain of attributes, without the ``.module`` of wrappers, which goes."""
-    if isinstance(node, ast.Attribute):
-        base = _path_of_model(view, node.value)
-        is_unwrapping = node.attr == "module" and any(isinstance(v, Wrapped) for v in view.values(node.value))
-        return base if base is None or is_unwrapping else f"{base}.{node.attr}"
-    return node.id if isinstance(node, ast.Name) else None
-
-
-def _argument_node(lift: Lift, call: ast.Call, node: ast.expr | Part | None) -> ast.expr | None:
-    """The argument that a parameter gets at a call; the receiver for ``self``."""
-    if not isinstance(node, ast.Name):
-        return None
-    arguments = lift.function.args
-    names = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
-    is_method = lift.view.enclosing_class(lift.function) is not None and names[:1] == ["self"]
-    if is_method and node.id == "self":
-        return call.func.value if isinstance(call.func, ast.Attribute) else None
-    for keyword in call.keywords:
-        if keyword.arg == node.id:
-            return keyword.value
-    place = names.index(node.id) - (1 if is_method else 0) if node.id in names else -1
-    return call.args[place] if 0 <= place < len(call.args) else None
-
-
-def bound_between(view: FileView, guard: Guard, node: ast.AST) -> set[str]:
-    """Names that are assigned behind a guard, before a place."""
-    end = view.source.span(node)[0]
-    start = view.source.span(guard.statement)[0]
-    return {
-        inner.id
-        for inner in ast.walk(view.function(node) or view.tree)
-        if isinstance(inner, ast.Name)
-        and isinstance(inner.ctx, ast.Store)
-        and start <= view.source.span(inner)[0] < end
-    }
+    own = finder.lets_only_rank_zero_to(lift.view, lift.function.body[0])
+    alone = (own or finder.lets_only_rank_zero_to(view, call)) and not any(
+        is_computed_with(read.view, read.call) for read in lift.reads
+    )
+    return Caller(view, call, place, guard, tuple(sources), alone)
 
 
 def new_parameters(view: FileView, function: ast.FunctionDef, names: list[str], why: str) -> Patch:

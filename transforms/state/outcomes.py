@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ..findings import Level
 from ..migration import Migration
+from ..ranks.evaluation import is_evaluated, reshard_lines
 from ..ranks.front import condition_in_front
 from ..ranks.guards import GuardFinder
 from ..rule import Outcome
@@ -78,8 +79,12 @@ def _write_caller(migration: Migration, lift: Lift, caller: Caller, outcome: Out
     indent = view.indent(caller.place)
     inner = indent + ("    " if condition else "")
     parts: list[Part] = [f"{indent}if {condition}:\n"] if condition else []
-    options = StateOptions(cpu_offload=guard is not None and finder.passes_only_rank_zero(guard))
+    options = StateOptions(cpu_offload=caller.rank_zero_alone)
     given: list[str] = []
+    if all(source.read.kind == "optimizer" for source in caller.sources):
+        first = caller.sources[0]
+        if is_evaluated(migration, first.read.group):
+            parts.extend(reshard_lines(migration, outcome, view, first.model, inner, caller.call))
     for source in sorted(caller.sources, key=lambda source: source.read.kind):
         receiver = source.optimizer if source.optimizer is not None else source.model
         name = gathered_name(migration, view, caller.call, source.read.kind, receiver)

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 from ..migration import Migration
 from ..ranks.front import left_out
-from ..ranks.guards import Guard, GuardFinder
+from ..ranks.guards import Guard, GuardFinder, bound_between
 from ..text.patches import Old, Part
 from ..view import FileView
+from .arithmetic import is_computed_with
 from .contexts import Config, StateContext, bound_arguments, context_at
 from .first_step import may_precede_first_step
-from .lifting import Lift, bound_between, lift_of
+from .lifting import Lift, lift_of
 from .rank_zero import rank_zero_alone_reads
 from .reads import StateRead, groups_of_optimizers
 
@@ -87,6 +88,7 @@ def _plan(migration: Migration, read: StateRead) -> ReadPlan:
     if outside is not None or any(guard.kind == "decorator" for guard in guards):
         plan.lift = lift_of(migration, finder, read) if context.kind != "sharded" else None
         if plan.lift is not None:
+            plan.notes.extend(plan.lift.notes)
             return plan
         place = f"{outside.view.path}:{outside.statement.lineno}" if outside is not None else "its decorator"
         plan.problem = f"this function runs on some ranks only (guard at {place}), but gathering needs all of them"
@@ -172,13 +174,17 @@ def _plan_hoist(
         plan.advice = "Make it, and gather its state, in front of the guard on all ranks."
         return
     plan.guard = guard
-    plan.options = StateOptions(cpu_offload=finder.passes_only_rank_zero(guard))
+    is_alone = finder.lets_only_rank_zero_to(read.view, read.call)
+    is_computed = not read.is_argument and is_computed_with(read.view, read.call)
+    plan.options = StateOptions(cpu_offload=is_alone and not is_computed)
     receiver = read.optimizer if read.optimizer is not None else read.model
     plan.name = gathered_name(migration, read.view, read.call, read.kind, receiver)
     dropped = left_out(finder, read.view, guard, read.call)
     if dropped:
         plan.notes.append(f"all ranks gather also where `{dropped[0]}` does not hold: ranks may differ about it")
-    if not plan.options.cpu_offload:
+    if is_computed:
+        plan.notes.append("every rank gets the full state, on its device, since it is computed with")
+    elif not plan.options.cpu_offload:
         plan.notes.append("the guard may let several ranks pass, so every rank gets the full state")
 
 

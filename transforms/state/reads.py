@@ -281,4 +281,6 @@ def last_name(node: ast.expr | Part | None) -> str:
         return node.attr if node.attr != "module" else last_name(node.value)
     if isinstance(node, ast.Name):
         return node.id
+    if isinstance(node, ast.Call) and len(node.args) == 1:
+        return last_name(node.args[0])  # ``unwrap(model)``
     return "other"

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 
 from ..analysis.scopes import dotted_path
-from ..analysis.values import Annotated, Optimizer, Value, Wrapped
+from ..analysis.values import Annotated, Opaque, Optimizer, Unknown, Value, Wrapped
 from ..groups import Group, Groups
 from ..view import FileView
+
+_MODEL_NAME = re.compile(r"model|net|module|generator|discriminator|student|teacher|backbone|gpt|bert", re.IGNORECASE)
+
+
+def means_a_model(values: Iterable[Value], name: str) -> bool:
+    """Whether values that may be a model surely are one or, where little is known of them, their name says so."""
+    unclear = [isinstance(v, Unknown) or (isinstance(v, Opaque) and v.name == "?") for v in values]
+    return bool(unclear) and (not all(unclear) or bool(_MODEL_NAME.search(name)))
 
 
 def model_at(groups: Groups, view: FileView, node: ast.AST, group: Group) -> str | None:
@@ -18,6 +27,8 @@ def model_at(groups: Groups, view: FileView, node: ast.AST, group: Group) -> str
     for path, values in _paths(view, node):
         own = [v for v in values if groups.of([v]) is group and (v in group.raw or isinstance(v, (Wrapped, Annotated)))]
         if not own:
+            continue
+        if not means_a_model(own, path.removesuffix(".module").rpartition(".")[2]):
             continue
         rank = 0 if any(isinstance(v, (Wrapped, Annotated)) for v in own) else 1
         rank += 2 * (path not in given) + 4 * (len(own) < len(values)) + 8 * (path.count(".") > 1)
