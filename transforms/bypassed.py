@@ -11,6 +11,7 @@ import ast
 from collections.abc import Iterator
 
 from .analysis.symbols import FSDP1
+from .analysis.values import ClassValue
 from .analysis.versions import OLDEST, never_runs
 from .migration import Migration
 from .view import FileView
@@ -40,19 +41,21 @@ class Bypassed:
         return _reason_here(view, node) or self._reason_of_definition(view, node)
 
     def _reason_of_definition(self, view: FileView, node: ast.AST) -> str:
-        definition = _outermost_definition(view, node)
-        if definition is None or definition.name not in self._suspects:
-            return ""
-        if definition not in self._reasons:
-            self._reasons[definition] = ""  # what calls itself is not reached by that
-            self._reasons[definition] = self._why_unused(view, definition)
-        return self._reasons[definition]
+        """Why a function or class around a place is not used."""
+        for definition in _definitions_around(view, node):
+            if definition.name in self._suspects and _is_called_by_name(view, definition):
+                if definition not in self._reasons:
+                    self._reasons[definition] = ""  # what calls itself is not reached by that
+                    self._reasons[definition] = self._why_unused(view, definition)
+                if self._reasons[definition]:
+                    return self._reasons[definition]
+        return ""
 
     def _why_unused(self, view: FileView, definition: Definition) -> str:
         """What the only mentions of a function or class are, where none of them can run it."""
         found = ""
         for other, mention in self._mentions(definition.name):
-            if _outermost_definition(other, mention) is definition:
+            if definition in _definitions_around(other, mention):
                 continue
             reason = self.reason(other, mention)
             if not reason:
@@ -142,9 +145,20 @@ def _is_fsdp1s(name: str) -> bool:
     return name == FSDP1 or (name.startswith(_PRIVATE) and not name.startswith(_SHARED))
 
 
-def _outermost_definition(view: FileView, node: ast.AST) -> Definition | None:
-    found: Definition | None = None
-    for inner in (node, *view.ancestors(node)):
-        if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found = inner
-    return found
+def _definitions_around(view: FileView, node: ast.AST) -> list[Definition]:
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return [inner for inner in (node, *view.ancestors(node)) if isinstance(inner, kinds)]
+
+
+def _is_called_by_name(view: FileView, definition: Definition) -> bool:
+    """Whether only mentions of its name can run a definition: what a base class from outside calls, it calls unseen."""
+    owner = view.parents.get(definition)
+    if not isinstance(owner, ast.ClassDef):
+        return True
+    flow = view.program.flow
+    classes = [value for value in view.values(owner) if isinstance(value, ClassValue)]
+    bases = {name for cls in classes for name in flow.external_bases(cls)}
+    return bool(classes) and bases <= _BARE_BASES and not definition.name.startswith("__")
+
+
+_BARE_BASES = frozenset({"builtins.object", "abc.ABC", "typing.Generic", "typing.Protocol"})
