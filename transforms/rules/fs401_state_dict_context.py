@@ -9,6 +9,7 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..state.chosen import qualify
 from ..state.contexts import OLD_RANK_FILES, is_context_call, read_context
 from ..state.readers import has_reader
 from ..text.dedent import can_unwrap, unwrapped
@@ -55,6 +56,10 @@ def check(site: Site, migration: Migration) -> Outcome:
             )
     parent = view.parents[call]
     statement = view.statement(call)
+    check: tuple[str, ...] = ()
+    if context.choice is not None:
+        check = (f"{view.indent(statement)}{context.choice.check}\n",)
+        qualify(outcome, context.choice)
     if isinstance(parent, ast.withitem) and isinstance(statement, (ast.With, ast.AsyncWith)):
         if parent.optional_vars is None and len(statement.items) > 1:
             position = statement.items.index(parent)
@@ -65,10 +70,14 @@ def check(site: Site, migration: Migration) -> Outcome:
             else:
                 end = view.source.span(neighbour)[0]
             outcome.patches.append(Patch(view.path, start, end, (), _WHY))
+            if check:
+                outcome.patches.append(view.insert_before(statement, check, _WHY))
             return outcome
         if parent.optional_vars is None and can_unwrap(view, statement):
-            outcome.patches.append(unwrapped(view, statement, _WHY))
+            outcome.patches.append(unwrapped(view, statement, _WHY, before=check))
             return outcome
+    if check:
+        outcome.patches.append(view.insert_before(statement, check, _WHY))
     name = migration.use(outcome, view, "contextlib.nullcontext", call)
     outcome.patches.append(view.replace(call, f"{name}()", _WHY))
     return outcome
@@ -158,5 +167,5 @@ def main(model):
             note="what the base class saves is not seen, and would be this rank's shards",
         ),
     ),
-    proof=("finetuning_package", "full_optimizer_resume", "trainer_class"),
+    proof=("finetuning_package", "full_optimizer_resume", "trainer_class", "state_dict_kind_from_config"),
 )

@@ -42,6 +42,8 @@ def check(site: Site, migration: Migration) -> Outcome:
     if read.kind == "optimizer":
         return optimizer_outcome(migration, read)
     message = "the full state dict is gathered from the shards" if plan.options.full else "the sharded state dict"
+    if plan.options.full_if is not None:
+        message = "the state dict is full or sharded as the kind says that is chosen at run time"
     if plan.guard is not None:
         message += ", on all ranks in front of the rank guard"
     if plan.lift is not None:
@@ -112,5 +114,5 @@ def save(model: FSDPModule, rank, step):
             level=Level.REVIEW,
         ),
     ),
-    proof=("nanogpt_ddp", "finetuning_package", "trainer_class"),
+    proof=("nanogpt_ddp", "finetuning_package", "trainer_class", "state_dict_kind_from_config"),
 )

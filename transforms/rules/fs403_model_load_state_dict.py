@@ -12,7 +12,7 @@ from ..migration import Migration
 from ..ranks.guards import GuardFinder
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state.contexts import OLD_RANK_FILES, bound_arguments, context_at
+from ..state.contexts import OLD_RANK_FILES, StateContext, bound_arguments, context_at
 from ..state.loads import load_outcome
 from ..state.reads import before_wrap, hidden_uses, is_optimizer, is_prefixed, of_another_program
 from ..state.writing import OPTIONS, SET_MODEL
@@ -48,24 +48,26 @@ def check(site: Site, migration: Migration) -> Outcome:
     context = context_at(migration, view, call, site.group)
     if context.kind == "unknown":
         return _manual("the kind of state dict is only known at run time")
-    outcome = _rewrite(site, migration, arguments, context.is_sharded)
-    if context.kind == "local":
+    outcome = _rewrite(site, migration, arguments, context)
+    if context.may_be_local:
         outcome.level = Level.REVIEW
         outcome.message += f"; {OLD_RANK_FILES}"
     return outcome
 
 
-def _rewrite(site: Site, migration: Migration, arguments: dict[str, ast.expr], sharded: bool) -> Outcome:
+def _rewrite(site: Site, migration: Migration, arguments: dict[str, ast.expr], context: StateContext) -> Outcome:
     view, call, node = site.view, site.call, site.node
     assert call is not None and isinstance(node, ast.Attribute)
-    message = "sharded state is loaded" if sharded else "a full state dict is loaded, and each rank keeps its shards"
+    message = "sharded state is loaded" if context.is_sharded else "a full state dict is loaded, and each rank keeps its shards"
+    if context.choice is not None:
+        message = f"what is loaded is full or sharded as {context.choice.text} says"
     outcome = Outcome(Level.SAFE, message)
     name = migration.use(outcome, view, SET_MODEL, call)
     state: Sequence[Part] = (view.keep(arguments["state_dict"]),)
     if is_prefixed(site):
         state = ('{name.removeprefix("module."): tensor for name, tensor in ', *state, ".items()}")
         outcome.message += "; the keys of DDP's file lose their prefix on the way"
-    flags = [] if sharded else ["full_state_dict=True"]
+    flags = [context.full] if context.full else []
     strict = arguments.get("strict")
     if strict is not None and not (isinstance(strict, ast.Constant) and strict.value is True):
         flags.append(f"strict={view.text(strict)}")
@@ -145,5 +147,5 @@ def load(model: FSDPModule, path):
             level=Level.REVIEW,
         ),
     ),
-    proof=("finetuning_package", "full_optimizer_resume"),
+    proof=("finetuning_package", "full_optimizer_resume", "state_dict_kind_from_config"),
 )

@@ -66,5 +66,5 @@ def optimizer_state(model, optimizer):
 """,
         ),
     ),
-    proof=("finetuning_package", "full_optimizer_resume"),
+    proof=("finetuning_package", "full_optimizer_resume", "state_dict_kind_from_config"),
 )

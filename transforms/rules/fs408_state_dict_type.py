@@ -8,10 +8,10 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..state.chosen import STATE_DICT_TYPE
 from ..state.contexts import is_context_call
+from ..text.spelling import quoted
 from ..view import FileView
-
-_ENUM = "torch.distributed.fsdp.StateDictType"
 
 
 def check(site: Site, migration: Migration) -> Outcome:
@@ -19,7 +19,7 @@ def check(site: Site, migration: Migration) -> Outcome:
     view, node = site.view, site.node
     if _in_context_call(view, node):
         return Outcome(Level.SAFE, "goes with the state_dict_type call that it is given to")
-    if site.symbol != _ENUM:
+    if site.symbol != STATE_DICT_TYPE:
         parent = view.parents[node]
         if isinstance(parent, ast.Attribute):
             if parent.attr != "name":
@@ -63,12 +63,6 @@ def _in_context_call(view: FileView, node: ast.AST) -> bool:
     return False
 
 
-def quoted(view: FileView, text: str) -> str:
-    """A string literal in the quotes that the file uses more often."""
-    single = view.source.text.count("'") > view.source.text.count('"')
-    return f"'{text}'" if single else f'"{text}"'
-
-
 RULE = Rule(
     id="FS408",
     title="StateDictType",
@@ -76,7 +70,7 @@ RULE = Rule(
         "FSDP2 has no StateDictType. Where a program keeps one in its configuration to choose between formats, a "
         "string does."
     ),
-    symbols=(_ENUM, f"{_ENUM}.*"),
+    symbols=(STATE_DICT_TYPE, f"{STATE_DICT_TYPE}.*"),
     roles=("reference", "annotation", "isinstance", "use"),
     check=check,
     sources=("https://docs.pytorch.org/docs/stable/fsdp.html",),
@@ -112,5 +106,5 @@ def is_sharded(config, name):
 """,
         ),
     ),
-    proof=("finetuning_package",),
+    proof=("finetuning_package", "state_dict_kind_from_config"),
 )

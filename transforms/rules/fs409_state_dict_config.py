@@ -81,5 +81,5 @@ policy = StateDictOptions(full_state_dict=True, cpu_offload=True)
 """,
         ),
     ),
-    proof=("finetuning_package", "trainer_class"),
+    proof=("finetuning_package", "trainer_class", "state_dict_kind_from_config"),
 )

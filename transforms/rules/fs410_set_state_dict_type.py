@@ -9,6 +9,7 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..state.chosen import qualify
 from ..state.contexts import read_context
 from ..text.generated import removed
 
@@ -35,6 +36,10 @@ def check(site: Site, migration: Migration) -> Outcome:
             holds=True,
         )
     outcome = Outcome(Level.SAFE, "the setting goes: the state dicts taken under it say themselves what they are")
+    if context.choice is not None:
+        outcome.patches.append(view.replace(statement, context.choice.check, "a kind by another name is refused"))
+        qualify(outcome, context.choice)
+        return outcome
     outcome.patches.append(removed(view, statement, "FSDP2 has no such setting"))
     return outcome
 
@@ -74,6 +79,32 @@ def save(model: FSDPModule, path):
     torch.save(weights, path)
 """,
         ),
+        Example(
+            before="""\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+
+def save(net, config):
+    model = FSDP(net, use_orig_params=True)
+    FSDP.set_state_dict_type(model, StateDictType[config.kind])
+    return model.state_dict()
+""",
+            after="""\
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import fully_shard
+
+
+def save(net, config):
+    fully_shard(net)
+    model = net
+    assert config.kind in ("FULL_STATE_DICT", "SHARDED_STATE_DICT"), config.kind
+    return get_model_state_dict(
+        model, options=StateDictOptions(full_state_dict=config.kind == "FULL_STATE_DICT")
+    )
+""",
+            level=Level.REVIEW,
+            note="the kind is chosen at run time: its name decides where the state is taken",
+        ),
     ),
-    proof=("trainer_files",),
+    proof=("trainer_files", "state_dict_kind_from_config"),
 )

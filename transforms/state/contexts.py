@@ -55,6 +55,21 @@ class StateContext:
         """Whether each rank has its own part: a local state dict is FSDP1's own way to keep that."""
         return self.kind in ("sharded", "local")
 
+    @property
+    def may_be_sharded(self) -> bool:
+        return self.is_sharded or self.choice is not None
+
+    @property
+    def full(self) -> str:
+        """The ``full_state_dict`` of options for what is loaded here; empty where it is not full."""
+        if self.choice is not None:
+            return f"full_state_dict={self.choice.is_full}"
+        return "" if self.is_sharded else "full_state_dict=True"
+
+    @property
+    def may_be_local(self) -> bool:
+        return self.kind == "local" or (self.choice is not None and self.choice.may_be_local)
+
 
 DEFAULT = "default"
 
@@ -193,7 +208,7 @@ def read_context(migration: Migration, view: FileView, call: ast.Call) -> StateC
     names = ("module", "state_dict_type", "state_dict_config", "optim_state_dict_config")
     arguments = bound_arguments(call, names[1:] if is_method_of(view, call) else names)
     kind_node = arguments.get("state_dict_type")
-    configs = [arguments.get(name) for name in names[2:]]
+    configs = [None if _is_none(node) else node for node in map(arguments.get, names[2:])]
     kinds = {
         _KINDS.get(value.name, "unknown") if isinstance(value, External) else "unknown"
         for value in (view.values(kind_node) if kind_node is not None else ())
@@ -203,7 +218,12 @@ def read_context(migration: Migration, view: FileView, call: ast.Call) -> StateC
     if choice is not None and all(node is None or is_made_of(view, node, CONFIG_CLASSES) for node in configs):
         model, optimizer = (None if node is None else Config(None, False, None, view.text(node)) for node in configs)
         return StateContext(view, call, "chosen", model, optimizer, choice)
-    return StateContext(view, call, kind, *(read_config(migration, view, node) for node in configs))
+    model, optimizer = (read_config(migration, view, node) for node in configs)
+    return StateContext(view, call, kind, model, optimizer)
+
+
+def _is_none(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
 
 
 def bound_arguments(call: ast.Call, names: tuple[str, ...]) -> dict[str, ast.expr]:
@@ -215,7 +235,7 @@ def bound_arguments(call: ast.Call, names: tuple[str, ...]) -> dict[str, ast.exp
 
 def read_config(migration: Migration, view: FileView, node: ast.expr | None) -> Config | None:
     """What a config argument says; None where there is none, or where nothing is known of it."""
-    if node is None or (isinstance(node, ast.Constant) and node.value is None):
+    if node is None or _is_none(node):
         return None
     if isinstance(node, ast.Call):
         return flags_of(view, node)

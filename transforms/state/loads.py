@@ -58,6 +58,8 @@ class LoadPlan:
     conversion: Conversion | None = None
     drops: ast.stmt | None = None
     """The statement of the conversion, where its result has no other use."""
+    is_told: bool = True
+    """Whether the kind of the state that is loaded is known, or named where it is loaded."""
     clones: bool = False
     """Whether tensors that FSDP1's files share have to be told apart first."""
 
@@ -103,6 +105,8 @@ def load_outcome(site: Site, migration: Migration) -> Outcome:
     if call is None or plan is None:
         what = "optimizer.load_state_dict is not called with a state dict here"
         return Outcome(Level.MANUAL, what, _ADVICE, holds=True)
+    if not plan.is_told:
+        return Outcome(Level.MANUAL, "the kind of state dict is only known at run time", _ADVICE, holds=True)
     several = groups_of_optimizers(migration, view.values(plan.optimizer))
     if len(several) > 1:
         is_second = site.group is not several[0]
@@ -185,9 +189,10 @@ def _plan_load(migration: Migration, view: FileView, call: ast.Call, group: Grou
             plan.state = conversion.state
     if plan.model is None and group is not None:
         plan.model = model_at(migration.groups, view, call, group)
-    sharded = context_at(migration, view, call, group).is_sharded
-    if not sharded and (conversion is None or conversion.name != "flatten_sharded_optim_state_dict"):
-        plan.options.append("full_state_dict=True")
+    context = context_at(migration, view, call, group)
+    plan.is_told = conversion is None or context.kind != "unknown"
+    if context.full and (conversion is None or conversion.name != "flatten_sharded_optim_state_dict"):
+        plan.options.append(context.full)
         if conversion is not None and conversion.name == "scatter_full_optim_state_dict":
             plan.options.append("broadcast_from_rank0=True")
         wraps = [wrap for wrap in group.wraps if wrap.value.kind == "FSDP1"] if group is not None else []

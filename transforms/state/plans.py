@@ -11,7 +11,7 @@ from ..ranks.guards import Guard, GuardFinder, bound_between
 from ..text.patches import Old, Part
 from ..view import FileView
 from .arithmetic import is_computed_with
-from .contexts import Config, StateContext, bound_arguments, context_at
+from .contexts import OLD_RANK_FILES, Config, StateContext, bound_arguments, context_at
 from .first_step import may_precede_first_step
 from .lifting import Lift, lift_of
 from .rank_zero import rank_zero_alone_reads
@@ -26,6 +26,8 @@ class StateOptions:
     cpu_offload: bool = False
     condition: str | None = None
     """Text that decides about ``cpu_offload`` at run time."""
+    full_if: str | None = None
+    """Text that decides about ``full_state_dict`` at run time."""
     name: str | None = None
     """A variable that holds the options."""
 
@@ -77,16 +79,23 @@ def _plan(migration: Migration, read: StateRead) -> ReadPlan:
             plan.advice = "Take each optimizer's state with get_optimizer_state_dict and its own model."
             return plan
     context = context_at(migration, read.view, read.call, read.group)
-    if context.kind in ("local", "unknown"):
-        plan.problem = _CONTEXT_PROBLEMS[context.kind]
-        plan.advice = _CONTEXT_ADVICE[context.kind]
+    if context.kind == "unknown":
+        plan.problem = "which kind of state dict this is, is only decided at run time"
+        plan.advice = (
+            "Call get_model_state_dict(model, options=StateDictOptions(full_state_dict=…, cpu_offload=…)) "
+            "with options chosen where the kind is chosen."
+        )
         return plan
+    if context.may_be_local:
+        plan.notes.append(OLD_RANK_FILES)
+    if context.choice is not None and context.choice.is_elsewhere(read.view, read.call):
+        plan.notes.append(f"the kind is read off {context.choice.text} each time, not only where it was set")
     if read.may_lose_prefix:
         plan.notes.append("where DDP wrapped the model, keys began with module.; they no longer do")
     guards = finder.around(read.view, read.call)
     outside = finder.callers_guarded(read.view, read.call)
     if outside is not None or any(guard.kind == "decorator" for guard in guards):
-        plan.lift = lift_of(migration, finder, read) if context.kind != "sharded" else None
+        plan.lift = lift_of(migration, finder, read) if not context.may_be_sharded else None
         if plan.lift is not None:
             plan.notes.extend(plan.lift.notes)
             return plan
@@ -106,7 +115,7 @@ def _plan(migration: Migration, read: StateRead) -> ReadPlan:
         return plan
     if guards:
         _plan_hoist(migration, finder, read, guards, plan)
-        if context.kind == "sharded":
+        if context.may_be_sharded:
             plan.problem = "a sharded state dict is taken on some ranks only"
             plan.advice = "Save sharded state with dcp.save on all ranks."
         return plan
@@ -115,18 +124,6 @@ def _plan(migration: Migration, read: StateRead) -> ReadPlan:
     if kinds == {"DDP"} and plan.options == StateOptions() and rank_zero_alone_reads(finder, read.view, read.call):
         plan.options = StateOptions(cpu_offload=True)
     return plan
-
-
-_CONTEXT_PROBLEMS = {
-    "local": "LOCAL_STATE_DICT writes FSDP1's flat shards, which FSDP2 does not have",
-    "unknown": "which kind of state dict this is, is only decided at run time",
-}
-_CONTEXT_ADVICE = {
-    "local": "Use a sharded state dict: get_model_state_dict(model) saved with dcp.save, loaded with dcp.load. "
-    "Convert old files with the old program: load them there and save with dcp.save.",
-    "unknown": "Call get_model_state_dict(model, options=StateDictOptions(full_state_dict=…, cpu_offload=…)) "
-    "with options chosen where the kind is chosen.",
-}
 
 
 def options_of(read: StateRead, context: StateContext, notes: list[str]) -> StateOptions:
@@ -141,12 +138,14 @@ def options_of(read: StateRead, context: StateContext, notes: list[str]) -> Stat
             return StateOptions()
         return StateOptions(condition=read.view.text(rank0_only))
     config = context.model if read.kind == "model" else context.optimizer
+    if context.choice is not None:
+        return StateOptions(full=False, full_if=context.choice.is_full, name=config.name if config is not None else None)
     return config_options(context.kind, config, notes)
 
 
 def config_options(kind: str, config: Config | None, notes: list[str]) -> StateOptions:
     """What a ``*StateDictConfig`` is as ``StateDictOptions``."""
-    if kind == "sharded":
+    if kind in ("sharded", "local"):
         if config is None:
             return StateOptions(full=False)
         return StateOptions(full=False, cpu_offload=config.asks_to_offload, name=config.name)

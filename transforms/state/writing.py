@@ -143,6 +143,8 @@ def options_text(migration: Migration, options: StateOptions, outcome: Outcome, 
     flags: list[str] = []
     if options.full:
         flags.append("full_state_dict=True")
+    elif options.full_if is not None:
+        flags.append(f"full_state_dict={options.full_if}")
     if options.cpu_offload:
         flags.append("cpu_offload=True")
     elif options.condition is not None:

@@ -90,3 +90,9 @@ def imported_names(tree: ast.Module) -> set[tuple[str, str]]:
             module = "." * node.level + (node.module or "")
             found.update((module, alias.name) for alias in node.names)
     return found
+
+
+def quoted(view: FileView, text: str) -> str:
+    """A string literal in the quotes that the file uses more often."""
+    single = view.source.text.count("'") > view.source.text.count('"')
+    return f"'{text}'" if single else f'"{text}"'
