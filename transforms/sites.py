@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from .analysis.objects import is_anything
 from .analysis.symbols import DDP, FSDP1, canonical, is_old, is_old_module
 from .analysis.values import (
     Annotated,
@@ -22,6 +23,8 @@ from .analysis.values import (
 from .groups import Group, Groups
 from .plain import is_plain, like, wrapper_kinds
 from .program import owner_of
+from .ranks.conditions import last_name
+from .training.in_scope import means_a_model
 from .view import FileView
 
 _SYMBOL_OF_KIND = {"FSDP1": FSDP1, "DDP": DDP}
@@ -98,7 +101,9 @@ class Site:
         raw = self.group.raw if self.group else set()
         if self.group is None and not any(isinstance(v, Wrapped) for v in self.values):
             return False  # only an annotation says so
-        return bool(self.values) and not any(isinstance(v, foreign) and v not in raw for v in self.values)
+        return bool(self.values) and not any(
+            isinstance(v, foreign) and (v not in raw or is_anything(v)) for v in self.values
+        )
 
     @property
     def maybe_plain(self) -> bool:
@@ -312,11 +317,18 @@ class SiteFinder:
                 return
             symbol = FSDP1 if name in _FSDP1_ONLY else _SYMBOL_OF_KIND[kinds[0]]
             yield Site(self.view, node, f"{symbol}.{name}", "use", group, values, call)
-        elif group is not None and name in RAW_MEMBERS and any(v in group.raw for v in values):
+        elif group is not None and name in RAW_MEMBERS and self._means_its_model(group, node.value, values):
             yield Site(self.view, node, f"torch.nn.Module.{name}", "use", group, values, call)
         elif name in UNIQUE_MEMBERS and not wrapped and self._may_be_wrapped(node, values, name):
             owner = FSDP1 if name in _FSDP1_ONLY else DDP
             yield Site(self.view, node, f"{owner}.{name}", "use", group or self._likely_group(owner), values, call)
+
+    def _means_its_model(self, group: Group, receiver: ast.expr, values: tuple[Value, ...]) -> bool:
+        """Whether a receiver is the model of a group; one that may be anything has to be called a model."""
+        models = [value for value in values if value in group.raw]
+        if all(is_anything(value) for value in models):
+            return means_a_model(models, last_name(receiver))
+        return True
 
     def _dynamic(self, node: ast.Call) -> Iterator[Site]:
         """``getattr(model, "module")`` and its kin, by the name in quotes."""

@@ -5,15 +5,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ..analysis.objects import is_anything
 from ..findings import Level
 from ..migration import Migration
 from ..plain import is_plain, like
+from ..ranks.conditions import last_name
 from ..ranks.evaluation import of_group
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..state.outcomes import write_state
 from ..state.plans import plan_of
 from ..state.reads import StateRead
+from ..training.in_scope import means_a_model
 
 _SYMBOL = "transformers.PreTrainedModel.save_pretrained"
 
@@ -29,6 +32,10 @@ def find(migration: Migration) -> Iterator[Site]:
         if group is None:
             continue
         view, node = program.call_node(number)
+        models = [value for value in values if of_group(group, value)]
+        name = last_name(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+        if all(is_anything(value) for value in models) and not means_a_model(models, name):
+            continue
         if isinstance(node.func, ast.Attribute) and is_plain(view, node, like(node.func.value), group.kinds):
             continue
         relations = {migration.order.relation((view, node), (wrap.view, wrap.node)) for wrap in group.wraps}

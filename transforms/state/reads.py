@@ -149,10 +149,10 @@ def _group_of_part(migration: Migration, view: FileView, receiver: ast.expr) -> 
     node = receiver
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
-        group = migration.groups.of([v for v in view.values(node) if not isinstance(v, (Optimizer, Unknown))])
+        values = [v for v in view.values(node) if not isinstance(v, (Optimizer, Unknown))]
+        group = migration.groups.of(values)
         if group is not None:
-            inner = [v for v in view.values(node) if isinstance(v, (Wrapped, Annotated)) or v in group.raw]
-            return group if inner else None
+            return group if any(isinstance(v, (Wrapped, Annotated)) or v in group.raw for v in values) else None
     return None
 
 

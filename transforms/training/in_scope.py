@@ -13,11 +13,15 @@ from ..view import FileView
 
 _MODEL_NAME = re.compile(r"model|net|module|generator|discriminator|student|teacher|backbone|gpt|bert", re.IGNORECASE)
 
+_OF_A_MODEL = re.compile(r"(config|cfg|args|state|names?|path|dir|type)$", re.IGNORECASE)
+"""Ends of names that say model, too, and mean something that belongs to one."""
+
 
 def means_a_model(values: Iterable[Value], name: str) -> bool:
     """Whether values that may be a model surely are one or, where little is known of them, their name says so."""
     unclear = [isinstance(v, Unknown) or (isinstance(v, Opaque) and v.name == "?") for v in values]
-    return bool(unclear) and (not all(unclear) or bool(_MODEL_NAME.search(name)))
+    is_called_so = bool(_MODEL_NAME.search(name)) and not _OF_A_MODEL.search(name)
+    return bool(unclear) and (not all(unclear) or is_called_so)
 
 
 def model_at(groups: Groups, view: FileView, node: ast.AST, group: Group) -> str | None:
