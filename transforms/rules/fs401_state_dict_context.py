@@ -10,10 +10,12 @@ from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..state.chosen import qualify
-from ..state.contexts import OLD_RANK_FILES, is_context_call, read_context
+from ..state.contexts import OLD_RANK_FILES, read_context, told_by_callers
+from ..state.opened import is_context_call
 from ..state.readers import has_reader
 from ..text.dedent import can_unwrap, unwrapped
 from ..text.patches import Patch
+from ..view import FileView
 
 _WHY = "FSDP2 has no state_dict_type: what kind of state dict is meant is said where it is taken or loaded."
 
@@ -30,8 +32,15 @@ def check(site: Site, migration: Migration) -> Outcome:
             "Take the state with get_model_state_dict(model, options=StateDictOptions(…)) where it is needed.",
             holds=True,
         )
+    if _is_handed_on(view, call):
+        return Outcome(
+            Level.MANUAL,
+            "the context is handed to a function, and how long it stays open is not followed",
+            "Open it by with, or take the state with get_model_state_dict(model, options=StateDictOptions(…)).",
+            holds=True,
+        )
     context = read_context(migration, view, call)
-    if context.kind == "unknown":
+    if context.kind == "unknown" and not told_by_callers(migration, view, call):
         return Outcome(Level.MANUAL, "the kind of state dict is only known at run time", _CHOOSE, holds=True)
     seen = has_reader(migration, call)
     if not seen and not context.is_sharded:
@@ -81,6 +90,14 @@ def check(site: Site, migration: Migration) -> Outcome:
     name = migration.use(outcome, view, "contextlib.nullcontext", call)
     outcome.patches.append(view.replace(call, f"{name}()", _WHY))
     return outcome
+
+
+def _is_handed_on(view: FileView, call: ast.Call) -> bool:
+    """``stack.enter_context(FSDP.state_dict_type(…))``."""
+    parent = view.parents[call]
+    while isinstance(parent, ast.IfExp):
+        parent = view.parents[parent]
+    return isinstance(parent, ast.Call)
 
 
 _CHOOSE = (

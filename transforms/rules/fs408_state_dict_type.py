@@ -9,7 +9,7 @@ from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..state.chosen import STATE_DICT_TYPE
-from ..state.contexts import is_context_call
+from ..state.opened import is_context_call
 from ..text.spelling import quoted
 from ..view import FileView
 

@@ -8,7 +8,8 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state.contexts import CONFIG_CLASSES, flags_of, is_context_call
+from ..state.contexts import CONFIG_CLASSES, flags_of
+from ..state.opened import is_context_call
 from ..state.plans import config_options
 from ..state.writing import options_text
 

@@ -9,8 +9,9 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state.contexts import bound_arguments, is_context_call
+from ..state.contexts import bound_arguments
 from ..state.loads import Conversion, conversion_of
+from ..state.opened import is_context_call
 from ..state.writing import GET_OPTIMIZER
 from ..text.generated import call_text
 from ..text.patches import Part

@@ -46,25 +46,40 @@ class Choice:
 
     def reaches(self, view: FileView, node: ast.AST, text: str) -> bool:
         """Whether what ``text`` says where the kind is set still holds at another place, under the same name."""
-        if view is not self.view:
-            return False
-        here, there = view.function(self.call), view.function(node)
-        if here is there:
-            return not self._is_rebound(view, node, text)
-        return text.startswith("self.") and _method_of(view, self.call) is _method_of(view, node) is not None
+        return holds_at(self.view, self.call, view, node, text)
 
     def is_elsewhere(self, view: FileView, node: ast.AST) -> bool:
         """Whether another function than the place's own sets the kind."""
         return view.function(self.call) is not view.function(node)
 
-    def _is_rebound(self, view: FileView, node: ast.AST, text: str) -> bool:
-        scope = view.function(node) or view.tree
-        first, last = view.line(self.call), view.line(node)
-        return any(
-            first <= inner.lineno <= last and view.text(inner) == text
-            for inner in ast.walk(scope)
-            if isinstance(inner, (ast.Name, ast.Attribute)) and isinstance(inner.ctx, ast.Store)
-        )
+
+def holds_at(here: FileView, call: ast.Call, there: FileView, node: ast.AST, text: str) -> bool:
+    """Whether a name or attribute of a call means the same at another place."""
+    if here is not there:
+        return False
+    first, second = here.function(call), there.function(node)
+    if first is second:
+        return not _is_rebound(here, call, node, text)
+    if text.startswith("self."):
+        return _method_of(here, call) is _method_of(there, node) is not None
+    root = text.partition(".")[0]
+    return not any(root in bound_names(function) for function in (first, second) if function is not None)
+
+
+def bound_names(function: ast.AST) -> set[str]:
+    """The parameters of a function and the names that it assigns."""
+    nodes = list(ast.walk(function))
+    stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return stored | {node.arg for node in nodes if isinstance(node, ast.arg)}
+
+
+def _is_rebound(view: FileView, call: ast.Call, node: ast.AST, text: str) -> bool:
+    scope = view.function(node) or view.tree
+    return any(
+        call.lineno <= inner.lineno <= view.line(node) and view.text(inner) == text
+        for inner in ast.walk(scope)
+        if isinstance(inner, (ast.Name, ast.Attribute)) and isinstance(inner.ctx, ast.Store)
+    )
 
 
 def choice_of(view: FileView, call: ast.Call, kind: ast.expr) -> Choice | None:

@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ..analysis.symbols import FSDP1
-from ..analysis.values import Constant, Derived, External, Opaque
+from ..analysis.values import Constant, External, Opaque
 from ..groups import Group
 from ..migration import Migration
 from ..sites import Site
 from ..view import FileView
-from .chosen import Choice, choice_of, is_made_of, is_method_of
+from .chosen import Choice, choice_of, holds_at, is_made_of, is_method_of
+from .opened import Through, leaves_open, opened
 
 _FSDP = "torch.distributed.fsdp"
 _KINDS = {
@@ -23,6 +23,15 @@ _KINDS = {
 CONFIG_CLASSES: frozenset[str] = frozenset(
     f"{_FSDP}.{kind}{of}Config" for kind in ("Full", "Sharded", "Local") for of in ("StateDict", "OptimStateDict")
 )
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """An argument, and the call that it is written in."""
+
+    view: FileView
+    call: ast.Call
+    node: ast.expr | None
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,12 @@ class Config:
     name: str | None = None
     condition: str | None = None
     """Source text of ``rank0_only`` where it is not a constant."""
+    at: Given | None = None
+    """Where it is handed to the context."""
+
+    def is_at_hand(self, view: FileView, node: ast.AST) -> bool:
+        """Whether its variable means the same at another place."""
+        return self.at is None or self.name is None or holds_at(self.at.view, self.at.call, view, node, self.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,18 +102,13 @@ def context_at(migration: Migration, view: FileView, node: ast.AST, group: Group
     if not found:
         return StateContext(view, None, DEFAULT)
     kinds = {context.kind for context in found}
-    if len(kinds) > 1 or not all(_is_told(context, found[0], view, node) for context in found):
-        return StateContext(view, None, "unknown")
-    return found[0]
-
-
-def _is_told(context: StateContext, first: StateContext, view: FileView, node: ast.AST) -> bool:
-    """Whether what tells a chosen kind, and the options for it, is at hand at a place."""
-    if context.choice is None or first.choice is None:
-        return True
-    names = [config.name for config in (context.model, context.optimizer) if config is not None and config.name]
-    is_same = (context.choice.text, context.model, context.optimizer) == (first.choice.text, first.model, first.optimizer)
-    return is_same and all(context.choice.reaches(view, node, text) for text in (context.choice.text, *names))
+    first = found[0]
+    if first.choice is not None:
+        is_same = all(context.choice == first.choice for context in found)
+        configs = [config for config in (first.model, first.optimizer) if config is not None]
+        is_told = first.choice.reaches(view, node, first.choice.text) and all(c.is_at_hand(view, node) for c in configs)
+        return first if is_same and is_told else StateContext(view, None, "unknown")
+    return first if len(kinds) == 1 else StateContext(view, None, "unknown")
 
 
 def contexts_of(migration: Migration, view: FileView, node: ast.AST) -> list[StateContext]:
@@ -125,49 +135,14 @@ def _around(migration: Migration, view: FileView, node: ast.AST) -> StateContext
     for ancestor in view.ancestors(node):
         if isinstance(ancestor, (ast.With, ast.AsyncWith)):
             for item in ancestor.items:
-                if item.context_expr is node:
-                    continue
-                call = context_call(migration, view, item.context_expr)
-                if call is not None:
-                    return read_context(migration, *call)
+                every = opened(migration, view, item.context_expr) if item.context_expr is not node else []
+                found = [read_context(migration, one.view, one.call, one.through) for one in every]
+                if found:
+                    is_one = len(found) == 1 or (len({c.kind for c in found}) == 1 and found[0].choice is None)
+                    return found[0] if is_one else StateContext(view, found[0].call, "unknown")
         if isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             return None
     return None
-
-
-def context_call(migration: Migration, view: FileView, expression: ast.expr) -> tuple[FileView, ast.Call] | None:
-    """The call of ``state_dict_type`` that a context expression is, or is the result of."""
-    if isinstance(expression, ast.Call) and is_context_call(view, expression):
-        return view, expression
-    if not any(isinstance(v, Derived) and v.kind == "state_dict_context" for v in view.values(expression)):
-        return None
-    if isinstance(expression, ast.Name):
-        scope = view.function(expression) or view.tree
-        for statement in ast.walk(scope):
-            if isinstance(statement, ast.Assign) and any(
-                isinstance(t, ast.Name) and t.id == expression.id for t in statement.targets
-            ):
-                for inner in ast.walk(statement.value):
-                    if isinstance(inner, ast.Call) and is_context_call(view, inner):
-                        return view, inner
-    if isinstance(expression, ast.IfExp):
-        for inner in ast.walk(expression):
-            if isinstance(inner, ast.Call) and is_context_call(view, inner):
-                return view, inner
-    if isinstance(expression, ast.Call):
-        for callee in migration.program.callees(view, expression):
-            owner, function = migration.program.function_node(callee)
-            for inner in ast.walk(function):
-                if isinstance(inner, ast.Call) and is_context_call(owner, inner):
-                    return owner, inner
-    return None
-
-
-def is_context_call(view: FileView, call: ast.Call, name: str = "state_dict_type") -> bool:
-    """Whether a call is ``FSDP.state_dict_type(…)`` or the same method of a model."""
-    if not isinstance(call.func, ast.Attribute) or call.func.attr != name:
-        return False
-    return view.external(call.func.value) in (None, FSDP1)
 
 
 def _set_before(migration: Migration, view: FileView, node: ast.AST) -> StateContext | None:
@@ -203,23 +178,45 @@ def _set_anywhere(migration: Migration, group: Group | None) -> Iterator[StateCo
             yield read_context(migration, site.view, site.call)
 
 
-def read_context(migration: Migration, view: FileView, call: ast.Call) -> StateContext:
-    """What a call of ``state_dict_type`` or ``set_state_dict_type`` says."""
+def read_context(
+    migration: Migration, view: FileView, call: ast.Call, through: Through | None = None
+) -> StateContext:
+    """What a call of ``state_dict_type`` or ``set_state_dict_type`` says, with what its function was handed."""
     names = ("module", "state_dict_type", "state_dict_config", "optim_state_dict_config")
     arguments = bound_arguments(call, names[1:] if is_method_of(view, call) else names)
-    kind_node = arguments.get("state_dict_type")
-    configs = [None if _is_none(node) else node for node in map(arguments.get, names[2:])]
-    kinds = {
-        _KINDS.get(value.name, "unknown") if isinstance(value, External) else "unknown"
-        for value in (view.values(kind_node) if kind_node is not None else ())
-    }
+    kind_at, *config_at = [_handed(view, call, arguments.get(name), through) for name in names[1:]]
+    values = kind_at.view.values(kind_at.node) if kind_at.node is not None else []
+    kinds = {_KINDS.get(value.name, "unknown") if isinstance(value, External) else "unknown" for value in values}
     kind = kinds.pop() if len(kinds) == 1 else "unknown"
-    choice = choice_of(view, call, kind_node) if kind == "unknown" and kind_node is not None else None
-    if choice is not None and all(node is None or is_made_of(view, node, CONFIG_CLASSES) for node in configs):
-        model, optimizer = (None if node is None else Config(None, False, None, view.text(node)) for node in configs)
-        return StateContext(view, call, "chosen", model, optimizer, choice)
-    model, optimizer = (read_config(migration, view, node) for node in configs)
+    if kind == "unknown" and kind_at.node is not None:
+        choice = choice_of(kind_at.view, kind_at.call, kind_at.node)
+        is_made = all(at.node is None or is_made_of(at.view, at.node, CONFIG_CLASSES) for at in config_at)
+        if choice is not None and is_made:
+            model, optimizer = (
+                None if at.node is None else Config(None, False, None, at.view.text(at.node), at=at) for at in config_at
+            )
+            return StateContext(view, call, "chosen", model, optimizer, choice)
+    model, optimizer = (read_config(migration, at) for at in config_at)
     return StateContext(view, call, kind, model, optimizer)
+
+
+def told_by_callers(migration: Migration, view: FileView, call: ast.Call) -> bool:
+    """Whether a function opens a context for its callers, and each of them says which kind it means."""
+    function = view.function(call)
+    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or not leaves_open(view, call):
+        return False
+    callers = [Through(where, at, function) for where, at in migration.program.callers(view, function)]
+    return bool(callers) and all(read_context(migration, view, call, t).kind != "unknown" for t in callers)
+
+
+def _handed(view: FileView, call: ast.Call, node: ast.expr | None, through: Through | None) -> Given:
+    """Where an argument is written: at the call itself, or at the one that hands it in."""
+    if _is_none(node):
+        node = None
+    handed = through.argument(node) if through is not None and node is not None else None
+    if through is None or handed is None:
+        return Given(view, call, node)
+    return Given(through.view, through.call, None if _is_none(handed) else handed)
 
 
 def _is_none(node: ast.expr | None) -> bool:
@@ -233,18 +230,18 @@ def bound_arguments(call: ast.Call, names: tuple[str, ...]) -> dict[str, ast.exp
     return bound
 
 
-def read_config(migration: Migration, view: FileView, node: ast.expr | None) -> Config | None:
+def read_config(migration: Migration, given: Given) -> Config | None:
     """What a config argument says; None where there is none, or where nothing is known of it."""
-    if node is None or _is_none(node):
+    if given.node is None:
         return None
-    if isinstance(node, ast.Call):
-        return flags_of(view, node)
-    made = [v for v in view.values(node) if isinstance(v, Opaque) and v.name in CONFIG_CLASSES]
+    if isinstance(given.node, ast.Call):
+        return replace(flags_of(given.view, given.node), at=given)
+    made = [v for v in given.view.values(given.node) if isinstance(v, Opaque) and v.name in CONFIG_CLASSES]
     if len(made) != 1:
         return None
     owner, call = migration.program.call_node(made[0].site)
     config = flags_of(owner, call)
-    return replace(config, name=view.text(node))
+    return replace(config, name=given.view.text(given.node), at=given)
 
 
 def flags_of(view: FileView, call: ast.Call) -> Config:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..migration import Migration
 from ..ranks.front import left_out
@@ -138,6 +138,8 @@ def options_of(read: StateRead, context: StateContext, notes: list[str]) -> Stat
             return StateOptions()
         return StateOptions(condition=read.view.text(rank0_only))
     config = context.model if read.kind == "model" else context.optimizer
+    if config is not None and not config.is_at_hand(read.view, read.call):
+        config = replace(config, name=None)
     if context.choice is not None:
         return StateOptions(full=False, full_if=context.choice.is_full, name=config.name if config is not None else None)
     return config_options(context.kind, config, notes)
