@@ -168,10 +168,26 @@ class Groups:
                     group.raw.add(value)
         for value in self.program.flow.values:
             if isinstance(value, Optimizer):
-                group = self.of(self.program.attribute(value, "params"))
+                group = self.of_tensors(self.program.attribute(value, "params")) or self._written_for(value)
                 if group is not None:
                     group.optimizers.append(value)
                     self._members[value] = group
+
+    def _written_for(self, optimizer: Optimizer) -> Group | None:
+        """The group whose model an optimizer's call names, where only a part of it is asked for its parameters.
+
+        Of a model that is not in the repository, ``model.head`` is nothing that the flow of values knows.
+        """
+        view, call = self.program.call_node(optimizer.site)
+        for node in ast.walk(call):
+            if isinstance(node, ast.Attribute) and node.attr in ("parameters", "named_parameters"):
+                part = node.value
+                while isinstance(part, (ast.Attribute, ast.Subscript)) and not view.values(part):
+                    part = part.value
+                group = self.of(view.values(part))
+                if group is not None:
+                    return group
+        return None
 
     def _is_wrapper(self, value: Value) -> bool:
         return isinstance(value, Wrapped) or (isinstance(value, Instance) and value.cls in self.subclasses.kinds)
@@ -202,7 +218,7 @@ class Groups:
 
     def of_tensors(self, values: Iterable[Value]) -> Group | None:
         """The group that any of these parameters belong to, also those read off a layer of its models by name."""
-        values = list(values)
+        values = self.program.elements(list(values))
         group = self.of(values)
         if group is None:
             layers = self._layers()
@@ -210,7 +226,7 @@ class Groups:
         return group
 
     def _layers(self) -> dict[Value, Group]:
-        """Layers of torch that models of a group hold as attributes, at any depth of their own modules."""
+        """Modules that models of a group hold as attributes, at any depth: the repository's own and torch's layers."""
         if self._layers_found is None:
             self._layers_found = {}
             fields: dict[int, list[int]] = {}
@@ -218,7 +234,7 @@ class Groups:
                 fields.setdefault(number, []).append(variable)
             for group in self.all:
                 seen: set[Value] = set()
-                pending: list[Value] = [value for value in group.raw if isinstance(value, Instance)]
+                pending: list[Value] = [value for value in group.raw if isinstance(value, (Instance, Opaque))]
                 while pending:
                     value = pending.pop()
                     if value in seen:
@@ -226,11 +242,19 @@ class Groups:
                     seen.add(value)
                     for variable in fields.get(self.program.flow.ids.get(value, -1), ()):
                         for held in self.program.flow.values_of(variable):
-                            if isinstance(held, Opaque) and held.name.startswith("torch.nn."):
+                            if self._is_module(held):
                                 self._layers_found.setdefault(held, group)
-                            elif isinstance(held, (Instance, Container)):
+                                pending.append(held)
+                            elif isinstance(held, Container):
                                 pending.append(held)
         return self._layers_found
+
+    def _is_module(self, value: Value) -> bool:
+        """Whether a value is surely a torch module, of torch itself or of a class of the repository."""
+        if isinstance(value, Opaque):
+            return value.name.startswith("torch.nn.")
+        bases = self.program.flow.external_bases(value.cls) if isinstance(value, Instance) else []
+        return any(name.startswith("torch.nn.") or name.endswith(("Module", "Model")) for name in bases)
 
     def wrap_of(self, value: Value) -> Wrap | None:
         """The constructor call behind a wrapped value."""

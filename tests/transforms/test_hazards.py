@@ -59,6 +59,17 @@ HELD = {
         "FS301",
         "with model.no_sync():\n    a = model(batch).sum()\nb = model(batch).sum()\n(a + b).backward()\n",
     ),
+    "weights put back through data by an optimizer of the repository": (
+        "FS702",
+        "class Sharp(torch.optim.Optimizer):\n    def step(self):\n        for group in self.param_groups:\n"
+        '            for p in group["params"]:\n                p.data = self.state[p]["old"]\n\n\n'
+        "optimizer = Sharp(model.parameters(), {})\n",
+    ),
+    "lists of parameters written to behind an evaluation": (
+        "FS309",
+        "weights = list(model.parameters())\n" + BACKWARD
+        + "with torch.no_grad():\n    model(batch)\n    for w in weights:\n        w.clamp_(-1, 1)\n",
+    ),
     "LBFGS": ("FS504", "optimizer = torch.optim.LBFGS(model.parameters())\n"),
     "gradient penalty": (
         "FS310",
@@ -110,6 +121,46 @@ REWRITTEN = {
         "loss = model(batch).sum()\nclear(model)\nloss.backward()\n",
         "            module.reshard()\n    for p in m.parameters():\n        p.grad = None\n",
     ),
+    "weights clipped behind an evaluation": (
+        "FS309",
+        BACKWARD + "with torch.no_grad():\n    model(batch)\nfor p in model.parameters():\n    p.data.clamp_(-1, 1)\n",
+        "        module.reshard()\nfor p in model.parameters():\n    p.data.clamp_(-1, 1)\n",
+    ),
+    "a layer written to behind an evaluation": (
+        "FS309",
+        BACKWARD + "with torch.no_grad():\n    model(batch)\nmodel.module.head.weight.data.mul_(0.5)\n",
+        "        module.reshard()\nmodel.head.weight.data.mul_(0.5)\n",
+    ),
+    "weights restored behind an evaluation, by a helper": (
+        "FS309",
+        "def restore(parameters):\n    for kept, p in zip(saved, parameters):\n        p.data.copy_(kept)\n\n\n"
+        "saved = [p.clone() for p in model.parameters()]\nwith torch.no_grad():\n    model(batch)\nrestore(model.parameters())\n",
+        "        module.reshard()\nrestore(model.parameters())\n",
+    ),
+    "moments read off the optimizer": (
+        "FS701",
+        "optimizer = torch.optim.Adam(model.parameters())\n" + BACKWARD + "optimizer.step()\n"
+        "for p in model.parameters():\n    state = optimizer.state[p]\n"
+        '    print(state["exp_avg"].norm().item(), state["step"].item())\n',
+        'print(state["exp_avg"].norm().full_tensor().item(), state["step"].item())\n',
+    ),
+    "gradients of an optimizer's groups": (
+        "FS701",
+        OPTIMIZER + BACKWARD + "for group in optimizer.param_groups:\n    for p in group['params']:\n"
+        "        print(p.grad.norm().item())\n",
+        "        print(p.grad.norm().full_tensor().item())\n",
+    ),
+    "a number that may be plain": (
+        "FS701",
+        'values = {"loss": model(batch).sum()}\nfor n, p in model.named_parameters():\n    values[n] = p.norm()\n'
+        "for n, value in values.items():\n    print(n, float(value))\n",
+        "float((value.full_tensor() if isinstance(value, DTensor) else value))",
+    ),
+    "a helper for all tensors": (
+        "FS701",
+        "def rms(tensor):\n    return tensor.pow(2).mean().item()\n\n\nprint(rms(model.module.head.weight), rms(batch))\n",
+        "(tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).pow(2).mean().item()",
+    ),
     "the norm of a layer's weight": (
         "FS701", "print(model.module.head.weight.norm().item())\n", "print(model.head.weight.norm().full_tensor().item())\n"
     ),
@@ -138,6 +189,11 @@ HARMLESS = {
         "for n, p in model.named_parameters():\n    shadow[n].mul_(0.9).add_(p.detach(), alpha=0.1)\n"
     ),
     "gradients right behind the backward": BACKWARD + "for p in model.parameters():\n    p.grad.clamp_(-1, 1)\n",
+    "a norm that is compared": BACKWARD + "for p in model.parameters():\n    if p.grad.norm() > 1:\n        print(step)\n",
+    "gradients replaced by sums of gradients": (
+        BACKWARD + "kept = [p.grad.clone() for p in model.parameters()]\n" + BACKWARD
+        + "for p, g in zip(model.parameters(), kept):\n    p.grad = p.grad + g\n"
+    ),
     "a saved state dict of an unknown model": (
         "def save(model, path):\n    torch.save(model.state_dict(), path)\n"
     ),
@@ -149,7 +205,7 @@ HARMLESS = {
 def test_what_is_right_on_shards_is_left_alone(name: str) -> None:
     analysis, results = analyse_texts({"train.py": HEAD + MODEL + HARMLESS[name]})
     hazards = ("FS307", "FS309", "FS310", "FS502", "FS608", "FS701", "FS702", "FS704")
-    assert not [f for f in analysis.findings if f.rule in hazards]
+    assert not [f for f in analysis.findings if f.rule in hazards and f.level is not Level.OK]
     assert HARMLESS[name] in results["train.py"]
     assert "fully_shard(model" in results["train.py"]
 
@@ -162,3 +218,29 @@ def test_optimizer_state_behind_a_forward_without_gradients_is_taken_from_shards
     _, results = analyse_texts({"train.py": HEAD + MODEL + body})
     text = results["train.py"]
     assert text.index(".reshard()") < text.index("get_optimizer_state_dict(model")
+
+
+PARTS = {
+    "a layer": "model.head.parameters()",
+    "a part in a list": '[{"params": model.layers[0].parameters()}, {"params": [model.head.bias]}]',
+    "parts in a loop": "[p for layer in model.layers for p in layer.parameters()]",
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_an_optimizer_over_a_part_of_the_model_belongs_to_its_group(name: str) -> None:
+    head = HEAD.replace(
+        "        self.head =", "        self.layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(2)])\n        self.head ="
+    )
+    text = f"model = Net()\noptimizer = torch.optim.SGD({PARTS[name]}, lr=0.1)\nmodel = DDP(model)\n"
+    _, results = analyse_texts({"train.py": head + text})
+    assert results["train.py"].index("fully_shard(model)") < results["train.py"].index("optimizer = ")
+
+
+def test_an_optimizer_over_a_part_of_an_unseen_model_belongs_to_its_group() -> None:
+    text = (
+        "import torch\nfrom torchvision.models import resnet18\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n\n"
+        "model = resnet18()\noptimizer = torch.optim.SGD(model.fc.parameters(), lr=0.1)\nmodel = DDP(model)\n"
+    )
+    _, results = analyse_texts({"train.py": text})
+    assert results["train.py"].index("fully_shard(model)") < results["train.py"].index("optimizer = ")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from . import library
 from .facts import ANY_KEY, NOTHING, Call, FunctionFacts
-from .objects import Objects, is_anything
+from .objects import is_anything
+from .optimizers import Optimizers
 from .symbols import WRAPPERS, canonical
 from .values import (
     Annotated,
@@ -29,7 +30,7 @@ _MODEL_LIKE = (Instance, Opaque, Wrapped, Annotated, Unknown)
 _OF_ELEMENTS = frozenset(f"builtins.{name}" for name in ("next", "max", "min", "sum"))
 
 
-class Calls(Objects):
+class Calls(Optimizers):
     """The part of the flow analysis that deals with calls."""
 
     calls: list[Call]
@@ -38,16 +39,10 @@ class Calls(Objects):
     """Functions and the calls that reach them."""
     callees: dict[int, set[FunctionValue]]
     resolved: set[tuple[object, ...]]
-    computed_from: dict[int, list[int]]
-    """Variables and the results of tensor functions on them."""
 
     def call_at(self, site: int) -> Call:
         """The call of this number."""
         return self.calls[site]
-
-    def written_at(self, site: int) -> int:
-        """The number of the call in the text that a call stands for: its own, unless it is in a copy of a body."""
-        return site
 
     def body_for(self, site: int, value: FunctionValue) -> int:
         """What has to be added to the numbers of a function's variables to get those that a call fills and reads."""
@@ -94,6 +89,11 @@ class Calls(Objects):
             self.call_super(site, call, value, method)
         else:
             self.call_attribute(site, value, method)
+        if isinstance(value, Opaque) and value.name in library.MODULES_OF_MODULES:
+            if method in library.CONTAINER_WRITES:
+                self.hold_modules(value, call)
+            elif method in library.CONTAINER_READS:
+                self.add(call.result, value)
         if isinstance(value, _MODEL_LIKE):
             self.call_model_method(call, value, method)
         elif isinstance(value, Optimizer) and method == "state_dict":
@@ -271,7 +271,7 @@ class Calls(Objects):
             self.wrap(site, call, kind)
         optimizer = next((name for name in self.external_bases(cls) if library.is_optimizer(name)), None)
         if optimizer is not None:
-            self.build_optimizer(site, call, optimizer)
+            self.is_own_optimizer(instance, self.build_optimizer(site, call, optimizer))
         self.add(call.result, instance)
         constructor = self.fresh()
         self.calls_on[constructor] = [site]
@@ -309,11 +309,21 @@ class Calls(Objects):
         elif library.is_optimizer(name):
             self.build_optimizer(site, call, name)
         else:
-            self.add(call.result, Opaque(self.written_at(site), name))
-            if name.startswith("torch.") and name.rpartition(".")[2] in library.TENSOR_MATH:
+            made = Opaque(self.written_at(site), name)
+            self.add(call.result, made)
+            if name in library.MODULES_OF_MODULES:
+                self.hold_modules(made, call)
+            elif name.startswith("torch.") and name.rpartition(".")[2] in library.TENSOR_MATH:
                 for argument in arguments:
                     if argument != NOTHING:
                         self.compute_later(argument, call.result)
+
+    def hold_modules(self, value: Opaque, call: Call) -> None:
+        """Modules given to a module that holds modules, one by one or in a list."""
+        for argument in call.arguments:
+            if argument != NOTHING:
+                self.connect(argument, self.field(value, "[any]"))
+                self.load_later(argument, ANY_KEY, self.field(value, "[any]"))
 
     def wrap(self, site: int, call: Call, kind: str) -> None:
         """A wrapper constructor: the result is wrapped, and the model is inside it."""
@@ -323,34 +333,12 @@ class Calls(Objects):
             self.connect(model, self.field(value, "module"))
         self.add(call.result, value)
 
-    def build_optimizer(self, site: int, call: Call, name: str) -> None:
-        value = Optimizer(self.written_at(site), name)
-        parameters = call.arguments[0] if call.arguments else dict(call.keywords).get("params", NOTHING)
-        if parameters != NOTHING:
-            self.connect(parameters, self.field(value, "params"))
-        self.add(call.result, value)
-
     def call_static_wrapper_method(self, call: Call, method: str, model: int) -> None:
         """``FSDP.optim_state_dict(model, optimizer)`` and its kin: static methods that take the model first."""
         if method in library.DERIVED:
             for value in self.values_of(model):
                 if isinstance(value, _MODEL_LIKE):
                     self.add(call.result, Derived(library.DERIVED[method], value))
-
-    def compute_later(self, argument: int, result: int) -> None:
-        """``result`` is computed from the parameters or gradients that ``argument`` holds, now or later."""
-        targets = self.computed_from.setdefault(argument, [])
-        if result not in targets:
-            targets.append(result)
-            for value in self.values_of(argument):
-                self.compute(value, result, argument)
-
-    def compute(self, value: Value, result: int, source: int) -> None:
-        """A value arrived that a tensor function computes ``result`` from."""
-        if isinstance(value, Derived) and value.kind in library.TENSORS:
-            self.add_all(result, {self.identify(Derived("statistic", value.owner))}, source)
-        elif isinstance(value, Container):
-            self.compute_later(self.field(value, "[any]"), result)
 
     def pair_up(self, call: Call, name: str) -> None:
         """``zip`` and ``enumerate``: a container of tuples whose places keep their arguments apart."""

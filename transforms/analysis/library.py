@@ -76,6 +76,9 @@ TENSOR_MATH: frozenset[str] = frozenset(
 )  # fmt: skip
 """Methods and functions of tensors whose result on a shard is the shard's, not the tensor's."""
 
+MODULES_OF_MODULES = frozenset(f"torch.nn.{name}" for name in ("Sequential", "ModuleList", "ModuleDict"))
+"""Modules of torch that hold what they are given, and give it back by index, by key or in a loop."""
+
 CONTAINER_READS: frozenset[str] = frozenset(
     {"values", "items", "pop", "popitem", "popleft", "copy", "__iter__", "__next__"}
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import library
 from .facts import ANY_KEY, NOTHING
 from .solver import Solver
 from .symbols import WRAPPERS, canonical
@@ -101,6 +102,8 @@ class Objects(Solver):
             self.load_derived(value, attribute, to)
             if isinstance(value, Opaque) and value.name.startswith("torch.nn.") and attribute in ("weight", "bias"):
                 self.add_all(to, {self.identify(Derived("parameters", value))}, base)
+            if isinstance(value, Opaque) and attribute[0] == "[" and value.name in library.MODULES_OF_MODULES:
+                self.connect(self.field(value, "[any]"), to)
 
     def load_derived(self, value: Value, attribute: str, to: int) -> None:
         if attribute == "no_sync":

@@ -1,11 +1,11 @@
-"""Loops over gradients behind a forward without backward: they miss those of units that are still gathered."""
+"""Work on parameters or gradients behind a forward without backward: it misses the units that are still gathered."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from ..analysis.values import Annotated, Value, Wrapped
+from ..analysis.values import Annotated, Derived, Value, Wrapped
 from ..findings import Level
 from ..groups import Group
 from ..migration import Migration
@@ -13,29 +13,66 @@ from ..ranks.evaluation import reshard_lines
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..training.after_forward import follows_a_forward
-from ..training.passes import outside_name
+from ..training.local_reads import tensor_values
+from ..training.parameter_work import loop_over, of_gradients, works_on_tensors, written_tensor
 from ..view import FileView
 
 _SYMBOL = "torch.nn.Module.parameters.grad"
-_OF_GRADIENTS = frozenset(
-    f"torch.nn.utils.{name}"
-    for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grad.clip_grad_norm_", "clip_grad.clip_grad_value_")
-)
 
 
 def find(migration: Migration) -> Iterator[Site]:
-    """Places that ask a model for its parameters, to work on their gradients, behind a forward."""
+    """Places behind a forward that ask a model for parameters or layers, to work on gradients or write into weights."""
+    done: set[ast.AST] = set()
     for view in migration.views():
         for node in ast.walk(view.tree):
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            model = _asked(node) if isinstance(node, ast.Call) else None
+            if not isinstance(node, ast.Call) or model is None:
                 continue
-            if node.func.attr not in ("parameters", "named_parameters") or not _for_gradients(view, node):
+            work = _work_on(migration, view, node)
+            done.update(inner for part in work for inner in ast.walk(part))
+            site = _site(migration, view, node, model) if work else None
+            if site is not None:
+                yield site
+    for view in migration.views():
+        for node in ast.walk(view.tree):
+            tensor = written_tensor(node)
+            if tensor is None or node in done or not _is_parameter(migration, view, tensor):
                 continue
-            values = tuple(view.values(node.func.value))
-            group = migration.groups.of([v for v in values if _is_model(migration, v)])
-            if group is not None and _is_behind_the_wrap(migration, view, node, group):
-                if follows_a_forward(migration, view, node, group):
-                    yield Site(view, node, _SYMBOL, "hazard", group, values, node)
+            site = _site(migration, view, node, _model_in(view, tensor) or tensor)
+            if site is not None:
+                yield site
+
+
+def _asked(call: ast.Call) -> ast.expr | None:
+    """The model that a call asks for its parameters."""
+    asks = isinstance(call.func, ast.Attribute) and call.func.attr in ("parameters", "named_parameters")
+    return call.func.value if asks and isinstance(call.func, ast.Attribute) else None
+
+
+def _site(migration: Migration, view: FileView, node: ast.AST, model: ast.expr) -> Site | None:
+    """The site of a place where ``model`` is asked, if it lies behind the wrap and behind a forward."""
+    values = tuple(view.values(model))
+    group = migration.groups.of([v for v in values if _is_model(migration, v)]) or migration.groups.of_tensors(values)
+    if group is None or not _is_behind_the_wrap(migration, view, node, group):
+        return None
+    if not follows_a_forward(migration, view, node, group):
+        return None
+    return Site(view, node, _SYMBOL, "hazard", group, values)
+
+
+def _is_parameter(migration: Migration, view: FileView, node: ast.expr) -> bool:
+    _, values = tensor_values(migration, view, node)
+    return any(isinstance(value, Derived) and value.kind == "parameters" for value in values)
+
+
+def _model_in(view: FileView, node: ast.expr) -> ast.expr | None:
+    """The model that a tensor is read off by name: ``model`` in ``model.module.head.weight``."""
+    current = node
+    while isinstance(current, (ast.Call, ast.Attribute, ast.Subscript)):
+        current = current.func if isinstance(current, ast.Call) else current.value
+        if any(isinstance(value, (Wrapped, Annotated)) for value in view.values(current)):
+            return current
+    return None
 
 
 def _is_model(migration: Migration, value: Value) -> bool:
@@ -47,45 +84,49 @@ def _is_behind_the_wrap(migration: Migration, view: FileView, node: ast.AST, gro
     return answers != {"before"}
 
 
-def _for_gradients(view: FileView, call: ast.Call) -> bool:
-    """Whether what is done with the parameters reads or clears their gradients."""
+def _work_on(migration: Migration, view: FileView, call: ast.Call) -> list[ast.AST]:
+    """The code that writes into the parameters that a call gives, or reads or clears their gradients."""
     for ancestor in view.ancestors(call):
-        if isinstance(ancestor, ast.Call) and outside_name(view, ancestor.func) in _OF_GRADIENTS:
-            return True
+        if isinstance(ancestor, ast.Call) and of_gradients(view, ancestor):
+            return [ancestor]
+        if isinstance(ancestor, ast.Call) and any(call is argument for argument in ancestor.args):
+            bodies = (migration.program.function_node(f)[1] for f in migration.program.callees(view, ancestor))
+            working = [body for body in bodies if works_on_tensors(body)]
+            if working:
+                return working
         if isinstance(ancestor, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
-            if _mentions_gradients(ancestor):
-                return True
+            if works_on_tensors(ancestor):
+                return [ancestor]
         if isinstance(ancestor, ast.stmt):
-            inside = isinstance(ancestor, (ast.For, ast.AsyncFor)) and any(n is call for n in ast.walk(ancestor.iter))
-            return inside and _mentions_gradients(ancestor)
-    return False
-
-
-def _mentions_gradients(node: ast.AST) -> bool:
-    return any(isinstance(inner, ast.Attribute) and inner.attr == "grad" for inner in ast.walk(node))
+            loop = loop_over(view, call)
+            return [loop] if loop is not None and works_on_tensors(loop) else []
+    return []
 
 
 def check(site: Site, migration: Migration) -> Outcome:
-    view, call = site.view, site.node
-    assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
-    statement = view.statement(call)
-    if not view.stands_alone(statement):
+    view, node = site.view, site.node
+    tensor = written_tensor(node)
+    model = _asked(node) if isinstance(node, ast.Call) else None
+    if model is None and tensor is not None:
+        model = _model_in(view, tensor)
+    statement = view.statement(node)
+    if model is None or not view.stands_alone(statement):
         return Outcome(
             Level.MANUAL,
-            "behind a forward without backward the model shows whole parameters for some units, which have no gradients",
+            "behind a forward without backward the model shows whole parameters for some units: they have no gradients, "
+            "and what is written into them, or past them into the shards, is lost or not seen",
             "Call module.reshard() on every FSDPModule before.",
             holds=True,
         )
     outcome = Outcome(
         Level.REVIEW,
-        "a forward may have run last, which leaves whole parameters without gradients behind: the units are resharded "
-        "first",
+        "a forward may have run last, which leaves whole parameters behind, without gradients and apart from the shards: "
+        "the units are resharded first",
     )
-    model, indent = view.keep(call.func.value), view.indent(statement)
-    lines = reshard_lines(migration, outcome, view, model, indent, call)
+    lines = reshard_lines(migration, outcome, view, view.keep(model), view.indent(statement), node)
     if site.maybe_plain or (site.group is not None and migration.sharded_when(site) == "maybe"):
         outcome.message += "; on a plain model the loop finds no unit and does nothing"
-    outcome.patches.append(view.insert_before(statement, lines, "gradients belong to the sharded parameters"))
+    outcome.patches.append(view.insert_before(statement, lines, "work goes to the sharded parameters"))
     return outcome
 
 

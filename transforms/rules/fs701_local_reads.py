@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 
+from ..analysis import library
+from ..analysis.values import Derived
 from ..findings import Level
 from ..migration import Migration
+from ..program import owner_of
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..training.local_reads import local_reads
+from ..training.certainty import surely_sharded
+from ..training.conditions import needs_guard
+from ..training.local_reads import COMPARED, local_reads
+from ..view import FileView
 
+_DTENSOR = "torch.distributed.tensor.DTensor"
 _ADVICE = (
     "Compute it from .full_tensor() on every rank, or read the DTensor's value with .full_tensor().item(); for the norm "
     "of all gradients take torch.nn.utils.get_total_norm or what clip_grad_norm_ returns."
@@ -31,7 +39,11 @@ def check(site: Site, migration: Migration) -> Outcome:
             holds=True,
         )
     plain = view.text(node)
-    if site.symbol == "torch.Tensor.__bool__" or any(v in group.raw for v in site.values):
+    if site.symbol == COMPARED:
+        return Outcome(
+            Level.OK, f"the comparison with {plain} gathers what it compares: every rank gets the same answer"
+        )
+    if site.symbol == "torch.Tensor.__bool__":
         return Outcome(
             Level.MANUAL,
             f"{plain} decides on a parameter or gradient: with shards each rank would see its own part and may take "
@@ -39,16 +51,48 @@ def check(site: Site, migration: Migration) -> Outcome:
             _ADVICE,
             holds=True,
         )
-    written = [view.keep(node), ".full_tensor()"]
-    if not isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
-        written = ["(", view.keep(node), ").full_tensor()"]
     outcome = Outcome(
         Level.REVIEW,
         f"{plain} is a DTensor once the model is sharded, and {what} would read this rank's part of it",
         "All ranks have to come here: .full_tensor() is a collective.",
     )
-    outcome.patches.append(view.replace(node, written, "a DTensor is read as a whole"))
+    owners = (owner_of(value) for value in site.values)
+    wraps = tuple(wrap.value for wrap in group.wraps)
+    models = replace(site, values=tuple(v for v in owners if v in group.raw or v in wraps) or wraps)
+    if surely_sharded(migration, view, node) and not needs_guard(models, node):
+        simple = isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+        written = [view.keep(node), ".full_tensor()"] if simple else ["(", view.keep(node), ").full_tensor()"]
+        outcome.patches.append(view.replace(node, written, "a DTensor is read as a whole"))
+        return outcome
+    asked = _what_to_ask(view, node)
+    if asked is None:
+        return Outcome(
+            Level.MANUAL,
+            f"{plain} may be a DTensor once the model is sharded, or a plain number: {what} would read this rank's part of it",
+            _ADVICE,
+            holds=True,
+        )
+    dtensor, kept = migration.use(outcome, view, _DTENSOR, node), view.keep(asked)
+    written = ["(", kept, ".full_tensor() if isinstance(", kept, f", {dtensor}) else ", kept, ")"]
+    outcome.message += "; it may be a plain number as well, so its type is looked at"
+    outcome.patches.append(view.replace(asked, written, "a DTensor is read as a whole"))
     return outcome
+
+
+def _what_to_ask(view: FileView, node: ast.expr) -> ast.expr | None:
+    """The innermost tensor that an expression starts from, if it may be written three times over."""
+    found: ast.expr | None = None
+    current = node
+    while True:
+        is_tensor = any(isinstance(v, Derived) and v.kind in library.TENSORS for v in view.values(current))
+        if is_tensor and not any(isinstance(inner, (ast.Call, ast.NamedExpr, ast.Await)) for inner in ast.walk(current)):
+            found = current
+        if isinstance(current, ast.Call):
+            current = current.func
+        elif isinstance(current, (ast.Attribute, ast.Subscript, ast.Starred)):
+            current = current.value
+        else:
+            return found
 
 
 _HEAD = """\

@@ -12,6 +12,7 @@ from ..groups import Group
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..training.certainty import surely_sharded
 from ..training.local_reads import runs_behind_the_wrap, runs_on_shards, tensor_values
 from ..view import FileView
 
@@ -36,8 +37,15 @@ _WHAT = {
         "Gather with get_model_state_dict(full_state_dict=True), work on that, and put it back with set_model_state_dict.",
     ),
     "data": (
-        "the data of a parameter is replaced: a plain tensor in the place of a shard is taken without an error",
-        "Use distribute_tensor(new, parameter.device_mesh, parameter.placements), or set_model_state_dict for whole models.",
+        "the data of a parameter is replaced: on a sharded one the assignment changes nothing, and no error says so",
+        "Write into the parameter under torch.no_grad(): parameter.copy_(new) where new is computed from sharded parameters, "
+        "parameter.copy_(distribute_tensor(new, parameter.device_mesh, parameter.placements)) where it is plain; keep "
+        "copies (clone) of what is to be put back. set_model_state_dict does it for whole models.",
+    ),
+    "grad": (
+        "a gradient is replaced by a tensor that is computed from none of the model's: a plain tensor is taken, and the "
+        "optimizer's arithmetic with it raises",
+        "Assign distribute_tensor(new, parameter.device_mesh, parameter.placements).",
     ),
     "mixed": (
         "a parameter is updated from a tensor that is not one of its model: plain tensors and DTensors do not mix",
@@ -75,8 +83,10 @@ def _work(migration: Migration, view: FileView, node: ast.AST) -> Iterator[tuple
     """(tensor, kind of work) for one node of a tree."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
-            if isinstance(target, ast.Attribute) and target.attr in ("data", "grad") and not _is_none(node.value):
+            if isinstance(target, ast.Attribute) and target.attr == "data":
                 yield target.value, "data"
+            elif isinstance(target, ast.Attribute) and target.attr == "grad" and _is_plain(migration, view, node.value):
+                yield target.value, "grad"
             elif isinstance(target, ast.Subscript):
                 yield target.value, "store"
         return
@@ -126,8 +136,11 @@ def _held(migration: Migration, view: FileView, node: ast.expr) -> tuple[Value, 
     return tuple(v for v in held if isinstance(v, Derived) and v.kind in library.TENSORS)
 
 
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _is_plain(migration: Migration, view: FileView, node: ast.expr) -> bool:
+    """Whether a new gradient may be anything but None or computed from sharded tensors."""
+    if isinstance(node, ast.Constant) and node.value is None:
+        return False
+    return not surely_sharded(migration, view, node)
 
 
 def _is_number(node: ast.expr) -> bool:
@@ -176,7 +189,7 @@ RULE = Rule(
     title="Work on single parameters that shards cannot take",
     why=(
         "After fully_shard a parameter and its gradient are DTensors. Collectives on them raise, hooks on them never "
-        "fire, assigning plain data to them is accepted and wrong, and arithmetic with plain tensors raises. A migration "
+        "fire, assigning data to them is accepted and changes nothing, and arithmetic with plain tensors raises. A migration "
         "that leaves such a place behind trains differently or stops, so its group waits."
     ),
     symbols=("torch.Tensor.surgery.*",),

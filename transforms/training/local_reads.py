@@ -19,6 +19,9 @@ from ..view import FileView
 _READERS = frozenset({"item", "tolist", "numpy", "__float__", "__bool__"})
 _CONVERSIONS = frozenset({"builtins.float", "builtins.bool", "builtins.int"})
 
+COMPARED = "torch.Tensor.__lt__"
+"""A number computed from shards that is compared: the comparison itself makes it whole."""
+
 _QUANTIFIERS = frozenset({"builtins.any", "builtins.all"})
 
 
@@ -97,7 +100,7 @@ def _asked(view: FileView, test: ast.expr) -> Iterator[tuple[ast.expr, str]]:
     for part in _conjuncts(test):
         if isinstance(part, ast.Compare):
             if not any(isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for op in part.ops):
-                yield from ((side, "torch.Tensor.__bool__") for side in (part.left, *part.comparators))
+                yield from ((side, COMPARED) for side in (part.left, *part.comparators))
         elif isinstance(part, ast.Call):
             if view.external(part.func) not in _QUANTIFIERS:
                 yield part, "torch.Tensor.__bool__"
