@@ -9,9 +9,11 @@ from .analysis.symbols import DDP, WRAPPERS
 from .analysis.values import Annotated, Wrapped
 from .bypassed import Bypassed, changes_the_class
 from .findings import Finding, Level, Step
+from .groups import Group
 from .migration import Migration
 from .rule import Outcome, Rule, all_rules, rule_for
 from .sites import Site
+from .state.strangers import saver_of_strangers
 from .text.suppressions import Suppressions
 
 
@@ -112,6 +114,8 @@ def _decide(site: Site, rule: Rule, migration: Migration) -> Judgement:
         outcome = Outcome(Level.MANUAL, f"nothing in these files says whose {site.member} this is", _WHOSE)
     else:
         outcome = rule.check(site, migration)
+    if site.role == "call" and site.symbol in WRAPPERS and site.group and outcome.level in (Level.SAFE, Level.REVIEW):
+        outcome = _unsaved(site.group, migration) or outcome
     level = outcome.level
     notes: list[str] = []
     if level is Level.SAFE and not rule.proof:
@@ -124,6 +128,22 @@ def _decide(site: Site, rule: Rule, migration: Migration) -> Judgement:
         level = Level.REVIEW
         notes.append("which model this is cannot be seen, and so neither who else uses it or saves its state")
     return Judgement(site, rule, outcome, level, notes=notes, suppressed=_is_suppressed(site, rule, migration))
+
+
+def _unsaved(group: Group, migration: Migration) -> Outcome | None:
+    """What holds a model back whose state is saved out of sight, by a function that saves whatever it is handed."""
+    saver = saver_of_strangers(migration, group)
+    if saver is None:
+        return None
+    place = f"{saver.view.path}:{saver.view.line(saver.node)}"
+    return Outcome(
+        Level.MANUAL,
+        f"nothing is seen to save this model but {place}, which saves the state of whatever it is handed: of a sharded "
+        "model that would be this rank's shards",
+        "Make the function gather the state of sharded models on all ranks (get_model_state_dict with "
+        "full_state_dict=True, cpu_offload=True) and write it on rank 0; then shard the model.",
+        holds=True,
+    )
 
 
 def _bypass(site: Site, migration: Migration) -> Outcome | None:

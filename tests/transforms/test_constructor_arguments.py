@@ -217,3 +217,43 @@ def test_a_policy_for_activation_checkpointing_stays() -> None:
     _, results = analyse_texts({"train.py": text})
     assert "policy = ModuleWrapPolicy({torch.nn.Linear})" in results["train.py"]
     assert "isinstance(module, torch.nn.Linear)" in results["train.py"]
+
+
+OUTSIDE = """
+import functools
+
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy, size_based_auto_wrap_policy
+
+
+def shard(model, policy):
+    wrap_policy = ModuleWrapPolicy(policy) if isinstance(policy, set) else policy
+    return FSDP(model, auto_wrap_policy=wrap_policy)
+
+
+def by_size(least=100):
+    return functools.partial(size_based_auto_wrap_policy, min_num_params=least)
+"""
+
+
+def test_policy_that_may_be_a_function_is_asked_as_one() -> None:
+    analysis, results = analyse_texts({"train.py": OUTSIDE})
+    assert (
+        "        if module is not model and (\n"
+        "            wrap_policy(module=module, recurse=False, nonwrapped_numel=0)\n"
+        "            if callable(wrap_policy)\n"
+        "            else isinstance(module, wrap_policy or ())\n"
+        "        ):\n"
+        "            fully_shard(module)\n"
+    ) in results["train.py"]
+    (finding,) = [f for f in analysis.findings if f.rule == "FS102"]
+    assert finding.level is Level.REVIEW
+    assert "a function is asked" in finding.message
+
+
+def test_size_policy_that_no_wrap_takes_stays() -> None:
+    analysis, results = analyse_texts({"train.py": OUTSIDE})
+    assert "functools.partial(size_based_auto_wrap_policy, min_num_params=least)" in results["train.py"]
+    (finding,) = [f for f in analysis.findings if f.rule == "FS105"]
+    assert finding.level is Level.MANUAL
+    assert not any(f.blocked_by for f in analysis.findings)

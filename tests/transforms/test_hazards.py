@@ -194,9 +194,6 @@ HARMLESS = {
         BACKWARD + "kept = [p.grad.clone() for p in model.parameters()]\n" + BACKWARD
         + "for p, g in zip(model.parameters(), kept):\n    p.grad = p.grad + g\n"
     ),
-    "a saved state dict of an unknown model": (
-        "def save(model, path):\n    torch.save(model.state_dict(), path)\n"
-    ),
     "an optimizer of a factory": "class Recipe:\n    def step(self):\n        self._optimizer.zero_grad()\n",
 }
 

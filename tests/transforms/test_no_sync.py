@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 from migrating import analyse_texts
 from to_fsdp2.transforms.findings import Level
@@ -166,3 +168,42 @@ def test_the_condition_of_the_wrap_is_the_guard(wraps: str, guarded: bool) -> No
     use = "for x in data:\n    if ddp:\n        net.require_backward_grad_sync = last(x)\n"
     text, _ = migrate(f"net = build()\n{wraps}{use}", WRAP.partition("model = ")[0])
     assert ("isinstance(net, FSDPModule)" in text) == guarded
+
+
+MODULES = """
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Brain:
+    def __init__(self, modules):
+        self.modules = torch.nn.ModuleDict(modules).to("cuda")
+
+    def wrap(self):
+        for name, module in self.modules.items():
+            self.modules[name] = DDP(module)
+
+    def pause(self, others):
+        kept = []
+        for module in {modules}.values():
+            if not hasattr(module, "require_backward_grad_sync"):
+                continue
+            kept.append(module.require_backward_grad_sync)
+            module.require_backward_grad_sync = False
+        return kept
+"""
+
+
+def test_test_and_switch_of_the_modules_of_a_dict_change_together() -> None:
+    _, results = analyse_texts({"train.py": MODULES.replace("{modules}", "self.modules")})
+    assert "if not isinstance(module, FSDPModule):" in results["train.py"]
+    assert "module.set_requires_gradient_sync(False)" in results["train.py"]
+
+
+def test_test_stays_where_nothing_says_whose_the_switch_is() -> None:
+    wrap = "import torch\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n\nmodel = DDP(torch.nn.Linear(2, 2))\n"
+    pause = textwrap.dedent(MODULES[MODULES.index("    def pause") :].replace("{modules}", "others"))
+    analysis, results = analyse_texts({"one.py": wrap, "two.py": wrap, "pause.py": pause})
+    assert results["pause.py"] == pause
+    levels = {f.level for f in analysis.findings if f.rule in ("FS302", "FS602")}
+    assert levels == {Level.MANUAL}

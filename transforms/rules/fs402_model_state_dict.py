@@ -13,15 +13,26 @@ from ..sites import Site
 from ..state.outcomes import optimizer_outcome, write_state
 from ..state.plans import plan_of
 from ..state.reads import before_wrap, hidden_uses, is_optimizer, of_another_program, read_of
+from ..state.strangers import is_of_stranger, states_of_strangers
 
 
 def find(migration: Migration) -> Iterator[Site]:
     """Reads that no value shows to be of a wrapped model."""
-    return (site for site in hidden_uses(migration) if site.member == "state_dict")
+    hidden = [site for site in hidden_uses(migration) if site.member == "state_dict"]
+    yield from hidden
+    known = {site.node for site in hidden}
+    yield from (site for site in states_of_strangers(migration) if site.node not in known)
 
 
 def check(site: Site, migration: Migration) -> Outcome:
     """A read of model state becomes get_model_state_dict, gathered on all ranks."""
+    if is_of_stranger(migration, site):
+        return Outcome(
+            Level.MANUAL,
+            "nothing in these files calls this function with a model, and of a sharded one it takes this rank's shards only",
+            "If sharded models come here, take get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, "
+            "cpu_offload=True)) on all ranks, and write it on rank 0.",
+        )
     if not is_optimizer(site) and before_wrap(migration, site):
         return Outcome(Level.OK, "taken before the model is sharded")
     if of_another_program(migration, site):

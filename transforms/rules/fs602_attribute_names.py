@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+
+from ..analysis.values import Annotated, Wrapped
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
@@ -28,6 +31,12 @@ def check(site: Site, migration: Migration) -> Outcome:
         outcome = Outcome(Level.REVIEW, "the model itself takes the place of .module")
         outcome.patches.append(view.replace(call, (view.keep(call.args[0]),), "fully_shard keeps the model itself"))
         return outcome
+    if _stands_with_manual_uses(site, migration):
+        return Outcome(
+            Level.MANUAL,
+            f"what uses {name} behind this test stays, since nothing says whose it is; so does the test",
+            "Ask isinstance(model, FSDPModule) where the model is one that fully_shard shards, and rewrite both.",
+        )
     module = ""
     outcome = Outcome(Level.REVIEW, f"asking for {name} becomes asking whether the model is sharded")
     if asks and name in _REWRITTEN:
@@ -47,6 +56,24 @@ def check(site: Site, migration: Migration) -> Outcome:
     if name not in UNIQUE_MEMBERS and (asks or len(call.args) > 2):
         return Outcome(Level.REVIEW, f"an FSDP2 model has no {name}: this goes on as for any other model")
     return _manual(name, "is asked for by name, and an FSDP2 model does not have it")
+
+
+def _stands_with_manual_uses(site: Site, migration: Migration) -> bool:
+    """Whether the same attribute of the same unknown receiver is used in this function: test and use go together."""
+    if site.group is not None or any(isinstance(value, (Wrapped, Annotated)) for value in site.values):
+        return False
+    assert site.call is not None
+    view, receiver = site.view, site.view.text(site.call.args[0])
+    return any(
+        other.role == "use"
+        and other.member == site.member
+        and other.group is None
+        and not any(isinstance(value, (Wrapped, Annotated)) for value in other.values)
+        and isinstance(other.node, ast.Attribute)
+        and view.text(other.node.value) == receiver
+        and view.function(other.node) is view.function(site.node)
+        for other in migration.sites[view.path]
+    )
 
 
 def _manual(name: str, what: str) -> Outcome:

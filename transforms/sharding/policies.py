@@ -49,12 +49,19 @@ def auto_wrap_policy(constructor: Constructor, argument: Argument) -> Outcome:
     level, note = (
         (Level.SAFE, "")
         if complete
-        else (Level.REVIEW, "; a policy may also come from outside the repository")
+        else (Level.REVIEW, "; one from outside the repository has to be a function of the same arguments")
     )
     skip_root = _root_may_match(constructor, found)
+    if form == "classes" and not complete:
+        constructor.plan.units = Units(_class_or_function(policy), skip_root=skip_root)
+        return Outcome(
+            Level.REVIEW,
+            "the loop picks modules by class; a policy may also come from outside the repository, and a function is asked "
+            "about each module as FSDP1 did, but not about sizes",
+        )
     if form == "classes":
         constructor.plan.units = Units(_class_condition(policy, inline, optional), skip_root=skip_root)
-        return Outcome(level, f"the loop picks modules by class{note}")
+        return Outcome(level, "the loop picks modules by class")
     condition = _predicate_condition(constructor, policy, found, inline, optional)
     if isinstance(condition, Outcome):
         return condition
@@ -68,6 +75,15 @@ def _class_condition(policy: Code, inline: Definition | None, optional: bool) ->
     if inline is not None:
         return code("isinstance(", UNIT, ", ", class_test(inline.view, inline.argument), ")")
     return code("isinstance(", UNIT, ", ", policy, " or ()" if optional else "", ")")
+
+
+def _class_or_function(policy: Code) -> Code:
+    """The condition for a policy that is a tuple of classes where the repository makes it, or whatever FSDP1 took."""
+    return code(
+        "(\n        ", policy, "(module=", UNIT, ", recurse=False, nonwrapped_numel=0)",
+        "\n        if callable(", policy, ")",
+        "\n        else isinstance(", UNIT, ", ", policy, " or ())\n    )",
+    )  # fmt: skip
 
 
 def _predicate_condition(

@@ -61,6 +61,13 @@ def check_definition(site: Site, migration: Migration) -> Outcome:
             "Look up what that code wants for FSDP2: most often the names of the classes that are sharded one by one.",
         )
     form = reaching or definition.form
+    if form == "size" and not reaching:
+        return Outcome(
+            Level.MANUAL,
+            "no wrap in this repository takes this policy, and who does take it decides what becomes of it",
+            "FSDP2 has no policy by size: where the model is sharded, write a function that walks the children of a module, "
+            "goes on while they have enough parameters, and calls fully_shard on what its children leave over.",
+        )
     if form == "size":
         from .size_policy import size_definition
 

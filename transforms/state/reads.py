@@ -19,7 +19,7 @@ from ..view import FileView
 from .contexts import bound_arguments
 
 OPTIMIZER_READS = ("optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict")
-_NOT_A_MODEL = re.compile(
+NOT_A_MODEL = re.compile(
     r"optim|sched|scaler|loader|sampler|dataset|metric|timer|logger|callback|meter", re.IGNORECASE
 )
 
@@ -105,7 +105,7 @@ def _hidden_uses(migration: Migration) -> Iterator[Site]:
             continue
         view, node = migration.program.call_node(number)
         function = node.func
-        if not isinstance(function, ast.Attribute) or _NOT_A_MODEL.search(last_name(function.value)):
+        if not isinstance(function, ast.Attribute) or NOT_A_MODEL.search(last_name(function.value)):
             continue
         values = tuple(view.values(function.value))
         if any(isinstance(v, (Optimizer, External)) for v in values) or _is_plain(migration, view, function):

@@ -1,0 +1,50 @@
+"""Functions that save whatever they are handed, where nothing shows what that is."""
+
+from __future__ import annotations
+
+from migrating import analyse_texts
+from state_programs import DDP, findings
+from to_fsdp2.transforms.findings import Level
+
+SAVERS = """
+SAVERS = {}
+
+
+def saves(kind):
+    return lambda saver: SAVERS.setdefault(kind, saver)
+
+
+@saves(torch.nn.Module)
+def save(obj, path):
+    state = obj.state_dict()
+    torch.save(state, path)
+"""
+TRAIN = """
+
+def main(net, path):
+    model = DDP(net)
+    {save}
+"""
+
+
+def test_model_that_is_saved_out_of_sight_is_held() -> None:
+    text = DDP + SAVERS + TRAIN.format(save="model(path)")
+    analysis, results = analyse_texts({"train.py": text})
+    assert results["train.py"] == text
+    (wrap,) = [f for f in analysis.findings if f.rule == "FS120"]
+    assert wrap.level is Level.MANUAL
+    assert "train.py:15" in wrap.message
+
+
+def test_model_that_is_saved_in_sight_is_not() -> None:
+    text = DDP + SAVERS + TRAIN.format(save="torch.save(model.module.state_dict(), path)")
+    analysis, results = analyse_texts({"train.py": text})
+    assert "fully_shard(net)" in results["train.py"]
+    (read,) = [f for f in analysis.findings if f.line == 15]
+    assert (read.rule, read.level) == ("FS402", Level.MANUAL)
+
+
+def test_other_objects_are_none() -> None:
+    savers = SAVERS.replace("def save(obj,", "def save(scheduler,").replace("obj.state_dict", "scheduler.state_dict")
+    assert not findings(DDP + savers, TRAIN.format(save="model(path)"), "FS402")
+    assert not findings(DDP, SAVERS, "FS402")

@@ -1,0 +1,80 @@
+"""Functions that take the state of whatever they are handed, and that nothing in the repository is seen to call.
+
+A saver that is registered by class or name gets its models at run time: whether a sharded one is among them cannot
+be seen, and of such a one it would save this rank's shards.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ..analysis.values import Unknown
+from ..groups import Group
+from ..migration import Migration
+from ..plain import is_plain, like
+from ..sites import Site
+from ..view import FileView
+from .reads import NOT_A_MODEL, last_name, reads
+
+_WRITES = frozenset({"save", "save_file", "save_model", "dump", "async_save"})
+
+
+def states_of_strangers(migration: Migration) -> list[Site]:
+    """Every ``argument.state_dict()`` of which nothing shows whose it is."""
+    return migration.once("states of strangers", None, lambda: list(_find(migration)))
+
+
+def is_of_stranger(migration: Migration, site: Site) -> bool:
+    """Whether a read of state is one of them."""
+    return site in states_of_strangers(migration)
+
+
+def saver_of_strangers(migration: Migration, group: Group) -> Site | None:
+    """A function that may save a group's model unseen: one that saves strangers, where none is seen to save this one."""
+    if any(read.group is group or read.group is None for read in reads(migration)):
+        return None
+    return next((site for site in states_of_strangers(migration) if _is_written(site)), None)
+
+
+def _find(migration: Migration) -> Iterator[Site]:
+    if not migration.groups.all:
+        return
+    kinds = {kind for group in migration.groups.all for kind in group.kinds}
+    known = {site.node for sites in migration.sites.values() for site in sites}
+    for number, call in enumerate(migration.program.flow.calls):
+        if call.method != "state_dict" or any(
+            not isinstance(value, Unknown) for value in migration.program.flow.values_of(call.function)
+        ):
+            continue
+        view, node = migration.program.call_node(number)
+        function = node.func
+        if not isinstance(function, ast.Attribute) or function in known or not _is_argument(view, function.value):
+            continue
+        if NOT_A_MODEL.search(last_name(function.value)) or is_plain(view, node, like(function.value), kinds):
+            continue
+        yield Site(view, function, "torch.nn.Module.state_dict", "hazard", None, (), node)
+
+
+def _is_argument(view: FileView, receiver: ast.expr) -> bool:
+    """Whether a receiver is a parameter of its function that gets no other value there."""
+    function = view.function(receiver)
+    if not isinstance(receiver, ast.Name) or not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return False
+    arguments = function.args
+    names = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    if receiver.id not in names or receiver.id in ("self", "cls"):
+        return False
+    return not any(
+        isinstance(n, ast.Name) and n.id == receiver.id and isinstance(n.ctx, ast.Store) for n in ast.walk(function)
+    )
+
+
+def _is_written(site: Site) -> bool:
+    """Whether the function of a read also writes something to disk."""
+    function = site.view.function(site.node)
+    assert function is not None
+    return any(
+        isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr in _WRITES
+        for n in ast.walk(function)
+    )
