@@ -32,7 +32,7 @@ def rewrite(
     edits = {path: flatten(migration.program.view(path).source, wanted) for path, wanted in sorted(patches.items())}
     exported = _exported(migration, edits)
     complete: dict[str, list[Edit]] = {}
-    for path in sorted(migration.sites):
+    for path in sorted({*migration.sites, *edits}):
         view = migration.program.view(path)
         removable = old_import_names(migration, path) - exported.get(path, set())
         if path in edits:
