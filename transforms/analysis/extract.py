@@ -363,7 +363,7 @@ class Extractor(ExpressionExtractor):
         outer_class, self.current_class = self.current_class, index
         self.block(node.body)
         members = self.facts.classes[index].members
-        for name in assigned_names(node.body):
+        for name in sorted(assigned_names(node.body)):
             if name in scope.environment and "." not in name:
                 members[name] = scope.environment[name]
         self.current_class = outer_class
