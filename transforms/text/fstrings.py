@@ -8,38 +8,39 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
+from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import accumulate
+
+from ..analysis.trees import children, walk
+
+_PREFIX = re.compile(r"[fF][rR]?[\"']|[rR][fF][\"']")
 
 
 def mend_positions(tree: ast.Module, text: str) -> None:
     """Corrects the positions of the expressions in every f-string of a tree, in place."""
-    strings = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
-    if not strings:
+    if not _PREFIX.search(text):
         return
     lines = io.StringIO(text, newline="").readlines()
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line))
-    fields: list[tuple[int, int]] = []
-    for start, end in _string_tokens(text, starts):
-        fields.extend(_fields(text, start, end))
-    fields.sort()
+    starts = list(accumulate(map(len, lines), initial=0))
     for node in _outermost(tree):
-        first, last = _offset(node, lines, starts)
-        inside = [(a, b) for a, b in fields if first <= a and b <= last]
+        fields = [field for token in _string_tokens(text, *_offset(node, lines, starts)) for field in _fields(text, *token)]
         values = list(_formatted_values(node))
-        if len(inside) == len(values):
-            for value, (start, end) in zip(values, inside, strict=True):
+        if len(fields) == len(values):
+            for value, (start, end) in zip(values, fields, strict=True):
                 _place(value.value, text, start, end, lines, starts)
 
 
 def _outermost(tree: ast.AST) -> Iterator[ast.JoinedStr]:
-    for child in ast.iter_child_nodes(tree):
-        if isinstance(child, ast.JoinedStr):
-            yield child
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.JoinedStr):
+            yield node
         else:
-            yield from _outermost(child)
+            pending += children(node)
 
 
 def _formatted_values(node: ast.JoinedStr) -> Iterator[ast.FormattedValue]:
@@ -51,10 +52,12 @@ def _formatted_values(node: ast.JoinedStr) -> Iterator[ast.FormattedValue]:
                 yield from _formatted_values(value.format_spec)
 
 
-def _string_tokens(text: str, starts: list[int]) -> Iterator[tuple[int, int]]:
-    """(start, end) of the f-string tokens; none in a file that the tokenizer refuses."""
+def _string_tokens(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """(start, end) of the f-string tokens of an expression between two offsets; none that the tokenizer refuses."""
+    lines = io.StringIO(f"({text[start:end]})", newline="").readlines()
+    starts = list(accumulate(map(len, lines), initial=start - 1))
     try:
-        for token in tokenize.generate_tokens(io.StringIO(text, newline="").readline):
+        for token in tokenize.generate_tokens(iter(lines).__next__):
             prefix = token.string.partition("'")[0].partition('"')[0].lower()
             if token.type == tokenize.STRING and "f" in prefix:
                 yield starts[token.start[0] - 1] + token.start[1], starts[token.end[0] - 1] + token.end[1]
@@ -140,7 +143,7 @@ def _place(value: ast.expr, text: str, start: int, end: int, lines: list[str], s
     local_starts = [0]
     for line in local:
         local_starts.append(local_starts[-1] + len(line))
-    for node, model in zip(ast.walk(value), ast.walk(parsed), strict=True):
+    for node, model in zip(walk(value), walk(parsed), strict=True):
         if not isinstance(node, (ast.expr, ast.keyword, ast.arg)):
             continue
         first, last = _offset(model, local, local_starts)  # pyright: ignore[reportArgumentType]
@@ -157,5 +160,5 @@ def _offset(node: ast.expr, lines: list[str], starts: list[int]) -> tuple[int, i
 
 def _position(offset: int, lines: list[str], starts: list[int]) -> tuple[int, int]:
     """(line, UTF-8 column) of an offset."""
-    line = next(n for n in range(len(starts) - 1, -1, -1) if starts[n] <= offset)
+    line = bisect_right(starts, offset) - 1
     return line + 1, len(lines[line][: offset - starts[line]].encode()) if line < len(lines) else 0
