@@ -69,8 +69,8 @@ class Program:
         """View and syntax node of a function value."""
         view = self.view(value.file)
         facts = self.files[value.file].functions[value.index]
-        for node in ast.walk(view.tree):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) and node.lineno == facts.line:
+        for node in view.nodes(ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda):
+            if node.lineno == facts.line:
                 name = "<lambda>" if isinstance(node, ast.Lambda) else node.name
                 if name == facts.name:
                     return view, node

@@ -135,12 +135,12 @@ class SiteFinder:
         return site
 
     def _find(self) -> Iterator[Site]:
-        for node in ast.walk(self.view.tree):
+        for node in self.view.nodes(ast.Import, ast.ImportFrom, ast.Name, ast.Attribute, ast.Call):
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 yield from self._imports(node)
             elif isinstance(node, (ast.Name, ast.Attribute)):
                 yield from self._reference(node)
-            elif isinstance(node, ast.Call) and len(node.args) >= 2:
+            elif len(node.args) >= 2:
                 yield from self._dynamic(node)
 
     def _imports(self, node: ast.Import | ast.ImportFrom) -> Iterator[Site]:
@@ -287,8 +287,8 @@ class SiteFinder:
         """Whether the names of a tuple are only ever the classes of a type test."""
         names = {target.id for target in assignment.targets if isinstance(target, ast.Name)}
         loads = [
-            node for node in ast.walk(self.view.tree)
-            if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)
+            node for node in self.view.nodes(ast.Name)
+            if node.id in names and isinstance(node.ctx, ast.Load)
         ]  # fmt: skip
         calls = [(load, self.view.parents[load]) for load in loads]
         return bool(calls) and all(

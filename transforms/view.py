@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from .analysis.extract import Extractor
 from .analysis.facts import NOTHING
 from .analysis.scopes import dotted_path
 from .analysis.symbols import canonical
+from .analysis.trees import children, walk
 from .analysis.values import External, Value
 from .text.patches import Old, Part, Patch, old
 from .text.source import Source
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from .program import Program
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+Node = TypeVar("Node", bound=ast.AST)
 _BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
@@ -35,10 +37,21 @@ class FileView:
         extractor = Extractor(source.path, source.tree, record)
         self._variables = record
         self._call_index = extractor.call_index
+        self._nodes: dict[tuple[type[ast.AST], ...], Sequence[ast.AST]] = {}
 
     @cached_property
     def parents(self) -> dict[ast.AST, ast.AST]:
-        return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+        return {child: node for node in self._walked for child in children(node)}
+
+    @cached_property
+    def _walked(self) -> list[ast.AST]:
+        return walk(self.tree)
+
+    def nodes(self, *kinds: type[Node]) -> list[Node]:
+        """All nodes of these types, in the order of ``ast.walk``: the file is walked once for all rules."""
+        if kinds not in self._nodes:
+            self._nodes[kinds] = [node for node in self._walked if isinstance(node, kinds)]
+        return cast("list[Node]", self._nodes[kinds])
 
     @cached_property
     def calls_by_index(self) -> dict[int, ast.Call]:

@@ -43,15 +43,15 @@ def is_evaluated(migration: Migration, group: Group | None) -> bool:
 def _runs_without_gradients(migration: Migration, group: Group) -> bool:
     """Whether a forward runs under ``no_grad`` or ``inference_mode``, in a block or in a decorated function."""
     for view in migration.views():
-        for node in ast.walk(view.tree):
-            contexts: list[ast.expr] = []
-            if isinstance(node, (ast.With, ast.AsyncWith)):
-                contexts = [item.context_expr for item in node.items]
-            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                contexts = node.decorator_list
+        for node in view.nodes(ast.With, ast.AsyncWith, ast.FunctionDef, ast.AsyncFunctionDef):
+            contexts = (
+                [item.context_expr for item in node.items]
+                if isinstance(node, (ast.With, ast.AsyncWith))
+                else node.decorator_list
+            )
             called = [context.func if isinstance(context, ast.Call) else context for context in contexts]
             if any(view.external(context) in _NO_GRADIENTS for context in called):
-                if FORWARD in passes_in(migration, view, getattr(node, "body", []), group):
+                if FORWARD in passes_in(migration, view, node.body, group):
                     return True
     return False
 

@@ -22,8 +22,8 @@ _NAMES = frozenset({CLIP, "torch.nn.utils.clip_grad.clip_grad_norm_", "torch.nn.
 def find(migration: Migration) -> Iterator[Site]:
     """Calls over the parameters of a model that is wrapped somewhere."""
     for view in migration.views():
-        for node in ast.walk(view.tree):
-            if not isinstance(node, ast.Call) or not node.args or outside_name(view, node.func) not in _NAMES:
+        for node in view.nodes(ast.Call):
+            if not node.args or outside_name(view, node.func) not in _NAMES:
                 continue
             values = migration.program.elements(view.values(node.args[0]))
             values.extend(_of_optimizers(migration, view, node.args[0]))

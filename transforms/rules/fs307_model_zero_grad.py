@@ -22,10 +22,8 @@ _WHY = "gradients belong to the sharded parameters, which the model does not sho
 def find(migration: Migration) -> Iterator[Site]:
     """Calls of ``zero_grad`` on a model that is wrapped somewhere."""
     for view in migration.views():
-        for node in ast.walk(view.tree):
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-                continue
-            if node.func.attr != "zero_grad":
+        for node in view.nodes(ast.Call):
+            if not isinstance(node.func, ast.Attribute) or node.func.attr != "zero_grad":
                 continue
             values = tuple(view.values(node.func.value))
             group = migration.groups.of(values)

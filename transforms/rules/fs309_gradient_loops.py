@@ -24,9 +24,9 @@ def find(migration: Migration) -> Iterator[Site]:
     """Places behind a forward that ask a model for parameters or layers, to work on gradients or write into weights."""
     done: set[ast.AST] = set()
     for view in migration.views():
-        for node in ast.walk(view.tree):
-            model = _asked(node) if isinstance(node, ast.Call) else None
-            if not isinstance(node, ast.Call) or model is None:
+        for node in view.nodes(ast.Call):
+            model = _asked(node)
+            if model is None:
                 continue
             work = _work_on(migration, view, node)
             done.update(inner for part in work for inner in ast.walk(part))
@@ -34,7 +34,7 @@ def find(migration: Migration) -> Iterator[Site]:
             if site is not None:
                 yield site
     for view in migration.views():
-        for node in ast.walk(view.tree):
+        for node in view.nodes(ast.Call, ast.Assign, ast.AugAssign):
             tensor = written_tensor(node)
             if tensor is None or node in done or not _is_parameter(migration, view, tensor):
                 continue

@@ -21,9 +21,7 @@ _FUNCTIONAL = frozenset({"torch.func.functional_call", "torch.nn.utils.stateless
 def find(migration: Migration) -> Iterator[Site]:
     """Such calls where a model of a group runs."""
     for view in migration.views():
-        for node in ast.walk(view.tree):
-            if not isinstance(node, ast.Call):
-                continue
+        for node in view.nodes(ast.Call):
             kind = _kind(view, node)
             group = _group_run_by(migration, view, node, kind) if kind else None
             if group is not None and (kind != "retain_graph" or "DDP" in group.kinds):

@@ -19,7 +19,7 @@ _AROUND = "torch.nn.parallel.DistributedDataParallel.module.__call__"
 def find(migration: Migration) -> Iterator[Site]:
     """Parameters of a DDP model that are unfrozen behind the wrap, and calls of ``model.module(…)``."""
     for view in migration.views():
-        for node in ast.walk(view.tree):
+        for node in view.nodes(ast.Assign, ast.Call):
             tensor = _unfrozen(node)
             if tensor is not None:
                 group, values = tensor_values(migration, view, tensor)

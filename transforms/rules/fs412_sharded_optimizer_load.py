@@ -76,8 +76,8 @@ def check(site: Site, migration: Migration) -> Outcome:
 
 def _spelling_of_load(view: FileView) -> str | None:
     """How the file itself calls Distributed Checkpoint's functions, if by the name of the module."""
-    for node in ast.walk(view.tree):
-        if not isinstance(node, ast.Attribute) or node.attr not in ("load_state_dict", "save_state_dict"):
+    for node in view.nodes(ast.Attribute):
+        if node.attr not in ("load_state_dict", "save_state_dict"):
             continue
         if view.external(node.value) in ("torch.distributed.checkpoint", "torch.distributed._shard.checkpoint"):
             return f"{view.text(node.value)}.load"

@@ -23,8 +23,8 @@ _COPIES = (_COPY, _AVERAGED, _SAVE)
 def find(migration: Migration) -> Iterator[Site]:
     """Copies of a model of a group, as a whole."""
     for view in migration.views():
-        for node in ast.walk(view.tree):
-            if not isinstance(node, ast.Call) or not node.args:
+        for node in view.nodes(ast.Call):
+            if not node.args:
                 continue
             name = outside_name(view, node.func)
             if name is None or not (name in _COPIES or _is_average(name)):

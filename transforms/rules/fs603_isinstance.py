@@ -103,7 +103,7 @@ def _elsewhere(site: Site, migration: Migration) -> Outcome:
 
 def _only_in_tests(view: FileView, assignment: ast.Assign) -> bool:
     names = [target.id for target in assignment.targets if isinstance(target, ast.Name)]
-    mentions = [n for n in ast.walk(view.tree) if isinstance(n, ast.Name) and n.id in names]
+    mentions = [n for n in view.nodes(ast.Name) if n.id in names]
     loads = [n for n in mentions if isinstance(n.ctx, ast.Load)]
     return bool(names) and bool(loads) and all(_classes(view, load) is not None for load in loads)
 

@@ -24,8 +24,8 @@ def find(migration: Migration) -> Iterator[Site]:
     own = has_wrapper_of_its_own(migration)
     for view in migration.views():
         documentation = _documentation(view)
-        for node in ast.walk(view.tree):
-            if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or node in documentation:
+        for node in view.nodes(ast.Constant):
+            if not isinstance(node.value, str) or node in documentation:
                 continue
             inner = _INNER in node.value or any(name in node.value for name in _FLAT)
             if (inner and not own and len(node.value) < 80) or (node.value == "module." and migration.groups.all):
@@ -80,7 +80,7 @@ def _taking_out(view: FileView, node: ast.Constant) -> ast.Call | None:
 
 def _documentation(view: FileView) -> set[ast.AST]:
     """Strings that are statements: docstrings."""
-    return {node.value for node in ast.walk(view.tree) if isinstance(node, ast.Expr)}
+    return {node.value for node in view.nodes(ast.Expr)}
 
 
 _HEAD = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(build())\n"

@@ -21,7 +21,7 @@ _SYMBOL = "torch.nn.Module.names"
 def find(migration: Migration) -> Iterator[Site]:
     """String tests and cuts of names that a wrapped model gave, where the wrapper's prefix counts."""
     for view in migration.views():
-        for node in ast.walk(view.tree):
+        for node in view.nodes(ast.Call, ast.Compare, ast.Subscript):
             for name, kind in _works_on_names(view, node):
                 values = _names(view, name)
                 group = migration.groups.of(values) if values else None

@@ -19,9 +19,7 @@ _SAVERS = ("checkpoint", "save", "snapshot")
 def find(migration: Migration) -> Iterator[Site]:
     """Calls of outside code that get a wrapped model as an argument."""
     for view in migration.views():
-        for node in ast.walk(view.tree):
-            if not isinstance(node, ast.Call):
-                continue
+        for node in view.nodes(ast.Call):
             name = view.external(node.func) or _method_of_outside(view, node.func)
             if name is None or name.startswith(_KNOWN):
                 continue

@@ -69,7 +69,7 @@ _WHAT = {
 def find(migration: Migration) -> Iterator[Site]:
     """Each such place, with the kind of work as symbol."""
     for view in migration.views():
-        for node in ast.walk(view.tree):
+        for node in view.nodes(ast.Assign, ast.Call):
             for tensor, kind in _work(migration, view, node):
                 values = _held(migration, view, tensor) if kind == "saved" else tensor_values(migration, view, tensor)[1]
                 group = migration.groups.of_tensors(values)
@@ -79,7 +79,7 @@ def find(migration: Migration) -> Iterator[Site]:
                     break
 
 
-def _work(migration: Migration, view: FileView, node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
+def _work(migration: Migration, view: FileView, node: ast.Assign | ast.Call) -> Iterator[tuple[ast.expr, str]]:
     """(tensor, kind of work) for one node of a tree."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
@@ -89,8 +89,6 @@ def _work(migration: Migration, view: FileView, node: ast.AST) -> Iterator[tuple
                 yield target.value, "grad"
             elif isinstance(target, ast.Subscript):
                 yield target.value, "store"
-        return
-    if not isinstance(node, ast.Call):
         return
     name = view.external(node.func)
     if name is None and isinstance(node.func, ast.Attribute):

@@ -15,9 +15,7 @@ from ..training.local_reads import runs_on_shards, tensor_values
 def find(migration: Migration) -> Iterator[Site]:
     """Comparisons of ``p.dim()``, ``p.ndim`` or ``len(p.shape)`` on parameters of an FSDP1 model."""
     for view in migration.views():
-        for node in ast.walk(view.tree):
-            if not isinstance(node, ast.Compare):
-                continue
+        for node in view.nodes(ast.Compare):
             tensor = next((t for part in (node.left, *node.comparators) if (t := _shaped(part)) is not None), None)
             if tensor is None:
                 continue

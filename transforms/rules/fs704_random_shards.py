@@ -31,11 +31,10 @@ _SYMBOL = "torch.Tensor.random"
 def find(migration: Migration) -> Iterator[Site]:
     """Draws for parameters of a group, and calls of initialisers on its model, that may run after the wrap."""
     for view in migration.views():
-        for node in ast.walk(view.tree):
-            if isinstance(node, ast.Call):
-                group, values = _drawn_for(migration, view, node)
-                if group is not None and runs_behind_the_wrap(migration, view, node, group):
-                    yield Site(view, node, f"{_SYMBOL}.{called_name(node)}", "hazard", group, values, node)
+        for node in view.nodes(ast.Call):
+            group, values = _drawn_for(migration, view, node)
+            if group is not None and runs_behind_the_wrap(migration, view, node, group):
+                yield Site(view, node, f"{_SYMBOL}.{called_name(node)}", "hazard", group, values, node)
 
 
 def _drawn_for(migration: Migration, view: FileView, call: ast.Call) -> tuple[Group | None, tuple[Value, ...]]:

@@ -65,8 +65,8 @@ def _only_gloo(migration: Migration) -> bool:
     """Whether every process group of the repository is one of gloo, by a constant."""
     backends: list[object] = []
     for view in migration.views():
-        for node in ast.walk(view.tree):
-            if isinstance(node, ast.Call) and called_name(node) == "init_process_group":
+        for node in view.nodes(ast.Call):
+            if called_name(node) == "init_process_group":
                 named = next((k.value for k in node.keywords if k.arg == "backend"), None)
                 given = node.args[0] if node.args else named
                 backends.append(given.value if isinstance(given, ast.Constant) else None)

@@ -60,7 +60,7 @@ def classes_of(migration: Migration, cls: ClassValue) -> Iterator[tuple[FileView
         facts = migration.program.files[current.file].classes[current.index]
         view = migration.program.view(current.file)
         node = next(
-            (n for n in ast.walk(view.tree) if isinstance(n, ast.ClassDef) and n.name == facts.name and
+            (n for n in view.nodes(ast.ClassDef) if n.name == facts.name and
              facts.line in (n.lineno, *(d.lineno for d in n.decorator_list))),
             None,
         )  # fmt: skip

@@ -307,8 +307,8 @@ def _name_dimensions(view: FileView, call: ast.Call) -> Patch:
 def names_of_chosen(migration: Migration) -> Iterator[Site]:
     """Mentions that no symbol shows: ``strategy.name`` of a variable with several members, and ``case`` patterns."""
     for view in migration.views():
-        for node in ast.walk(view.tree):
-            if isinstance(node, ast.MatchValue) and isinstance(node.value, ast.Attribute):
+        for node in view.nodes(ast.MatchValue):
+            if isinstance(node.value, ast.Attribute):
                 if node.value.attr in MEMBERS and view.text(node.value.value).endswith("ShardingStrategy"):
                     group = migration.groups.of_strategies()
                     yield Site(view, node.value, f"{STRATEGY}.{node.value.attr}", "hazard", group)

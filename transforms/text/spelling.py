@@ -60,7 +60,7 @@ def visible_imports(view: FileView, node: ast.AST) -> list[ast.Import | ast.Impo
 
 def all_imports(view: FileView) -> list[ast.Import | ast.ImportFrom]:
     """Every import statement of a file."""
-    return [node for node in ast.walk(view.tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    return view.nodes(ast.Import, ast.ImportFrom)
 
 
 def _imports_torch(statements: list[ast.Import | ast.ImportFrom]) -> bool:
@@ -72,12 +72,8 @@ def _imports_torch(statements: list[ast.Import | ast.ImportFrom]) -> bool:
 
 def _taken(view: FileView) -> set[str]:
     """Names that the file binds by anything but an import."""
-    return {
-        node.name if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) else node.id
-        for node in ast.walk(view.tree)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-        or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
-    }
+    assigned = {node.id for node in view.nodes(ast.Name) if isinstance(node.ctx, ast.Store)}
+    return assigned | {node.name for node in view.nodes(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)}
 
 
 def imported_names(tree: ast.Module) -> set[tuple[str, str]]:

@@ -49,8 +49,8 @@ def submodule_calls(migration: Migration) -> list[MethodCall]:
 
 def _find_submodules(migration: Migration) -> Iterator[MethodCall]:
     for view in migration.views():
-        for node in ast.walk(view.tree):
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        for node in view.nodes(ast.Call):
+            if not isinstance(node.func, ast.Attribute):
                 continue
             if not _is_module_call(view, node):
                 continue
@@ -77,8 +77,8 @@ def _may_run_after(migration: Migration, view: FileView, node: ast.AST, group: G
 
 def _find(migration: Migration) -> Iterator[MethodCall]:
     for view in migration.views():
-        for node in ast.walk(view.tree):
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        for node in view.nodes(ast.Call):
+            if not isinstance(node.func, ast.Attribute):
                 continue
             name, receiver = node.func.attr, node.func.value
             if name in _STANDARD or name.startswith("__"):

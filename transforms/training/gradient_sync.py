@@ -52,7 +52,7 @@ def as_helper(site: Site, migration: Migration, outcome: Outcome, receiver: ast.
 
 def add_helper(view: FileView, migration: Migration, outcome: Outcome) -> str:
     """Defines the context manager once in a file, before its first function or class."""
-    names = {n.name for n in ast.walk(view.tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    names = {n.name for n in view.nodes(ast.FunctionDef, ast.ClassDef)}
     name = next(n for n in (HELPER, "without_gradient_sync", "local_gradients") if n not in names)
     place = first_definition(view)
     manager = migration.use(outcome, view, "contextlib.contextmanager", view.tree)

@@ -67,8 +67,8 @@ def _paths(view: FileView, node: ast.AST) -> Iterator[tuple[str, list[Value]]]:
     for inner in _attributes_of_self(view, node):
         _add(found, view, inner)
     local = set(found)
-    for inner in ast.walk(view.tree):
-        if not isinstance(inner, ast.Name) or inner.id in local or view.function(inner) is not None:
+    for inner in view.nodes(ast.Name):
+        if inner.id in local or view.function(inner) is not None:
             continue
         if (function is not None or inner.lineno < line) and view.enclosing_class(inner) is None:
             _add(found, view, inner)

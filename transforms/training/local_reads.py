@@ -66,10 +66,13 @@ def _summons(node: ast.AST) -> bool:
     )
 
 
+_READING = (ast.Call, ast.FormattedValue, ast.If, ast.While, ast.IfExp, ast.Assert, ast.comprehension)
+
+
 def local_reads(migration: Migration) -> Iterator[Site]:
     """Every such place; the symbol says how the value is read."""
     for view in migration.views():
-        for node in ast.walk(view.tree):
+        for node in view.nodes(*_READING):
             for read, symbol in _reads(view, node):
                 group, values = tensor_values(migration, view, read)
                 if group is not None and runs_on_shards(migration, view, node, group):

@@ -136,8 +136,8 @@ def other_backward(migration: Migration, view: FileView, block: ast.With, group:
     if _free_backward(view, getattr(scope, "body", [])):
         return True
     for other in migration.views():
-        for function in ast.walk(other.tree):
-            if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or function is scope:
+        for function in other.nodes(ast.FunctionDef, ast.AsyncFunctionDef):
+            if function is scope:
                 continue
             if _free_backward(other, function.body):
                 calls = calls_in(function.body)
