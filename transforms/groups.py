@@ -61,17 +61,19 @@ class Group:
     raw: set[Value] = field(default_factory=set)
     """The unwrapped models: with FSDP2 they are the same objects as the wrapped ones."""
     optimizers: list[Optimizer] = field(default_factory=list)
+    kind_of_unseen: str = ""
+    """The kind of a subclass that nothing in these files builds, so that there are no wraps."""
 
     @property
     def kinds(self) -> set[str]:
         """FSDP1, DDP or both."""
-        return {wrap.value.kind for wrap in self.wraps}
+        return {wrap.value.kind for wrap in self.wraps} or {self.kind_of_unseen}
 
     @property
     def stays_ddp(self) -> bool:
         """Whether subclasses of DDP wrap everything here, and no plain call of DDP: such wraps stay what they are."""
-        stays = self.kinds == {"DDP"} and any(wrap.subclass is not None for wrap in self.wraps)
-        return stays and not any(wrap.names_wrapper for wrap in self.wraps)
+        stays = not self.wraps or any(wrap.subclass is not None for wrap in self.wraps)
+        return self.kinds == {"DDP"} and stays and not any(wrap.names_wrapper for wrap in self.wraps)
 
 
 class Groups:
@@ -94,6 +96,7 @@ class Groups:
         self._members: dict[Value, Group] = {}
         self._settings: set[Value] = set()
         self._by_choice: Wrapped | None = None
+        self._unseen: dict[ClassValue, Group] = {}
         for wrap in wraps:
             if wrap.kind == "FSDP1":
                 self._unite_settings(wrap)
@@ -192,11 +195,16 @@ class Groups:
     def _is_wrapper(self, value: Value) -> bool:
         return isinstance(value, Wrapped) or (isinstance(value, Instance) and value.cls in self.subclasses.kinds)
 
-    def of_subclass(self, cls: ClassValue) -> Group | None:
-        """The group of what a subclass of a wrapper is built around."""
+    def of_subclass(self, cls: ClassValue) -> Group:
+        """The group of what a subclass of a wrapper is built around; one of its own where nothing is seen to build it."""
         lineage = self.program.flow.ancestors
         wraps = ((group, wrap.subclass) for group in self.all for wrap in group.wraps)
-        return next((group for group, built in wraps if built is not None and cls in lineage(built)), None)
+        found = next((group for group, built in wraps if built is not None and cls in lineage(built)), None)
+        if found is None and cls not in self._unseen:
+            facts = self.program.files[cls.file]
+            name = f"{facts.path}:{facts.classes[cls.index].line}"
+            self._unseen[cls] = Group(name, kind_of_unseen=self.subclasses.kinds[cls])
+        return found or self._unseen[cls]
 
     def merge(self, values: Iterable[Value]) -> None:
         """Makes one group of all that these values belong to: one site serves them all."""

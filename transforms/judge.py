@@ -110,7 +110,7 @@ def _decide(site: Site, rule: Rule, migration: Migration) -> Judgement:
         outcome = bypass
     elif _is_under_subclass(site, migration):
         outcome = Outcome(Level.OK, "DDP stays as it is: what it wraps here is built by a subclass of it")
-    elif _is_of_nobody(site, migration):
+    elif _is_of_nobody(site):
         outcome = Outcome(Level.MANUAL, f"nothing in these files says whose {site.member} this is", _WHOSE)
     else:
         outcome = rule.check(site, migration)
@@ -178,11 +178,10 @@ _WHOSE = (
 )
 
 
-def _is_of_nobody(site: Site, migration: Migration) -> bool:
+def _is_of_nobody(site: Site) -> bool:
     """Whether an attribute is read off something that nothing shows to be a wrapped model."""
-    if site.role != "use" or site.group is not None or any(isinstance(v, (Wrapped, Annotated)) for v in site.values):
-        return False
-    return migration.groups.subclasses.around(site.view, site.node) is None
+    known = site.group is not None or any(isinstance(v, (Wrapped, Annotated)) for v in site.values)
+    return site.role == "use" and not known
 
 
 def _is_under_subclass(site: Site, migration: Migration) -> bool:
@@ -193,10 +192,7 @@ def _is_under_subclass(site: Site, migration: Migration) -> bool:
     subclasses = migration.groups.subclasses
     if site.role in ("import", "base") or (site.role == "call" and site.symbol == DDP):
         return False
-    around = subclasses.around(site.view, site.node)
-    if around is not None and site.group is None:
-        return subclasses.kinds[around] == "DDP"
-    if site.role == "reference" and around is None:
+    if site.role == "reference" and subclasses.around(site.view, site.node) is None:
         return False
     if site.group is not None:
         return site.group.stays_ddp

@@ -11,7 +11,7 @@ from ..sites import Site
 
 
 def check(site: Site, migration: Migration) -> Outcome:
-    return definition_outcome(site, migration)
+    return definition_outcome(site)
 
 
 _CODE = (

@@ -14,11 +14,9 @@ from ..sites import Site
 _OF_THE_CLASS = frozenset({"__init__", "forward"})
 
 
-def definition_outcome(site: Site, migration: Migration) -> Outcome:
+def definition_outcome(site: Site) -> Outcome:
     """The class itself: the tool leaves it alone, and with it all that it wraps."""
-    subclasses = migration.groups.subclasses
-    cls = subclasses.around(site.view, site.node)
-    unseen = cls is not None and migration.groups.of_subclass(cls) is None
+    unseen = site.group is not None and not site.group.wraps
     definition = site.view.enclosing_class(site.node)
     methods = [node for node in definition.body if isinstance(node, ast.FunctionDef)] if definition is not None else []
     names = [method.name for method in methods if method.name not in _OF_THE_CLASS and not method.name.startswith("__")]
