@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from .analysis.symbols import DDP, FSDP1, WRAPPERS
+from .analysis.symbols import WRAPPERS
 from .findings import Level
 from .groups import Group
 from .judge import Judgement
+from .loose import holder_of, holder_of_group, widen
 from .migration import Migration, Options
 
 
@@ -28,10 +29,16 @@ def hold_groups(migration: Migration, judgements: list[Judgement]) -> None:
             if holder is not None:
                 holders.append(holder)
                 _hold(members, holder)
-    loose = groups.get(None, [])
-    _hold_loose(loose, holders)
-    holders.extend(_hold_unwritten_wraps(migration, judgements, groups))
-    _hold_loose(loose, holders)
+    loose = groups.pop(None, [])
+    widen(judgements)
+    holders.extend(member for member in loose if _is_holding(member))
+    while True:
+        held = sum(judgement.held_by is not None for judgement in judgements)
+        _hold_loose(loose, holders)
+        holders.extend(_hold_unwritten_wraps(migration, judgements, groups))
+        holders.extend(_hold_groups_of_loose(groups, loose))
+        if held == sum(judgement.held_by is not None for judgement in judgements):
+            return
 
 
 def _hold_unwritten_wraps(
@@ -64,22 +71,23 @@ def _leave_out(members: list[Judgement], commented: Judgement) -> None:
 
 def _hold_loose(members: list[Judgement], holders: list[Judgement]) -> None:
     """Sites of no known group may belong to any model: what holds one of their kind holds them as well."""
-    holders = [*holders, *(member for member in members if _is_holding(member))]
     for member in members:
-        near = [h for h in holders if h.site.view is member.site.view]
-        holder = next((h for h in [*near, *holders] if _kinds(h) & _kinds(member)), None)
+        holder = holder_of(member, holders)
         if holder is not None:
             _hold([member], holder)
 
 
-def _kinds(judgement: Judgement) -> set[str]:
-    """Which wrappers a site is about, as far as it is known."""
-    if judgement.site.group is not None:
-        return judgement.site.group.kinds
-    if judgement.site.symbol.startswith(DDP):
-        return {"DDP"}
-    is_of_fsdp1 = judgement.site.symbol.startswith(FSDP1) and judgement.site.role != "isinstance"
-    return {"FSDP1"} if is_of_fsdp1 else {"FSDP1", "DDP"}
+def _hold_groups_of_loose(groups: dict[Group | None, list[Judgement]], loose: list[Judgement]) -> list[Judgement]:
+    """Holds groups whose models may come to a place that belongs to none and stays as it is; returns what waits now."""
+    waiting: list[Judgement] = []
+    staying = [j for j in loose if _is_holding(j) or (j.held_by is not None and j.outcome.patches)]
+    for group, members in groups.items():
+        holder = holder_of_group(group, members, staying) if group is not None else None
+        if holder is not None:
+            fresh = [member for member in _rewritten(members) if member.held_by is None]
+            _hold(members, holder)
+            waiting.extend(fresh[:1])
+    return waiting
 
 
 def hold_back(judgements: list[Judgement], cause: Judgement, reason: str) -> None:

@@ -49,6 +49,8 @@ class Outcome:
     patches: list[Patch] = field(default_factory=list)
     needs: list[Need] = field(default_factory=list)
     holds: bool = False
+    within: frozenset[ast.AST] | None = None
+    """For a hazard of no known group: the functions in which alone it can come true; None where that is not known."""
     silent: bool = False
     """No finding of its own: the site is part of another one (a call and its plain keywords are one site)."""
 

@@ -9,6 +9,7 @@ from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..state.loads import TO_LOAD
 from ..state.reads import OPTIMIZER_READS
+from ..state.sharded_tensors import functions_around
 
 _FSDP = "torch.distributed.fsdp"
 _ADVICE = {
@@ -31,7 +32,14 @@ def check(site: Site, migration: Migration) -> Outcome:
         return Outcome(Level.SAFE, "part of its call", silent=True)
     name = next((name for name in _ADVICE if name in site.symbol), "")
     if name:
-        return Outcome(Level.MANUAL, f"{site.member} has no counterpart in FSDP2", _ADVICE[name], holds=True)
+        outcome = Outcome(Level.MANUAL, f"{site.member} has no counterpart in FSDP2", _ADVICE[name], holds=True)
+        if name == "ShardedTensor" and site.role in ("isinstance", "reference"):
+            outcome.message = "tensors of an FSDP2 model's sharded state are no ShardedTensor: the test fails without a word"
+            outcome.within = functions_around(migration, site)
+        if name == "ShardedTensor" and site.role == "annotation":
+            outcome.message = "sharded state of FSDP2 holds DTensors; the annotation itself changes nothing"
+            outcome.holds = False
+        return outcome
     return Outcome(Level.MANUAL, f"{site.member} of the wrapper class is used as a function", _HANDED_ON, holds=True)
 
 

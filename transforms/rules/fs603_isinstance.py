@@ -9,6 +9,7 @@ from ..analysis.values import ClassValue
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
+from ..sharding.aliases import alias_outcome
 from ..sharding.subclass_findings import staying_wrappers
 from ..sites import Site
 from ..text.patches import Part, Patch
@@ -54,7 +55,7 @@ def check(site: Site, migration: Migration) -> Outcome:
             "the function leaves wrappers out to reach the modules inside; with FSDP2 these are one object, so it would leave "
             "out every sharded module",
             "Take the test out of the function.",
-            holds=site.group is not None,
+            holds=True,
         )
     module = migration.use(outcome, view, FSDP_MODULE, node)
     outcome.patches.append(_listed(migration, view, classes, module))
@@ -62,13 +63,21 @@ def check(site: Site, migration: Migration) -> Outcome:
 
 
 def _skips_wrappers(view: FileView, classes: ast.expr) -> bool:
-    """``not isinstance(module, FSDP)`` in a lambda or a comparison of modules that picks what to checkpoint or compile."""
+    """``not isinstance(module, FSDP)`` in a lambda, or in what a function answers that picks modules to checkpoint."""
     test = view.parents[classes]
     inverted = view.parents[test]
     if not isinstance(inverted, ast.UnaryOp) or not isinstance(inverted.op, ast.Not):
         return False
     chooser = view.function(test)
-    return isinstance(chooser, ast.Lambda) or (isinstance(chooser, ast.FunctionDef) and "check" in chooser.name)
+    if isinstance(chooser, ast.Lambda):
+        return True
+    return isinstance(chooser, ast.FunctionDef) and "check" in chooser.name and _decides_answer(view, test)
+
+
+def _decides_answer(view: FileView, test: ast.AST) -> bool:
+    """Whether a function returns a test, or returns at once by it."""
+    statement = view.statement(test)
+    return isinstance(statement, ast.Return) or (isinstance(statement, ast.If) and isinstance(statement.body[0], ast.Return))
 
 
 def _classes(view: FileView, node: ast.expr) -> ast.expr | None:
@@ -85,6 +94,9 @@ def _classes(view: FileView, node: ast.expr) -> ast.expr | None:
 
 def _elsewhere(site: Site, migration: Migration) -> Outcome:
     """A class outside a test: in a tuple that only tests use, say."""
+    alias = alias_outcome(site)
+    if alias is not None:
+        return alias
     view, node = site.view, site.node
     parent = view.parents[node]
     holder = view.parents[parent] if isinstance(parent, (ast.Tuple, ast.List, ast.Set)) else None

@@ -24,13 +24,14 @@ def has_reader(migration: Migration, context: ast.Call) -> bool:
 
 
 def _with_readers(migration: Migration) -> Iterator[ast.Call]:
-    for view, node in _readers(migration):
+    for view, node in readers(migration):
         for context in contexts_of(migration, view, node):
             if context.call is not None:
                 yield context.call
 
 
-def _readers(migration: Migration) -> Iterator[tuple[FileView, ast.AST]]:
+def readers(migration: Migration) -> Iterator[tuple[FileView, ast.AST]]:
+    """Every place that takes or loads the state of a model or optimizer."""
     sites: list[Site] = [site for sites in migration.sites.values() for site in sites]
     for site in (*sites, *hidden_uses(migration)):
         if site.member in _METHODS:
