@@ -90,9 +90,11 @@ optimizer = torch.optim.AdamW(model.parameters())
 _HOOK = """\
 fully_shard(model)
 
+
 def broadcast_buffers(module, inputs):
     for buffer in module.buffers():
         dist.broadcast(buffer, src=0)
+
 
 model.register_forward_pre_hook(broadcast_buffers)
 """

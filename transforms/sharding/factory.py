@@ -8,6 +8,7 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Outcome
 from ..sites import Site
+from ..text.definitions import defined_before, defined_instead
 from ..text.patches import Part
 from .constructor import factory_of
 from .placement import shard_function
@@ -63,9 +64,10 @@ def check_reference(site: Site, migration: Migration) -> Outcome:
         if not isinstance(part, Name):
             parts.append(part.replace("\n", "\n" + indent) if isinstance(part, str) else part)
     if whole:
-        outcome.patches.append(view.replace(statement, parts, _WHY))
+        outcome.patches.append(defined_instead(view, statement, parts, _WHY))
     else:
-        outcome.patches.append(view.insert_before(statement, [indent, *parts, "\n\n"], _WHY))
+        inserted = view.insert_before(statement, [indent, *parts, "\n\n"], _WHY)
+        outcome.patches.append(inserted if indent else defined_before(view, statement, [*parts, "\n"], _WHY))
         outcome.patches.append(view.replace(call, name, _WHY))
     outcome.patches.extend(constructor.patches)
     outcome.needs.extend(constructor.plan.needs)

@@ -188,10 +188,13 @@ def written(statements: Sequence[Code], model: str, indent: str) -> list[Part]:
                 parts[-1] = last + text
             else:
                 parts.append(text)  # pyright: ignore[reportArgumentType]
-    return [_BLANK_LINE.sub("\n", part) if isinstance(part, str) else part for part in parts]
+    parts = [_BLANK_LINE.sub("\n", part) if isinstance(part, str) else part for part in parts]
+    return parts if indent else [_AROUND_FUNCTION.sub("\n\n\n", part) if isinstance(part, str) else part for part in parts]
 
 
 _STEPS = re.compile(r"(?<=[\n\t]) {4,}")
+_AROUND_FUNCTION = re.compile(r"\n\n(?=def )|(?<=\))\n\n(?=\w+\.register_forward_pre_hook)")
+"""Where a function of a module begins or ends."""
 _BLANK_LINE = re.compile(r"\n[ \t]+(?=\n)")
 
 

@@ -7,6 +7,7 @@ import ast
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Need, Outcome
+from ..text.definitions import defined_before
 from ..text.imports import spelling
 from ..text.patches import Patch
 from ..view import FileView
@@ -143,7 +144,6 @@ def _size_helper(view: FileView, node: ast.AST) -> tuple[Patch, list[Need]]:
     top = next(a for a in [node, *view.ancestors(node)] if view.parents[a] is view.tree)
     assert isinstance(top, ast.stmt)
     names = {name: spelling(view, symbol, top) for name, symbol in _SYMBOLS.items()}
-    text = HELPER.format(**names) + "\n\n"
-    return view.insert_before(top, text, "what the size-based policy did"), [
+    return defined_before(view, top, (HELPER.format(**names),), "what the size-based policy did"), [
         Need(view, s, top) for s in _SYMBOLS.values()
     ]

@@ -13,6 +13,7 @@ from ..analysis.values import External
 from ..migration import Migration
 from ..rule import Outcome
 from ..sites import Site
+from ..text.definitions import defined_before
 from ..text.patches import Part, Patch
 from ..view import FileView
 
@@ -27,8 +28,6 @@ def {name}(model):
         yield
     finally:
         model.set_requires_gradient_sync(True)
-
-
 '''
 
 
@@ -56,9 +55,8 @@ def add_helper(view: FileView, migration: Migration, outcome: Outcome) -> str:
     name = next(n for n in (HELPER, "without_gradient_sync", "local_gradients") if n not in names)
     place = first_definition(view)
     manager = migration.use(outcome, view, "contextlib.contextmanager", view.tree)
-    start = view.line_start(place)
     parts = (f"@{manager}\n" + _HELPER_BODY.format(name=name),)
-    outcome.patches.append(Patch(view.path, start, start, parts, "a context manager that restores the switch"))
+    outcome.patches.append(defined_before(view, place, parts, "a context manager that restores the switch"))
     return name
 
 
