@@ -10,6 +10,7 @@ from ..rule import Outcome
 from ..sites import Site
 from ..text.definitions import defined_before, defined_instead
 from ..text.patches import Part
+from .aliases import alias_outcome
 from .constructor import factory_of
 from .placement import shard_function
 from .plan import Name
@@ -20,6 +21,9 @@ _WHY = "a factory of wraps becomes a function that shards"
 def check_reference(site: Site, migration: Migration) -> Outcome:
     """The finding of a mention of FSDP1 that is neither a call nor a type."""
     view = site.view
+    alias = alias_outcome(site)
+    if alias is not None:
+        return alias
     call = view.parents[site.node]
     partial = (
         isinstance(call, ast.Call)
