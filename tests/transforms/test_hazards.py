@@ -49,6 +49,16 @@ HELD = {
         "FS701",
         BACKWARD + "for p in model.parameters():\n    bad = torch.isnan(p.grad).any()\n    if bad:\n        break\n",
     ),
+    "a norm read by one rank": (
+        "FS701",
+        "if dist.get_rank() == 0:\n    for p in model.parameters():\n        print(p.norm().item())\n",
+    ),
+    "a norm read by one rank, behind a decorator": (
+        "FS701",
+        "def rank_zero_only(function):\n    def wrapped(*args):\n        if dist.get_rank() == 0:\n"
+        "            return function(*args)\n    return wrapped\n\n\n@rank_zero_only\ndef report(model):\n"
+        "    for p in model.parameters():\n        print(p.norm().item())\n\n\nreport(model)\n",
+    ),
     "averages saved by one rank": (
         "FS702",
         "shadow = {n: p.detach().clone() for n, p in model.named_parameters()}\n"

@@ -10,6 +10,7 @@ from ..analysis.values import Derived
 from ..findings import Level
 from ..migration import Migration
 from ..program import owner_of
+from ..ranks.guards import GuardFinder
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..training.certainty import surely_sharded
@@ -39,6 +40,14 @@ def check(site: Site, migration: Migration) -> Outcome:
             holds=True,
         )
     plain = view.text(node)
+    finder = migration.once("guards", None, lambda: GuardFinder(migration.program))
+    if finder.around(view, node) or finder.callers_guarded(view, node) is not None:
+        return Outcome(
+            Level.MANUAL,
+            f"{plain} is read on some ranks only: a DTensor has to be gathered by all of them, and gathering it here hangs",
+            "Compute it on every rank, from .full_tensor(), and keep behind the rank guard what prints or writes it.",
+            holds=True,
+        )
     if site.symbol == COMPARED:
         return Outcome(
             Level.OK, f"the comparison with {plain} gathers what it compares: every rank gets the same answer"
