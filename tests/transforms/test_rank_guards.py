@@ -23,6 +23,19 @@ def is_first():
     return not dist.is_initialized() or dist.get_rank() == 0
 
 
+def only_first(function):
+    def wrapper():
+        if dist.get_rank() == 0:
+            return function()
+
+    return wrapper
+
+
+@only_first
+def measure():
+    return 1.0
+
+
 def is_first_of_node():
     return local_rank == 0
 
@@ -52,6 +65,8 @@ def guards_of(body: str) -> tuple[GuardFinder, list[Guard]]:
         "if lora_rank == 0:\n    here()\n",
         "if rank == 0:\n    print(step)\nhere()\n",
         "if dist.get_world_size() > 1:\n    here()\n",
+        "found = args.find()\nif found is not None:\n    here()\n",
+        "args.writes = args.log\nif args.writes:\n    here()\n",
     ],
 )
 def test_all_ranks_pass(body: str) -> None:
@@ -74,6 +89,8 @@ def test_all_ranks_pass(body: str) -> None:
         "rank == 0 and here()\n",
         "main = dist.get_rank() == 0\nif main:\n    here()\n",
         "for _ in range(3):\n    if rank > 0:\n        continue\n    here()\n",
+        "args.writes = args.log and rank == 0\nif args.writes:\n    here()\n",
+        "@only_first\ndef inner():\n    here()\n",
     ],
 )
 def test_only_the_first_rank_passes(body: str) -> None:
@@ -91,6 +108,9 @@ def test_only_the_first_rank_passes(body: str) -> None:
         "if rank == 0:\n    print(step)\nelse:\n    here()\n",
         "if rank == 0 or step == 5:\n    here()\n",
         "if rank == args.saving_rank:\n    here()\n",
+        "found = measure()\nif found is not None:\n    here()\n",
+        "found = None\nif rank == 0:\n    found = args.step\nif found is not None:\n    here()\n",
+        "found = args.step if rank == 0 else None\nif found:\n    here()\n",
     ],
 )
 def test_other_ranks_may_pass(body: str) -> None:
@@ -102,6 +122,15 @@ def test_other_ranks_may_pass(body: str) -> None:
 def test_elif_is_guarded_in_front_of_its_if() -> None:
     _, guards = guards_of("if step == 1:\n    print(step)\nelif rank == 0:\n    here()\n")
     assert guards[0].statement.lineno == HEADER.count("\n") + 2
+
+
+def test_a_flag_that_a_caller_passes_selects_ranks() -> None:
+    text = "def save(writes):\n    if writes:\n        here()\n\n\ndef run(rank):\n    save(writes=rank == 0)\n"
+    source = Source.read("train.py", text.encode())
+    program = Program([extract(source)], {"train.py": source}.__getitem__)
+    view = program.view("train.py")
+    call = next(node for node in ast.walk(view.tree) if isinstance(node, ast.Call) and view.text(node.func) == "here")
+    assert len(GuardFinder(program).around(view, call)) == 1
 
 
 def test_a_call_behind_a_guard_guards_the_function() -> None:

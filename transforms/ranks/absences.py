@@ -37,7 +37,8 @@ def _is_none_somewhere(conditions: RankConditions, view: FileView, value: ast.ex
 def _gives_none_somewhere(conditions: RankConditions, function: FunctionValue, depth: int) -> bool:
     """Whether a function runs, or returns anything but None, on some ranks only."""
     owner, node = conditions.program.function_node(function)
-    if any(conditions.is_decorator(decorator) for decorator in getattr(node, "decorator_list", ())):
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    if any(conditions.is_decorator(d) or _calls_on_some_ranks(conditions, owner, d, depth) for d in decorators):
         return True
     returned = [value for _, value in conditions.returned(function) if not _is_none(value)]
     if returned and all(_stands_behind_a_test(conditions, owner, value, depth) for value in returned):
@@ -47,6 +48,21 @@ def _gives_none_somewhere(conditions: RankConditions, function: FunctionValue, d
         or (isinstance(value, ast.Name) and _may_be_absent(conditions, owner, value, depth + 1))
         for value in returned
     )
+
+
+def _calls_on_some_ranks(conditions: RankConditions, view: FileView, decorator: ast.expr, depth: int) -> bool:
+    """Whether a decorator of the repository calls what it is given behind a test for the rank."""
+    named = decorator.func if isinstance(decorator, ast.Call) else decorator
+    for value in view.values(named):
+        if not isinstance(value, FunctionValue):
+            continue
+        owner, node = conditions.program.function_node(value)
+        parameters = {a.arg for a in ast.walk(node) if isinstance(a, ast.arg)}
+        for call in ast.walk(node):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in parameters:
+                if _stands_behind_a_test(conditions, owner, call, depth):
+                    return True
+    return False
 
 
 def _may_be_absent(conditions: RankConditions, view: FileView, name: ast.Name, depth: int) -> bool:

@@ -11,6 +11,7 @@ from ..analysis.values import FunctionValue
 from ..program import Program
 from ..view import FileView
 from .absences import is_absent_somewhere
+from .origins import given_as, set_as
 
 _RANK = re.compile(r"(^|_)rank$|^rank_?id$|^process_index$", re.IGNORECASE)
 _NO_RANK = re.compile(r"lora|matrix|tensor|low_", re.IGNORECASE)
@@ -32,6 +33,7 @@ class RankConditions:
     def __init__(self, program: Program) -> None:
         self.program = program
         self._assignments: dict[ast.AST, dict[str, list[ast.expr]]] = {}
+        self._known_origins: dict[ast.AST, list[tuple[FileView, ast.expr]]] = {}
 
     def selects_ranks(self, view: FileView, test: ast.expr, depth: int = 0) -> bool:
         """Whether the truth of an expression depends on the rank."""
@@ -56,7 +58,7 @@ class RankConditions:
         if isinstance(test, (ast.Name, ast.Attribute)):
             if _FLAG.match(last_name(test)) or is_absent_somewhere(self, view, test, depth):
                 return True
-            return any(self.selects_ranks(view, value, depth + 1) for value in self.assigned(view, test))
+            return any(self.selects_ranks(owner, value, depth + 1) for owner, value in self._origins(view, test))
         return False
 
     def is_rank(self, view: FileView, node: ast.expr, depth: int = 0) -> bool:
@@ -120,6 +122,13 @@ class RankConditions:
                 return own.get(node.id, [])
         return self._assignments_of(view, view.tree).get(node.id, [])
 
+    def _origins(self, view: FileView, node: ast.Name | ast.Attribute) -> list[tuple[FileView, ast.expr]]:
+        """What a name or attribute is assigned here, passed in as, or set to elsewhere."""
+        if node not in self._known_origins:
+            away = given_as(self.program, view, node) if isinstance(node, ast.Name) else set_as(self.program, node)
+            self._known_origins[node] = [*((view, value) for value in self.assigned(view, node)), *away]
+        return self._known_origins[node]
+
     def _assignments_of(self, view: FileView, scope: ast.AST) -> dict[str, list[ast.expr]]:
         """All assignments in a function, class or module, by the text of their target."""
         known = self._assignments.get(scope)
@@ -168,7 +177,7 @@ class RankConditions:
                 for owner, returned in self.returned(value)
             }
         else:
-            told = {self.elsewhere(view, value, depth + 1) for value in self.assigned(view, test)}
+            told = {self.elsewhere(owner, value, depth + 1) for owner, value in self._origins(view, test)}
         if told:
             # one process without a group is rank 0, so ``True`` beside ``rank == 0`` does not count
             return False if False in told else None

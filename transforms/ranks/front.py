@@ -51,14 +51,14 @@ def _conditions(finder: GuardFinder, view: FileView, guard: Guard, node: ast.AST
                     continue
                 text = view.text(operand)
                 text = f"not ({text})" if negated else _bracketed(operand, text, len(operands))
-                is_known = _is_pure(operand) and not view.names_in(operand) & bound and _is_agreed(operand)
+                is_known = _is_pure(operand) and not view.names_in(operand) & bound and is_agreed(operand)
                 parts.append((text, is_known and not (negated and len(operands) > 1)))
             found = [*parts, *found]
         child = ancestor
     return found
 
 
-def _is_agreed(test: ast.expr) -> bool:
+def is_agreed(test: ast.expr) -> bool:
     """Whether all ranks find a condition alike: it is about counters and settings, told by their names."""
     names = [node.id for node in ast.walk(test) if isinstance(node, ast.Name)]
     names += [node.attr for node in ast.walk(test) if isinstance(node, ast.Attribute)]

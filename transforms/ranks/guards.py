@@ -39,6 +39,7 @@ class GuardFinder:
         self.conditions = RankConditions(program)
         self._around: dict[ast.AST, list[Guard]] = {}
         self._callers: dict[ast.AST, Guard | None] = {}
+        self._open: dict[ast.AST, bool] = {}
 
     def around(self, view: FileView, node: ast.AST) -> list[Guard]:
         """The rank guards around a place within its function, outermost first."""
@@ -120,6 +121,20 @@ class GuardFinder:
                     self._callers[function] = guard
                     break
         return self._callers[function]
+
+    def is_reached_by_all(self, view: FileView, function: ast.AST) -> bool:
+        """Whether some way to a function has no rank guard on it."""
+        if function not in self._open:
+            self._open[function] = False  # a function that calls itself is reached through its other callers
+            callers = self.program.callers(view, function)
+            self._open[function] = not callers or any(
+                not self.around(caller, call) and self._is_open_around(caller, call) for caller, call in callers
+            )
+        return self._open[function]
+
+    def _is_open_around(self, view: FileView, node: ast.AST) -> bool:
+        function = view.function(node)
+        return function is None or self.is_reached_by_all(view, function)
 
     def lets_only_rank_zero_to(self, view: FileView, node: ast.AST) -> bool:
         """Whether a guard around a place within its function surely keeps out every rank but the first."""

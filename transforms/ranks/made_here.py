@@ -84,8 +84,9 @@ def _makes(migration: Migration, function: FunctionValue, group: Group, value: V
     for inner in ast.walk(node):
         if isinstance(inner, ast.arg) and value in view.values(inner):
             return False
-        if isinstance(inner, (ast.Name, ast.Attribute)) and isinstance(inner.ctx, ast.Load):
-            if value in view.values(inner) and not (isinstance(inner, ast.Name) and inner.id in local):
+        if isinstance(inner, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(inner.ctx, ast.Load):
+            root = _root(inner)
+            if value in view.values(inner) and not (isinstance(root, ast.Name) and root.id in local):
                 return False
     calls = [inner for inner in ast.walk(node) if isinstance(inner, ast.Call)]
     if any(view.call_site(call) == value.site for call in calls):
@@ -98,3 +99,9 @@ def _wraps(migration: Migration, function: FunctionValue, group: Group) -> bool:
     """Whether a function reaches a wrap of the group."""
     place = migration.program.function_node(function)
     return any(place in migration.order.functions_to((wrap.view, wrap.node)) for wrap in group.wraps)
+
+
+def _root(node: ast.expr) -> ast.expr:
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..analysis.values import FunctionValue
 from ..migration import Migration
-from ..program import Program
 from ..rule import Outcome
 from ..text.patches import Part, Patch
 from ..training.conditions import negated
 from ..view import FileView
 from .front import condition_in_front, left_out
 from .guards import Guard, GuardFinder, bound_between
-
-_WRITES = (
-    "torch.save", "builtins.open", "os.makedirs", "os.remove", "os.rename", "shutil.", "json.dump", "pickle.dump",
-)  # fmt: skip
-_FILE_METHODS = frozenset(
-    {"write", "write_text", "write_bytes", "to_csv", "savefig", "save_pretrained", "mkdir", "save"}
-)
-_DEEPEST = 6
+from .presence import missing_somewhere
+from .tells import PRINTS, WRITES, tells_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,13 +44,13 @@ def move_of(migration: Migration, finder: GuardFinder, view: FileView, call: ast
         return "what comes before it behind the guard may matter to it"
     if left_out(finder, view, guard, statement):
         return "ranks may differ about the condition behind the guard"
-    missing = next((name for name in sorted(used) if _exists_on_some_ranks(finder, view, call, name)), None)
-    if missing is not None:
+    missing = missing_somewhere(finder, view, call)
+    if missing:
         return f"{missing} exists on some ranks only"
-    effects = set(_effects(migration.program, view, call))
-    if "writes" in effects:
+    tells = tells_of(finder, view, call)
+    if WRITES in tells:
         return "it writes files, which ranks would do at once"
-    return Move(view, statement, guard, "prints" in effects)
+    return Move(view, statement, guard, PRINTS in tells)
 
 
 def write_move(migration: Migration, finder: GuardFinder, move: Move, outcome: Outcome) -> None:
@@ -121,45 +112,3 @@ def _is_first_to_touch(view: FileView, guard: Guard, statement: ast.stmt, used: 
             if touched is not None and view.names_in(touched) & used:
                 return False
     return True
-
-
-def _exists_on_some_ranks(finder: GuardFinder, view: FileView, place: ast.AST, name: str) -> bool:
-    """Whether a name is only ever assigned behind a rank guard."""
-    function = view.function(place)
-    for scope in (function, view.tree) if function is not None else (view.tree,):
-        stores = [
-            node
-            for node in ast.walk(scope)
-            if isinstance(node, ast.Name)
-            and node.id == name
-            and isinstance(node.ctx, ast.Store)
-            and view.function(node) is function
-        ]
-        if stores:
-            return all(finder.around(view, store) for store in stores)
-        function = None
-    return False
-
-
-def _effects(program: Program, view: FileView, call: ast.Call) -> Iterator[str]:
-    """``writes`` and ``prints``, for what a call does besides computing."""
-    pending: list[tuple[FunctionValue, int]] = [(value, 0) for value in program.callees(view, call)]
-    seen: set[FunctionValue] = set()
-    while pending:
-        value, depth = pending.pop()
-        if value in seen or depth > _DEEPEST:
-            continue
-        seen.add(value)
-        owner, function = program.function_node(value)
-        for node in ast.walk(function):
-            if not isinstance(node, ast.Call):
-                continue
-            name = owner.external(node.func) or ""
-            method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-            base = owner.external(node.func.value) if isinstance(node.func, ast.Attribute) else None
-            full = name or (f"{base}.{method}" if base else "")
-            if full.startswith(_WRITES) or method in _FILE_METHODS:
-                yield "writes"
-            elif full == "builtins.print" or base == "wandb":
-                yield "prints"
-            pending.extend((callee, depth + 1) for callee in program.callees(owner, node))

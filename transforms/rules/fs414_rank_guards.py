@@ -8,7 +8,9 @@ from ..findings import Level
 from ..migration import Migration
 from ..ranks.evaluation import runs_of
 from ..ranks.guards import Guard, GuardFinder
+from ..ranks.inside_out import turn_inside_out
 from ..ranks.moves import Move, move_of, write_move
+from ..ranks.regions import Region, region_of
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
@@ -46,15 +48,38 @@ def check(site: Site, migration: Migration) -> Outcome:
         outcome = Outcome(Level.REVIEW, message)
         write_move(migration, finder, move, outcome)
         return outcome
+    region = _region(migration, finder, guard) if _stands_alone(finder, site) else move
+    if isinstance(region, Region):
+        return migration.once("inside out", guard.statement, lambda: _turned(migration, region))
     return Outcome(
         Level.MANUAL,
         f"{called} runs the model on some ranks only ({_place(guard)}): a forward of a sharded model gathers "
-        f"parameters from all ranks, so this hangs; it stays, since {move}",
+        f"parameters from all ranks, so this hangs; it stays, since {region}",
         "Let all ranks make this call on the same batches and keep only printing and writing behind the guard; mind "
         "what the others then do, too: draw random numbers, move on in an iterator, decide by a value that only rank "
         "0 had.",
         holds=True,
     )
+
+
+def _stands_alone(finder: GuardFinder, site: Site) -> bool:
+    return len(finder.around(site.view, site.node)) == 1 and finder.callers_guarded(site.view, site.node) is None
+
+
+def _region(migration: Migration, finder: GuardFinder, guard: Guard) -> Region | str:
+    return migration.once("region", guard.statement, lambda: region_of(migration, finder, guard))
+
+
+def _turned(migration: Migration, region: Region) -> Outcome:
+    message = (
+        "all ranks run what needs the model, which takes as many batches on every rank; what writes or prints stays "
+        "behind the guard, and what the others draw from torch's random numbers is taken back"
+    )
+    if region.reports.prints:
+        message += "; what the functions that it calls print or log now comes from every rank"
+    outcome = Outcome(Level.REVIEW, message)
+    turn_inside_out(migration, region, outcome)
+    return outcome
 
 
 def _place(guard: Guard) -> str:
@@ -115,11 +140,56 @@ import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
+def evaluate(model, loader, rank):
+    if rank != 0:
+        return
+    total = sum(model(batch).mean() for batch in loader)
+    print(total)
+
+
+def main(rank, loader):
+    model = DDP(torch.nn.Linear(2, 2))
+    evaluate(model, loader, rank)
+""",
+            after="""\
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+
+def evaluate(model, loader, rank):
+    # forwards need all ranks; the others go on with the random numbers that they have now
+    random_states = [torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_available() else None]
+    total = sum(model(batch).mean() for batch in loader)
+
+    if rank != 0:
+        torch.set_rng_state(random_states[0])
+        if torch.cuda.is_available():
+            torch.cuda.set_rng_state(random_states[1])
+        return
+
+    print(total)
+
+
+def main(rank, loader):
+    model = torch.nn.Linear(2, 2)
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+    fully_shard(model)
+    evaluate(model, loader, rank)
+""",
+            level=Level.REVIEW,
+        ),
+        Example(
+            before="""\
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
 def main(rank, batch):
     model = DDP(torch.nn.Linear(2, 2))
     if rank == 0:
-        batch = batch.cuda()
-        print(model(batch))
+        torch.save(model(batch), "output.pt")
 """,
             after="""\
 import torch
@@ -129,10 +199,10 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 def main(rank, batch):
     model = DDP(torch.nn.Linear(2, 2))
     if rank == 0:
-        batch = batch.cuda()
-        print(model(batch))
+        torch.save(model(batch), "output.pt")
 """,
             level=Level.MANUAL,
         ),
     ),
+    proof=("rank0_evaluation", "rank0_average"),
 )

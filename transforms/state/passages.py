@@ -37,7 +37,7 @@ class Passage:
         if root not in [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]:
             is_global = any(isinstance(n, ast.Name) and n.id == root for n in ast.walk(self.view.tree))
             return path if is_global and self.caller is self.view else None
-        argument = self._argument(root)
+        argument = self.argument(root)
         if argument is None or (_path_of_model(self.caller, argument) is None and dot):
             return None
         return f"{self.caller.text(argument)}{dot}{rest}" if dot else self.caller.keep(argument)
@@ -84,7 +84,7 @@ class Passage:
             return None
         return statement.value
 
-    def _argument(self, name: str) -> ast.expr | None:
+    def argument(self, name: str) -> ast.expr | None:
         """The argument that a parameter gets; the receiver for ``self``."""
         arguments, call = self.function.args, self.call
         names = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ..view import FileView
 from .patches import Old, Part, Patch
 
+_GOES_ON = ('"""', "'''", "\\\n", "\\\r\n")
 Block = ast.With | ast.AsyncWith | ast.If | ast.Try
 
 
@@ -39,12 +40,17 @@ def can_unwrap(view: FileView, statement: Block) -> bool:
     """Whether a body can be moved as it stands: a string over several lines would change with its indentation."""
     if not view.stands_alone(statement):
         return False
-    return not any(
+    return not any(holds_long_strings(view, child) for child in statement.body)
+
+
+def holds_long_strings(view: FileView, statement: ast.stmt) -> bool:
+    """Whether a string that goes on over a line's end stands in a statement (not several strings in a row)."""
+    return any(
         isinstance(node, (ast.Constant, ast.JoinedStr))
         and node.end_lineno != node.lineno
         and (isinstance(node, ast.JoinedStr) or isinstance(node.value, (str, bytes)))
-        for child in statement.body
-        for node in ast.walk(child)
+        and any(mark in view.text(node) for mark in _GOES_ON)
+        for node in ast.walk(statement)
     )
 
 

@@ -50,6 +50,12 @@ def negated_all(view: FileView, parts: Sequence[ast.expr]) -> tuple[Part, ...]:
     return ("not (", *joined, ")")
 
 
+def negated_text(view: FileView, parts: Sequence[ast.expr]) -> str:
+    """The same as text, for where it is written more than once."""
+    text = view.source.text
+    return "".join(part if isinstance(part, str) else text[part.start : part.end] for part in negated_all(view, parts))
+
+
 def only_where_sharded(
     site: Site, migration: Migration, outcome: Outcome, statement: Sequence[Part], indent: str, at: ast.AST
 ) -> list[Part]:
