@@ -81,7 +81,7 @@ def test_what_expects_sharded_tensors_holds_only_what_makes_them() -> None:
 
 def test_an_annotation_for_sharded_tensors_holds_nothing() -> None:
     analysis, _ = analyse_texts({"files.py": SHARDED})
-    annotation = next(f for f in analysis.findings if f.rule == "FS416" and f.line == 19)
+    annotation = next(f for f in analysis.findings if f.rule == "FS418" and f.line == 19)
     assert annotation.level is Level.MANUAL
     assert "annotation" in annotation.message
     assert all(finding.blocked_by != "files.py:19" for finding in analysis.findings)

@@ -9,7 +9,6 @@ from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..state.loads import TO_LOAD
 from ..state.reads import OPTIMIZER_READS
-from ..state.sharded_tensors import functions_around
 
 _FSDP = "torch.distributed.fsdp"
 _ADVICE = {
@@ -17,8 +16,6 @@ _ADVICE = {
     "number i is the i-th parameter over the old optimizer's groups.",
     "OptimStateKeyType": "The helpers of DCP know parameter names only; drop the choice.",
     "StateDictSettings": "Keep the StateDictOptions in a variable of your own.",
-    "ShardedTensor": "FSDP2's sharded tensors are torch.distributed.tensor.DTensor: to_local() is this rank's part, "
-    "full_tensor() the whole.",
 }
 _HANDED_ON = (
     "Hand on a function of your own that calls get_model_state_dict, set_model_state_dict, get_optimizer_state_dict or "
@@ -32,14 +29,7 @@ def check(site: Site, migration: Migration) -> Outcome:
         return Outcome(Level.SAFE, "part of its call", silent=True)
     name = next((name for name in _ADVICE if name in site.symbol), "")
     if name:
-        outcome = Outcome(Level.MANUAL, f"{site.member} has no counterpart in FSDP2", _ADVICE[name], holds=True)
-        if name == "ShardedTensor" and site.role in ("isinstance", "reference"):
-            outcome.message = "tensors of an FSDP2 model's sharded state are no ShardedTensor: the test fails without a word"
-            outcome.within = functions_around(migration, site)
-        if name == "ShardedTensor" and site.role == "annotation":
-            outcome.message = "sharded state of FSDP2 holds DTensors; the annotation itself changes nothing"
-            outcome.holds = False
-        return outcome
+        return Outcome(Level.MANUAL, f"{site.member} has no counterpart in FSDP2", _ADVICE[name], holds=True)
     return Outcome(Level.MANUAL, f"{site.member} of the wrapper class is used as a function", _HANDED_ON, holds=True)
 
 
@@ -52,7 +42,6 @@ RULE = Rule(
     symbols=(
         *(f"{FSDP1}.rekey_optim_state_dict{end}" for end in ("", "(*")),
         *(f"{_FSDP}.{name}{end}" for name in ("OptimStateKeyType", "StateDictSettings") for end in ("", ".*", "(*")),
-        *(f"torch.distributed._shard.sharded_tensor{end}" for end in ("", ".*")),
         *(f"{owner}.{name}" for owner in (FSDP1, DDP) for name in (*_CLASS_METHODS, *OPTIMIZER_READS, *TO_LOAD)),
     ),
     roles=("call", "keyword", "use", "reference", "annotation", "isinstance", "base"),
