@@ -129,3 +129,26 @@ def test_models_under_ddp_have_no_kind_of_state_dict() -> None:
     finding = next(finding for finding in analysis.findings if finding.rule == "FS402")
     assert finding.level is not Level.MANUAL
     assert "get_model_state_dict(" in results["replicated.py"]
+
+
+def test_branches_that_set_different_kinds_are_for_a_person() -> None:
+    setting = "FSDP.set_state_dict_type(model, StateDictType."
+    body = (
+        "def save(net, whole):\n    model = FSDP(net, use_orig_params=True)\n"
+        f"    if whole:\n        {setting}FULL_STATE_DICT)\n    else:\n        {setting}SHARDED_STATE_DICT)\n"
+        "    return model.state_dict()\n"
+    )
+    text, findings = migrate(body)
+    assert text == body
+    assert level_of(findings, "FS402") is Level.MANUAL
+
+
+def test_each_branch_has_the_kind_that_it_sets() -> None:
+    setting = "FSDP.set_state_dict_type(model, StateDictType."
+    text, _ = migrate(
+        "def save(net, whole):\n    model = FSDP(net, use_orig_params=True)\n"
+        f"    {setting}SHARDED_STATE_DICT)\n    shards = model.state_dict()\n"
+        f"    {setting}FULL_STATE_DICT)\n    if whole:\n        return model.state_dict()\n    return shards\n"
+    )
+    assert "shards = get_model_state_dict(model)\n" in text
+    assert "return get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))\n" in text

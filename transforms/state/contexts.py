@@ -146,17 +146,39 @@ def _around(migration: Migration, view: FileView, node: ast.AST) -> StateContext
 
 
 def _set_before(migration: Migration, view: FileView, node: ast.AST) -> StateContext | None:
-    """The last ``set_state_dict_type(…)`` above a place in its function."""
+    """The last ``set_state_dict_type(…)`` above a place in its function; of unknown kind where branches differ about it."""
     line, function = view.line(node), view.function(node)
     calls = [
         site.call
         for site in _settings(migration)
-        if site.view is view
-        and site.call is not None
-        and site.call.lineno < line
-        and view.function(site.call) is function
+        if site.view is view and site.call is not None and site.call.lineno < line and view.function(site.call) is function
     ]
-    return read_context(migration, view, max(calls, key=lambda call: call.lineno)) if calls else None
+    found: list[StateContext] = []
+    for call in sorted(calls, key=lambda call: call.lineno, reverse=True):
+        if _are_apart(view, call, node):
+            continue
+        found.append(read_context(migration, view, call))
+        block, _ = view.block_of(view.statement(call))
+        if any(ancestor in block for ancestor in view.ancestors(node)):
+            break
+    kinds = {context.kind for context in found}
+    if len(kinds) > 1 or (len(found) > 1 and "chosen" in kinds):
+        return StateContext(view, found[0].call, "unknown")
+    return found[0] if found else None
+
+
+def _are_apart(view: FileView, first: ast.AST, second: ast.AST) -> bool:
+    """Whether two places lie in different branches of one ``if``."""
+    around = set(view.ancestors(second))
+    below: ast.AST = first
+    for ancestor in view.ancestors(first):
+        if isinstance(ancestor, ast.If) and ancestor in around:
+            return any(
+                below in branch and not any(node in branch for node in around)
+                for branch in (ancestor.body, ancestor.orelse)
+            )
+        below = ancestor
+    return False
 
 
 def _settings(migration: Migration) -> list[Site]:
