@@ -36,9 +36,10 @@ models = [shard(torch.nn.Linear(2, 2))]
 """
 CONTEXT = """
 model = DDP(torch.nn.Linear(2, 2))
-context = model.no_sync if last else nullcontext
-with context():
-    model(1).backward()
+for i in range(3):
+    with model.no_sync() if i else nullcontext():
+        model(i).backward()
+    aux.backward()
 """
 
 

@@ -29,9 +29,12 @@ def check(site: Site, migration: Migration) -> Outcome:
         return Outcome(Level.MANUAL, plan.problem, plan.advice, holds=True)
     outcome = Outcome(Level.SAFE, f"{site.member} becomes get_optimizer_state_dict: the same names and the same values")
     write_state(migration, read, plan, outcome)
-    if plan.notes:
+    notes = [*plan.notes]
+    if site.call is not None and any(keyword.arg == "group" for keyword in site.call.keywords):
+        notes.append("group goes: the state is gathered over the mesh of its parameters, and all of its ranks have to call")
+    if notes:
         outcome.level = Level.REVIEW
-        outcome.message = "; ".join([outcome.message, *plan.notes])
+        outcome.message = "; ".join([outcome.message, *notes])
     return outcome
 
 

@@ -90,7 +90,9 @@ def param_init_fn(constructor: Constructor, argument: Argument) -> Outcome:
         return Outcome(Level.SAFE, "no function for meta tensors")
     return Outcome(
         Level.REVIEW,
-        "meta modules are materialised before sharding, each rank the whole model, as the broadcast needs it",
+        "meta modules are materialised before sharding, each rank the whole model, as the broadcast needs it; weights that "
+        "modules share come apart there, so tie them again before the broadcast (model.tie_weights()), or ranks that had "
+        "none on meta count fewer",
         "For a model that does not fit on one device: shard on meta, model.to_empty(device=…), then "
         "set_model_state_dict with broadcast_from_rank0=True, and recompute non-persistent buffers.",
     )

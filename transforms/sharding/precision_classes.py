@@ -63,7 +63,12 @@ def _field(site: Site, migration: Migration) -> Outcome:
     constant = value.value if isinstance(value, ast.Constant) else ...
     if name == "buffer_dtype":
         full = constant is None or site.view.external(value) in ("torch.float32", "torch.float")
-        if full or not _buffers_matter(site, migration):
+        if full:
+            return Outcome(Level.SAFE, "buffer_dtype goes: buffers in float32 stay as they are")
+        matter, cast = _buffers_matter(site, migration)
+        if not matter and cast:
+            return Outcome(Level.SAFE, "buffer_dtype goes: the float buffers are cast once, where the model is sharded")
+        if not matter:
             return Outcome(Level.SAFE, "buffer_dtype goes: there are no float buffers that it would change")
         return Outcome(
             Level.REVIEW,
@@ -88,10 +93,10 @@ def _field(site: Site, migration: Migration) -> Outcome:
     return Outcome(Level.SAFE, "part of the policy", silent=True)
 
 
-def _buffers_matter(site: Site, migration: Migration) -> bool:
-    """Whether a model that is wrapped with this policy may have float buffers that nothing casts."""
+def _buffers_matter(site: Site, migration: Migration) -> tuple[bool, bool]:
+    """Whether a model that is wrapped with this policy may have float buffers that nothing casts, and whether a wrap casts."""
     number = site.view.call_site(site.call) if site.call is not None else -1
-    reached = False
+    reached = cast = False
     for group in migration.groups.all:
         for wrap in group.wraps:
             constructor = constructor_of(migration, wrap.view, wrap.node, group)
@@ -101,9 +106,10 @@ def _buffers_matter(site: Site, migration: Migration) -> bool:
             )
             if number in sites:
                 reached = True
+                cast = cast or constructor.casts_buffers
                 if has_buffers(constructor) and not constructor.casts_buffers:
-                    return True
-    return not reached
+                    return True, cast
+    return not reached, cast
 
 
 def check_offload(site: Site, migration: Migration) -> Outcome:

@@ -142,6 +142,8 @@ def options_of(read: StateRead, context: StateContext, notes: list[str]) -> Stat
         config = replace(config, name=None)
     if context.choice is not None:
         return StateOptions(full=False, full_if=context.choice.is_full, name=config.name if config is not None else None)
+    if read.legacy == "optim_state_dict" and context.kind == "full" and config is None:
+        notes.append("every rank gets the full state on its device now, where FSDP1 put it on the CPU by default")
     return config_options(context.kind, config, notes)
 
 
