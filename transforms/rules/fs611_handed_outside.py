@@ -7,12 +7,11 @@ from collections.abc import Iterator
 
 from ..analysis.values import Wrapped
 from ..findings import Level
+from ..foreign import class_behind, foreign_name, saves_itself
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..view import FileView
 
-_KNOWN = ("torch.", "builtins.", "logging.", "copy.", "functools.", "itertools.", "contextlib.", "typing.")
 _SAVERS = ("checkpoint", "save", "snapshot")
 
 
@@ -20,32 +19,25 @@ def find(migration: Migration) -> Iterator[Site]:
     """Calls of outside code that get a wrapped model as an argument."""
     for view in migration.views():
         for node in view.nodes(ast.Call):
-            name = view.external(node.func) or _method_of_outside(view, node.func)
-            if name is None or name.startswith(_KNOWN):
-                continue
             for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
                 values = tuple(value for value in view.values(argument) if isinstance(value, Wrapped))
                 group = migration.groups.of(values) if values else None
-                if group is not None:
+                name = foreign_name(migration, view, node) if group is not None else None
+                if name is not None:
                     yield Site(view, node, f"outside.{name}", "hazard", group, values, node)
                     break
-
-
-def _method_of_outside(view: FileView, function: ast.expr) -> str | None:
-    if not isinstance(function, ast.Attribute):
-        return None
-    owner = view.external(function.value)
-    return f"{owner}.{function.attr}" if owner else None
 
 
 def check(site: Site, migration: Migration) -> Outcome:
     name = site.symbol.removeprefix("outside.")
     last = name.rpartition(".")[2].lower()
-    if any(part in last for part in _SAVERS):
+    here = class_behind(migration, site.view, site.call) if site.call is not None else None
+    if any(part in last for part in _SAVERS) and (here is None or not saves_itself(migration, here)):
         return Outcome(
             Level.MANUAL,
             f"{name} gets the wrapped model and may save its state dict, which holds this rank's shards under FSDP2",
-            "Hand it get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)) instead of the model.",
+            "Hand it get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)) instead of the model, or an "
+            "object whose state_dict() and load_state_dict() gather and share out; either is called on all ranks.",
             holds=True,
         )
     return Outcome(
