@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from .analysis.facts import NOTHING
 from .analysis.symbols import WRAPPERS, is_old
 from .analysis.values import (
     Annotated,
@@ -29,6 +30,10 @@ from .program import Program, owner_of
 from .subclasses import Subclasses
 from .view import FileView
 
+_PLAIN_BASES = (
+    "builtins.", "abc.", "typing.", "typing_extensions.", "enum.", "collections.", "torch.optim.", "torch.utils.data.",
+)  # fmt: skip
+"""Where classes come from that are no models."""
 _STRATEGY = "torch.distributed.fsdp.ShardingStrategy."
 
 
@@ -95,6 +100,8 @@ class Groups:
         self._wraps = wraps
         self._members: dict[Value, Group] = {}
         self._settings: set[Value] = set()
+        self._fields: dict[int, list[int]] | None = None
+        """Attributes and elements of each value, by number."""
         self._by_choice: Wrapped | None = None
         self._unseen: dict[ClassValue, Group] = {}
         for wrap in wraps:
@@ -108,8 +115,21 @@ class Groups:
         for value in self.program.elements(list(values)):
             owner = owner_of(value)
             if isinstance(owner, (Wrapped, Instance, Opaque, Unknown)) and not isinstance(value, Container):
-                found.append(owner)
+                if not self._is_no_module(owner):
+                    found.append(owner)
         return found
+
+    def _is_no_module(self, value: Value) -> bool:
+        """Whether a value is an object that the repository makes of a class that surely does not derive from nn.Module."""
+        if not isinstance(value, Instance) or value.site < 0:
+            return False
+        flow = self.program.flow
+        for cls in flow.ancestors(value.cls):
+            for base in self.program.files[cls.file].classes[cls.index].bases:
+                values = flow.values_of(base + flow.variable_offsets[cls.file]) if base != NOTHING else []
+                if not values or not all(isinstance(v, ClassValue) or _is_plain_base(v) for v in values):
+                    return False
+        return True
 
     def _unite_settings(self, wrap: Wrapped) -> None:
         """Policies and precisions belong to the wraps that take them: they are rewritten together or not at all."""
@@ -237,25 +257,32 @@ class Groups:
         """Modules that models of a group hold as attributes, at any depth: the repository's own and torch's layers."""
         if self._layers_found is None:
             self._layers_found = {}
-            fields: dict[int, list[int]] = {}
-            for (number, _), variable in self.program.flow.fields.items():
-                fields.setdefault(number, []).append(variable)
             for group in self.all:
-                seen: set[Value] = set()
-                pending: list[Value] = [value for value in group.raw if isinstance(value, (Instance, Opaque))]
-                while pending:
-                    value = pending.pop()
-                    if value in seen:
-                        continue
-                    seen.add(value)
-                    for variable in fields.get(self.program.flow.ids.get(value, -1), ()):
-                        for held in self.program.flow.values_of(variable):
-                            if self._is_module(held):
-                                self._layers_found.setdefault(held, group)
-                                pending.append(held)
-                            elif isinstance(held, Container):
-                                pending.append(held)
+                for part in self.parts_of(group.raw):
+                    self._layers_found.setdefault(part, group)
         return self._layers_found
+
+    def parts_of(self, models: Iterable[Value]) -> set[Value]:
+        """The modules that models hold as attributes and in containers, at any depth."""
+        if self._fields is None:
+            self._fields = {}
+            for (number, _), variable in self.program.flow.fields.items():
+                self._fields.setdefault(number, []).append(variable)
+        parts: set[Value] = set()
+        seen: set[Value] = set()
+        pending: list[Value] = [value for value in models if isinstance(value, (Instance, Opaque))]
+        while pending:
+            value = pending.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            for variable in self._fields.get(self.program.flow.ids.get(value, -1), ()):
+                for held in self.program.flow.values_of(variable):
+                    if self._is_module(held) or isinstance(held, Wrapped):
+                        parts.add(held)
+                    if self._is_module(held) or isinstance(held, (Container, Wrapped)):
+                        pending.append(held)
+        return parts
 
     def _is_module(self, value: Value) -> bool:
         """Whether a value is surely a torch module, of torch itself or of a class of the repository."""
@@ -268,6 +295,10 @@ class Groups:
         """The constructor call behind a wrapped value."""
         group = self._members.get(value)
         return next((wrap for wrap in group.wraps if wrap.value == value), None) if group else None
+
+
+def _is_plain_base(value: Value) -> bool:
+    return isinstance(value, External) and value.name.startswith(_PLAIN_BASES)
 
 
 def _is_named(call: ast.Call, strategy: External) -> bool:
