@@ -106,6 +106,7 @@ def test_state_that_is_saved_behind_the_same_guard_is_gathered_in_front_of_it() 
     ("block", "reason"),
     [
         ("for batch in loader:\n    torch.save(model(batch), 'out.pt')", "writes files"),
+        ("torch.distributed.barrier()\nfor batch in loader:\n    print(model(batch))", "ranks wait for each other"),
         ("for batch in held_out:\n    print(model(batch))", "held_out exists on some ranks only"),
         ("for batch in loader:\n    loss = model(batch)\n    if loss > 3:\n        break", "ranks may differ about `loss > 3`"),
         ("for batch in loader:\n    best = model(batch)", "`best` is used on all ranks"),

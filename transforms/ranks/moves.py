@@ -13,7 +13,7 @@ from ..view import FileView
 from .front import condition_in_front, left_out
 from .guards import Guard, GuardFinder, bound_between
 from .presence import missing_somewhere
-from .tells import PRINTS, WRITES, tells_of
+from .tells import MEETS, PRINTS, WRITES, tells_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +50,8 @@ def move_of(migration: Migration, finder: GuardFinder, view: FileView, call: ast
     tells = tells_of(finder, view, call)
     if WRITES in tells:
         return "it writes files, which ranks would do at once"
+    if MEETS in tells:
+        return "ranks wait for each other in it"
     return Move(view, statement, guard, PRINTS in tells)
 
 

@@ -20,6 +20,7 @@ from .guards import Guard, GuardFinder
 from .outliving import bound_in, outliving
 from .presence import missing_somewhere
 from .reports import Reports, reports_in
+from .tells import MEETS, tells_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,8 +105,10 @@ def _block_behind(view: FileView, guard: Guard) -> list[ast.stmt] | str:
     if guard.kind == "if" and not guard.negated and not statement.orelse:
         on_lines_of_their_own = view.line(statement.body[0]) > (statement.test.end_lineno or 0)
         return statement.body if on_lines_of_their_own else "the guard shares its line with what it guards"
-    if guard.kind != "exit" or len(statement.body) != 1 or not isinstance(statement.body[0], ast.Return):
-        return "the function around it runs on some ranks only"
+    if guard.kind != "exit":
+        return "the guard is one of several alternatives"
+    if len(statement.body) != 1 or not isinstance(statement.body[0], ast.Return):
+        return "the guard does more than return"
     block, place = view.block_of(statement)
     if not isinstance(view.parents[statement], ast.FunctionDef):
         return "the guard stands in a block of its own"
@@ -130,6 +133,8 @@ def _problem(migration: Migration, finder: GuardFinder, region: Region, runs: se
     if any(_returns(statement) for statement in region.statements) or leaves_early(region.statements):
         return "control may leave before the last statement that needs all ranks"
     bound = bound_in(region.statements)
+    if any(MEETS in tells_of(finder, view, statement) for statement in region.statements):
+        return "ranks wait for each other in between"
     if any(bound & view.names_in(operand) for operand in region.selecting):
         return "what all ranks have to run changes the condition of the guard"
     for statement in region.statements:

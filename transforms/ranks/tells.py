@@ -1,4 +1,4 @@
-"""What a call does besides computing: it writes files, which one rank may do at a time, or it prints and logs."""
+"""What a call does besides computing: it writes files, which one rank may do at a time, prints, or waits for others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..training.passes import outside_name
 from ..view import FileView
 from .guards import GuardFinder
 
-WRITES, PRINTS = "writes", "prints"
+WRITES, PRINTS, MEETS = "writes", "prints", "meets"
 _WRITES = (
     "torch.save", "builtins.open", "os.makedirs", "os.mkdir", "os.remove", "os.rename", "os.replace", "shutil.",
     "json.dump", "pickle.dump", "yaml.dump", "numpy.save",
@@ -19,6 +19,7 @@ _WRITES = (
 _FILE_METHODS = frozenset(
     {"write", "writelines", "write_text", "write_bytes", "to_csv", "savefig", "save_pretrained", "mkdir", "save", "unlink"}
 )
+_ASKS = ("get_", "is_")
 _PRINTS = ("builtins.print", "logging.", "wandb.", "tqdm.", "mlflow.")
 _LOGGER = re.compile(r"(^|_)log(s|ger|ging)?$|writer$|wandb|tensorboard|^tb$|progress|^[pt]bar$|bar$", re.IGNORECASE)
 _REPORT = re.compile(r"(log|add|set)_|(log|info|warn(ing)?|error|debug|exception|critical|print|flush|write)$")
@@ -26,7 +27,7 @@ _DEEPEST = 6
 
 
 def tells_of(finder: GuardFinder, view: FileView, node: ast.AST) -> set[str]:
-    """``writes`` and ``prints``, for what the calls in a piece of code do, and the functions that they call.
+    """``writes``, ``prints`` and ``meets``, for what the calls in a piece of code and the functions they reach do.
 
     A function that all ranks call elsewhere may write here as well: a download into a cache copes with company.
     """
@@ -53,7 +54,9 @@ def _told(view: FileView, call: ast.Call) -> Iterator[str]:
     method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
     if name == "builtins.open" and not _is_for_writing(call):
         return
-    if name.startswith(_WRITES) or (method in _FILE_METHODS and not name.startswith(_PRINTS)):
+    if name.startswith("torch.distributed.") and not name.rpartition(".")[2].startswith(_ASKS):
+        yield MEETS
+    elif name.startswith(_WRITES) or (method in _FILE_METHODS and not name.startswith(_PRINTS)):
         yield WRITES
     elif name.startswith(_PRINTS) or _is_logger(call.func):
         yield PRINTS
