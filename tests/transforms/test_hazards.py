@@ -251,3 +251,35 @@ def test_an_optimizer_over_a_part_of_an_unseen_model_belongs_to_its_group() -> N
     )
     _, results = analyse_texts({"train.py": text})
     assert results["train.py"].index("fully_shard(model)") < results["train.py"].index("optimizer = ")
+
+
+AGAIN = {
+    "in a loop": "net = Net()\nfor stage in range(2):\n    net.layers.append(nn.Linear(8, 8))\n    model = DDP(net)\n",
+    "what the wrapper holds": "model = DDP(Net())\nmodel.module.head.requires_grad_(False)\nmodel = DDP(model.module)\n",
+    "a shared part": (
+        "part = nn.Linear(4, 8)\none = DDP(nn.Sequential(part, nn.Linear(8, 3)))\n"
+        "two = DDP(nn.Sequential(part, nn.Linear(8, 1)))\n"
+    ),
+}  # fmt: skip
+ONCE = {
+    "alternatives": "net = Net()\nif flag:\n    model = DDP(net)\nelse:\n    model = DDP(net, bucket_cap_mb=50)\n",
+    "a factory": "def make():\n    return Net()\n\n\none = DDP(make())\ntwo = DDP(make())\n",
+    "a loop over models": "nets = [Net(), Net()]\nmodels = []\nfor net in nets:\n    models.append(DDP(net))\n",
+    "a way out between": (
+        "def wrap(net):\n    if flag:\n        return DDP(net)\n    return DDP(net, bucket_cap_mb=50)\n\n\nmodel = wrap(Net())\n"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_parameters_under_two_wraps_stay_as_they_are(name: str) -> None:
+    analysis, results = analyse_texts({"train.py": HEAD + AGAIN[name]})
+    assert "FS122" in {finding.rule for finding in analysis.findings}
+    assert results["train.py"] == HEAD + AGAIN[name]
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_one_wrap_for_each_model_is_enough(name: str) -> None:
+    analysis, results = analyse_texts({"train.py": HEAD + ONCE[name]})
+    assert "FS122" not in {finding.rule for finding in analysis.findings}
+    assert "fully_shard(" in results["train.py"]
