@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from state_programs import DDP, FSDP, migrated
+import pytest
+from state_programs import DDP, FSDP, findings, migrated
 
 
 def test_tensors_that_files_of_flat_parameters_share_are_cloned() -> None:
@@ -100,3 +101,25 @@ def test_optimizers_of_several_models_in_one_place_hold_all_of_them() -> None:
         """,
     )
     assert after.count("DDP(") == 2
+
+
+@pytest.mark.parametrize(
+    ("made", "loaded"),
+    [
+        ("SGD(model.parameters(), lr=0.1)", "optimizer, state)\n"),
+        ("SGD(model.parameters(), 0.1, 0)", "optimizer, state)\n"),
+        ("SGD(model.parameters(), 0.1, 0.9)", "full_state_dict=True"),
+        ("SGD(model.parameters(), lr=0.1, momentum=momentum)", "full_state_dict=True"),
+        ("AdamW(model.parameters())", "full_state_dict=True"),
+    ],
+)
+def test_state_without_tensors_is_not_loaded_as_full(made: str, loaded: str) -> None:
+    program = f"""
+        def main(net, state, momentum):
+            model = DDP(net)
+            optimizer = torch.optim.{made}
+            optimizer.load_state_dict(state)
+        """
+    assert loaded in migrated(DDP, program)
+    (finding,) = findings(DDP, program, "FS405")
+    assert ("without momentum SGD" in finding.message) == ("=momentum" in made)

@@ -22,6 +22,7 @@ from .contexts import bound_arguments, context_at
 from .lifting import passed_in_model
 from .plans import SEVERAL
 from .reads import groups_of_optimizers, optimizer_calls
+from .stateless import keeps_tensors
 from .writing import OPTIONS, SET_OPTIMIZER
 
 _FULL = ("full_optim_state_dict", "model", "optim_input", "optim")
@@ -62,6 +63,8 @@ class LoadPlan:
     """Whether the kind of the state that is loaded is known, or named where it is loaded."""
     clones: bool = False
     """Whether tensors that FSDP1's files share have to be told apart first."""
+    keeps_tensors: str = "yes"
+    """Whether the optimizer has tensors in its state: without any, full_state_dict=True raises."""
 
 
 def conversion_of(view: FileView, call: ast.Call) -> Conversion | None:
@@ -129,6 +132,9 @@ def load_outcome(site: Site, migration: Migration) -> Outcome:
     if site.group is not None and "DDP" in site.group.kinds:
         outcome.level = Level.REVIEW
         outcome.message += "; files that the old program wrote under DDP have numbers for names and are refused with an error"
+    if plan.keeps_tensors == "maybe" or (plan.keeps_tensors == "no" and plan.options):
+        outcome.level = Level.REVIEW
+        outcome.message += "; without momentum SGD has no tensors to load, and full_state_dict=True raises: leave it out then"
     write_load(migration, view, call, plan, outcome)
     if handed_in:
         outcome.level = Level.REVIEW
@@ -197,6 +203,9 @@ def _plan_load(migration: Migration, view: FileView, call: ast.Call, group: Grou
             plan.options.append("broadcast_from_rank0=True")
         wraps = [wrap for wrap in group.wraps if wrap.value.kind == "FSDP1"] if group is not None else []
         plan.clones = any(_is_flat(wrap.view, wrap.node) for wrap in wraps) or (conversion is not None and not wraps)
+        plan.keeps_tensors = keeps_tensors(migration, view.values(plan.optimizer))
+        if plan.keeps_tensors == "no" and plan.options == [context.full]:
+            plan.options, plan.clones = [], False
     return plan
 
 
