@@ -149,14 +149,52 @@ def test_a_pair_of_groups_changes_places() -> None:
 def test_a_pair_of_groups_in_a_variable_is_not_guessed() -> None:
     text = f"{IMPORTS}    groups = (args.shard, args.replicate)\n    return FSDP(model, process_group=groups)\n"
     analysis, results = analyse_texts({"train.py": text})
-    assert results["train.py"] == text
-    assert any(f.rule == "FS230" and f.level is Level.MANUAL for f in analysis.findings)
+    assert "from_group(\n            [replicate_group, shard_group]," in results["train.py"]
+    assert any(f.rule == "FS230" and f.level is Level.REVIEW for f in analysis.findings)
+
+
+def test_a_policy_that_answers_with_arguments_is_asked_last() -> None:
+    text = f"{IMPORTS}    from torch.distributed.fsdp.wrap import CustomPolicy\n"
+    text += "    return FSDP(model, auto_wrap_policy=CustomPolicy(args.choose), ignored_modules=args.ignored)\n"
+    _, results = analyse_texts({"train.py": text})
+    assert "not ignored_params.issuperset(module.parameters()) and args.choose(module)" in results["train.py"]
+    assert "fully_shard(module, **(arguments | answer if isinstance(answer, dict) else arguments))" in results["train.py"]
+
+
+def test_names_of_torch_that_another_module_has_taken_are_written_in_full() -> None:
+    text = IMPORTS.replace("import torch.distributed as dist", "from helpers import dist")
+    text += "    return FSDP(model, sync_module_states=True)\n"
+    _, results = analyse_texts({"train.py": text})
+    assert "torch.distributed.broadcast(" in results["train.py"] and " dist.broadcast(" not in results["train.py"]
+
+
+def test_imports_of_a_branch_are_not_the_place_for_what_is_used_outside() -> None:
+    text = f"{IMPORTS}    if args.policy:\n        from torch.distributed.fsdp.wrap import CustomPolicy  # policies\n\n"
+    text += "        policy = CustomPolicy(args.policy)\n    else:\n        policy = None\n"
+    text += "    return FSDP(model, process_group=args.group, auto_wrap_policy=policy)\n"
+    _, results = analyse_texts({"train.py": text})
+    head = results["train.py"].partition("def ")[0]
+    assert "import DeviceMesh" in head and "fully_shard" in head
+
+
+def test_a_mesh_in_a_dictionary_that_is_filled_under_conditions() -> None:
+    head = f"{IMPORTS}    kwargs = {{}}\n    if args.mesh:\n"
+    text = f'{head}        kwargs["device_mesh"] = args.mesh\n    return FSDP(model, process_group=args.group, **kwargs)\n'
+    analysis, results = analyse_texts({"train.py": text})
+    assert 'kwargs["mesh"] = args.mesh' in results["train.py"]
+    group = 'DeviceMesh.from_group(args.group, "cuda") if args.group is not None else None'
+    assert f'kwargs.setdefault("mesh", {group})\n    fully_shard(model, **kwargs)' in results["train.py"]
+    assert all(f.level is not Level.MANUAL for f in analysis.findings)
+    other = text.replace("device_mesh", "mixed_precision")
+    assert analyse_texts({"train.py": other})[1]["train.py"] == other
 
 
 @pytest.mark.parametrize("name", ["ignored_modules", "ignored_states", "ignored_parameters"])
 def test_ignored_parameters_need_torch_2_7(name: str) -> None:
-    body, levels = migrate(f"{name}=args.ignored")
+    body, levels = migrate(f"{name}=[args.ignored]")
     assert "FSDP(" in body and levels[name] is Level.MANUAL
+    body, levels = migrate(f"{name}=args.ignored")
+    assert "{'ignored_params': ignored_params} if ignored_params else {}" in body and levels[name] is Level.REVIEW
     body, levels = migrate(f"{name}=args.ignored", target_torch=(2, 7))
     assert "fully_shard(model, ignored_params=ignored_params)" in body and levels[name] is Level.REVIEW
 

@@ -120,6 +120,32 @@ def shard(model):
             level=Level.MANUAL,
             note="The function answers with arguments for single modules.",
         ),
+        Example(
+            before="""\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import CustomPolicy
+
+
+def shard(model, config):
+    policy = CustomPolicy(config.choose)
+    return FSDP(model, auto_wrap_policy=policy)
+""",
+            after="""\
+from torch.distributed.fsdp import fully_shard
+
+
+def shard(model, config):
+    policy = config.choose
+    for module in reversed(list(model.modules())):
+        answer = module is not model and policy(module)
+        if answer:
+            fully_shard(module, **(answer if isinstance(answer, dict) else {}))
+    fully_shard(model)
+    return model
+""",
+            level=Level.REVIEW,
+            note="The function is not seen, and may answer with arguments for single modules.",
+        ),
     ),
     proof=("callable_policies",),
 )

@@ -15,6 +15,27 @@ def shard(model):
     return FSDP(model, ignored_modules=[model.frozen])
 """
 
+_MAYBE = """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def shard(model, config):
+    model = FSDP(model, ignored_modules=config["ignored_modules"])
+    return model
+"""
+_RAISING = """\
+from torch.distributed.fsdp import fully_shard
+
+
+def shard(model, config):
+    ignored_params = {
+        parameter for ignored in config["ignored_modules"] or () for parameter in ignored.parameters()
+    }
+    ignoring = {"ignored_params": ignored_params} if ignored_params else {}
+    fully_shard(model, **ignoring)
+    return model
+"""
+
 RULE = Rule(
     id="FS111",
     title="Ignored modules and parameters",
@@ -25,5 +46,13 @@ RULE = Rule(
     ),
     symbols=(f"{FSDP1}(ignored_modules=)", f"{FSDP1}(ignored_states=)", f"{FSDP1}(ignored_parameters=)"),
     check=check_keyword,
-    examples=(Example(before=_BEFORE, after=_BEFORE, level=Level.MANUAL, note="With torch 2.6 as target."),),
+    examples=(
+        Example(before=_BEFORE, after=_BEFORE, level=Level.MANUAL, note="With torch 2.6 as target."),
+        Example(
+            before=_MAYBE,
+            after=_RAISING,
+            level=Level.REVIEW,
+            note="Where nothing may be ignored: torch 2.6 raises only where something is.",
+        ),
+    ),
 )

@@ -90,6 +90,8 @@ class Constructor:
     dictionaries: list[tuple[ast.keyword, Dictionary]] = field(default_factory=list)
     from_dictionaries: list[str] = field(default_factory=list)
     """Arguments that stand in a dictionary written out nearby."""
+    with_mesh: list[tuple[ast.keyword, list[ast.Assign]]] = field(default_factory=list)
+    """``**kwargs`` that hold a mesh on some ways, and the statements that put it there."""
     sets_device: bool = False
     """Whether the current device has to be set before the model is sharded."""
     casts_buffers: bool = False
@@ -147,7 +149,7 @@ def factory_of(migration: Migration, view: FileView, call: ast.Call, group: Grou
 
 
 def _translate(constructor: Constructor) -> Constructor:
-    from . import initialization, performance, policies, precision, spread, strategy  # noqa: F401 - they register here
+    from . import initialization, meshes, performance, policies, precision, spread, strategy  # noqa: F401 - they register here
 
     _read_arguments(constructor)
     model = constructor.arguments.pop("module", None)
@@ -162,6 +164,8 @@ def _translate(constructor: Constructor) -> Constructor:
         constructor.plan.before.insert(0, code("assert not ", text, ", ", text))
     for keyword, dictionary in constructor.dictionaries:
         spread.settle(constructor, keyword, dictionary)
+    for keyword, items in constructor.with_mesh:
+        spread.keep_mesh(constructor, keyword, items)
     if model is not None:
         constructor.plan.moved_up = statements_behind(
             constructor.migration, constructor.view, constructor.call, model.node
@@ -193,7 +197,7 @@ def _read_arguments(constructor: Constructor) -> None:
 
 
 def _read_dictionary(constructor: Constructor, keyword: ast.keyword) -> None:
-    from .spread import dictionary_of
+    from .spread import dictionary_of, mesh_items
 
     wraps = {
         wrap.node
@@ -203,7 +207,11 @@ def _read_dictionary(constructor: Constructor, keyword: ast.keyword) -> None:
     }
     found = dictionary_of(constructor.view, keyword, wraps.__contains__)
     if found is None:
-        constructor.spread.append(keyword)
+        items = mesh_items(constructor.view, keyword, wraps.__contains__)
+        if items:
+            constructor.with_mesh.append((keyword, items))
+        else:
+            constructor.spread.append(keyword)
         return
     for name, node in found.entries.items():
         constructor.arguments[name] = Argument(name, constructor.view, node)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 
 from ..analysis.values import Derived, Instance, Opaque
 from ..findings import Level
 from ..rule import Outcome
 from ..view import FileView
 from .constructor import Argument, Constructor, translates
-from .plan import MODEL, UNIT, Code, Units, code
+from .plan import MODEL, UNIT, Code, code
 from .prepare import broadcast, is_on_device, move_to, under
 
 
@@ -103,13 +104,9 @@ def ignored_modules(constructor: Constructor, argument: Argument) -> Outcome:
     """Their parameters go to ignored_params of every call, and none of them is a unit."""
     if argument.is_none:
         return Outcome(Level.SAFE, "nothing is ignored")
-    return _ignore(
-        constructor,
-        argument,
-        code(
-            "{\n    parameter for ignored in ", argument.keep(), " for parameter in ignored.parameters()\n}",
-        ),
-    )  # fmt: skip
+    one = constructor.view.free_name(constructor.call, "ignored")
+    line = code("parameter for ", one, " in ", _or_nothing(argument), " for parameter in ", one, ".parameters()")
+    return _ignore(constructor, argument, code("{\n    ", line, "\n}"))
 
 
 @translates("ignored_states", "ignored_parameters")
@@ -121,7 +118,7 @@ def ignored_states(constructor: Constructor, argument: Argument) -> Outcome:
     if argument.name == "ignored_parameters" or any(
         isinstance(v, Derived) and v.kind == "parameters" for v in values
     ):
-        return _ignore(constructor, argument, code("set(", argument.keep(), ")"))
+        return _ignore(constructor, argument, code("set(", _or_nothing(argument), ")"))
     if any(isinstance(v, Instance) for v in values):
         return ignored_modules(constructor, argument)
     torch = constructor.plan.name("torch.nn.Module")
@@ -129,34 +126,49 @@ def ignored_states(constructor: Constructor, argument: Argument) -> Outcome:
         constructor,
         argument,
         code(
-            "{\n    parameter\n    for state in ", argument.keep(),
+            "{\n    parameter\n    for state in ", _or_nothing(argument),
             f"\n    for parameter in (state.parameters() if isinstance(state, {torch}) else [state])\n}}",
         ),
     )  # fmt: skip
 
 
+def _or_nothing(argument: Argument) -> Code:
+    return code(argument.keep(), " or ()") if argument.may_be_none() else argument.keep()
+
+
 def _ignore(constructor: Constructor, argument: Argument, parameters: Code) -> Outcome:
-    if not constructor.migration.torch_has(2, 7):
+    is_known = constructor.migration.torch_has(2, 7)
+    if not is_known and not argument.may_be_none():
         return Outcome(
             Level.MANUAL,
             f"{argument.name} needs ignored_params, which fully_shard has from torch 2.7",
             "Run with --target-torch 2.7 or later, or shard these parameters as well.",
             holds=True,
         )
+    plan = constructor.plan
     local = constructor.view.free_name(constructor.call, "ignored_params")
-    constructor.plan.before.append(code(local, " = ", parameters))
-    constructor.plan.arguments["ignored_params"] = (local,)
-    units = constructor.plan.units
+    plan.before.append(code(local, " = ", parameters))
+    if is_known:
+        plan.arguments["ignored_params"] = (local,)
+    else:
+        given = constructor.view.free_name(constructor.call, "ignoring")
+        plan.before.append(code(f'{given} = {{"ignored_params": {local}}} if {local} else {{}}'))
+        plan.extras.append((f"**{given}",))
+    units = plan.units
     if units is not None:
         skip = code("not ", local, ".issuperset(", UNIT, ".parameters())")
         condition = skip if units.condition is None else code(units.condition, " and ", skip)
-        constructor.plan.units = Units(condition, units.modules, units.skip_root)
-    return Outcome(
-        Level.REVIEW,
+        if units.answers and units.condition is not None:
+            condition = code(skip, " and ", units.condition)  # the answer itself has to come out
+        plan.units = replace(units, condition=condition)
+    message = (
         f"{argument.name} becomes ignored_params; plain parameters beside sharded ones make clip_grad_norm_ "
         "over all of "
-        "them raise, and foreach optimizers need a parameter group for each kind",
+        "them raise, and foreach optimizers need a parameter group for each kind"
     )
+    if not is_known:
+        message += "; fully_shard has it from torch 2.7, and before raises where anything is ignored"
+    return Outcome(Level.REVIEW, message)
 
 
 def prepare(constructor: Constructor) -> None:

@@ -52,6 +52,8 @@ class Units:
     condition: Code | None
     modules: Code = ("reversed(list(", MODEL, ".modules()))")
     skip_root: bool = True
+    answers: bool = False
+    """Whether the condition may also come out as a dictionary: arguments for that one unit."""
 
 
 @dataclass
@@ -76,8 +78,8 @@ class ShardingPlan:
     moved_up: list[ast.stmt] = field(default_factory=list)
     """Later statements of the same block that go before the sharding (activation checkpointing)."""
     function: str = FULLY_SHARD
-    extra: Code = ()
-    """A last argument of every call, ``**kwargs``."""
+    extras: list[Code] = field(default_factory=list)
+    """Last arguments of every call, ``**kwargs``."""
     named: set[str] = field(default_factory=set)
     """Arguments that get a local name of their own even where one call alone takes them."""
     sharding_call: Code | None = None
@@ -102,7 +104,9 @@ class ShardingPlan:
         unit = {**self.arguments, **self.unit_arguments}
         root = {**self.arguments, **self.root_arguments}
         found.extend(self._hoist(unit, root))
-        if self.units is not None:
+        if self.units is not None and self.units.answers:
+            found.extend(self._answering_loop(shard, self.units, unit))
+        elif self.units is not None:
             body = self._call(shard, UNIT, unit, 8)
             head = code("for ", UNIT, " in ", self.units.modules, ":\n    ")
             condition = self._condition(self.units)
@@ -117,11 +121,32 @@ class ShardingPlan:
         found.extend(self.after)
         return [fill(statement, {UNIT: loop}) for statement in found]
 
+    def _answering_loop(self, shard: str, units: Units, arguments: dict[str, Code]) -> list[Code]:
+        """A loop whose condition gives some units arguments of their own, before those of all units."""
+        answer = self.view.free_name(self.call, "answer")
+        listed = [code(f'"{keyword}": ', arguments[keyword]) for keyword in _KEYWORDS if keyword in arguments]
+        listed.extend(self.extras)
+        found: list[Code] = []
+        given, both = "{}", answer
+        if listed:
+            given = self.view.free_name(self.call, "arguments")
+            both = f"{given} | {answer}"
+            line = code(f"{given} = {{", *_between(", ", listed), "}")
+            fits = len(self.view.indent(self.call)) + length(self.view, line) <= _WIDTH
+            found.append(line if fits else code(f"{given} = {{", *(code("\n    ", item, ",") for item in listed), "\n}"))
+        condition = self._condition(units) or ("True",)
+        if len(self.view.indent(self.call)) + len(answer) + 7 + length(self.view, condition) > _WIDTH:
+            condition = code("(\n        ", condition, "\n    )")
+        head = code("for ", UNIT, " in ", units.modules, f":\n    {answer} = ", condition)
+        call = code(shard, "(", UNIT, f", **({both} if isinstance({answer}, dict) else {given}))")
+        return [*found, code(head, f"\n    if {answer}:\n        ", call)]
+
     def _unit_call(self, call: Code, arguments: dict[str, Code]) -> Code:
         listed = [
             code(", ", f"{keyword}=", arguments[keyword]) for keyword in _KEYWORDS if keyword in arguments
         ]
-        complete = code(call, *listed, ", " if self.extra else "", self.extra, ")")
+        listed.extend(code(", ", extra) for extra in self.extras)
+        complete = code(call, *listed, ")")
         if self.sharding_condition is None:
             return complete
         return code("if ", self.sharding_condition, ":\n    ", complete)
@@ -156,8 +181,7 @@ class ShardingPlan:
         listed.extend(
             code(f"{keyword}=", arguments[keyword]) for keyword in _KEYWORDS if keyword in arguments
         )
-        if self.extra:
-            listed.append(self.extra)
+        listed.extend(self.extras)
         line = code(shard, "(", *_between(", ", listed), ")")
         if depth + len(self.view.indent(self.call)) + length(self.view, line) <= _WIDTH:
             return line

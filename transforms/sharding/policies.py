@@ -11,7 +11,7 @@ from ..rule import Outcome
 from .constructor import Argument, Constructor, translates
 from .plan import UNIT, Code, Units, code
 from .policy_definitions import ALWAYS, DISPLAYS, WRAP, Definition, definitions, form_at
-from .policy_text import call_of, class_test, definition_text, or_tests
+from .policy_text import IN_NEW_TERMS, answers_of, call_of, class_test, definition_text, or_tests
 
 
 @translates("auto_wrap_policy")
@@ -65,7 +65,10 @@ def auto_wrap_policy(constructor: Constructor, argument: Argument) -> Outcome:
     condition = _predicate_condition(constructor, policy, found, inline, optional)
     if isinstance(condition, Outcome):
         return condition
-    constructor.plan.units = Units(condition, skip_root=skip_root)
+    answering = any(_answers(constructor, definition) for definition in found)
+    constructor.plan.units = Units(condition, skip_root=skip_root, answers=answering)
+    if answering:
+        level, note = Level.REVIEW, f"{note}; {IN_NEW_TERMS}"
     if any(d.symbol in ("function", ALWAYS) for d in found):
         level = Level.REVIEW
     return Outcome(level, f"the loop picks the modules for which the policy's function is true{note}")
@@ -104,6 +107,13 @@ def _predicate_condition(
         return call_of(inline.view, inline.argument, UNIT)
     call = code(policy, "(", UNIT, ")")
     return code(policy, " is not None and ", call) if optional else call
+
+
+def _answers(constructor: Constructor, definition: Definition) -> bool:
+    """Whether a policy may answer with arguments, as far as is seen."""
+    if definition.symbol != f"{WRAP}CustomPolicy" or definition.argument is None:
+        return False
+    return answers_of(constructor.program, definition.view, definition.argument) == "unseen"
 
 
 def _unclear() -> Outcome:

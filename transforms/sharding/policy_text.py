@@ -70,8 +70,12 @@ def definition_text(migration: Migration, definition: Definition, form: str) -> 
                 ),
             )
         )
-    if symbol == f"{WRAP}CustomPolicy" and _returns_dictionaries(migration.program, view, argument):
-        return None
+    if symbol == f"{WRAP}CustomPolicy":
+        answers = answers_of(migration.program, view, argument)
+        if answers == "arguments":
+            return None
+        if answers == "unseen":
+            return (view.keep(argument),), Outcome(Level.REVIEW, f"the function itself is the condition; {IN_NEW_TERMS}")
     return (view.keep(argument),), Outcome(Level.SAFE, "the function itself is the condition", _UNIFORM)
 
 
@@ -134,8 +138,26 @@ def call_of(view: FileView, function: ast.expr, module: str | Name) -> Code:
     return code(kept, "(", module, ")")
 
 
-def _returns_dictionaries(program: Program, view: FileView, node: ast.expr) -> bool:
-    """Whether the function of a CustomPolicy may return keyword arguments instead of a truth value."""
+IN_NEW_TERMS = (
+    "where it answers with a dictionary, that has to name arguments of fully_shard (mesh, reshard_after_forward, mp_policy, "
+    "offload_policy), and one of FSDP1's raises"
+)
+
+
+def answers_of(program: Program, view: FileView, node: ast.expr) -> str:
+    """What the function of a CustomPolicy returns: a ``truth`` value, ``arguments`` of FSDP1, or something ``unseen``."""
+    if not _may_return_dictionaries(program, view, node):
+        return "truth"
+    functions = [program.function_node(v)[1] for v in view.values(node) if isinstance(v, FunctionValue)]
+    writes_some = any(_is_dictionary(inner) for function in functions for inner in ast.walk(function))
+    return "arguments" if writes_some else "unseen"
+
+
+def _is_dictionary(node: ast.AST) -> bool:
+    return isinstance(node, ast.Dict) or (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "dict")
+
+
+def _may_return_dictionaries(program: Program, view: FileView, node: ast.expr) -> bool:
     for value in view.values(node):
         if not isinstance(value, FunctionValue):
             return True

@@ -11,6 +11,7 @@ from ..migration import Migration
 from ..rule import Outcome
 from ..sites import Site
 from ..text.patches import Part, Patch
+from ..text.spelling import quoted
 from ..view import FileView
 from .constructor import Constructor, check_keyword, constructor_of
 from .plan import Code, Name, code
@@ -106,6 +107,45 @@ def _item(statement: ast.stmt, mention: ast.Name) -> tuple[str, ast.expr] | None
     return None
 
 
+def mesh_items(view: FileView, keyword: ast.keyword, is_wrap: Callable[[ast.AST], bool]) -> list[ast.Assign]:
+    """The statements that put a mesh into a local dictionary which starts empty and holds nothing else."""
+    use = keyword.value
+    if not isinstance(use, ast.Name):
+        return []
+    scope = view.function(use) or view.tree
+    names = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == use.id]
+    found: list[ast.Assign] = []
+    starts = 0
+    for name in names:
+        statement = view.statement(name)
+        item = _item(statement, name)
+        if view.function(name) is not view.function(use):
+            return []
+        if isinstance(statement, ast.Assign) and statement.targets == [name] and _entries(view, statement.value) == {}:
+            starts += 1
+        elif isinstance(statement, ast.Assign) and item is not None and item[0] == "device_mesh":
+            found.append(statement)
+        elif not _is_spread(view, name, is_wrap):
+            return []
+    return found if starts == 1 else []
+
+
+def keep_mesh(constructor: Constructor, keyword: ast.keyword, items: list[ast.Assign]) -> None:
+    """The dictionary goes on to ``fully_shard``, with the mesh under its new name and any other mesh in its place."""
+    from .meshes import name_mesh_dimensions
+
+    view, plan = constructor.view, constructor.plan
+    for statement in items:
+        target = statement.targets[0]
+        assert isinstance(target, ast.Subscript)
+        constructor.patches.append(view.replace(target.slice, quoted(view, "mesh"), _WHY))
+        name_mesh_dimensions(constructor, view.values(statement.value))
+    other = plan.arguments.pop("mesh", None)
+    if other is not None:
+        plan.before.append(code(view.keep(keyword.value), f".setdefault({quoted(view, 'mesh')}, ", other, ")"))
+    plan.extras.append(code("**", view.keep(keyword.value)))
+
+
 def settle(constructor: Constructor, keyword: ast.keyword, dictionary: Dictionary) -> None:
     """Decides where the arguments of a dictionary go: into the calls, or, for several wraps, back into it."""
     view, plan = constructor.view, constructor.plan
@@ -116,7 +156,7 @@ def settle(constructor: Constructor, keyword: ast.keyword, dictionary: Dictionar
         return
     keys = [key for name in dictionary.entries for key in _BECOMES.get(name, ()) if key in plan.arguments]
     entries = [(key, plan.arguments.pop(key)) for key in dict.fromkeys(keys)]
-    plan.extra = code("**", view.keep(keyword.value))
+    plan.extras.append(code("**", view.keep(keyword.value)))
     constructor.patches.append(_rewritten(view, dictionary, entries))
 
 
@@ -157,6 +197,12 @@ def check_spread(site: Site, migration: Migration) -> Outcome:
             "Give the arguments by name: sharding_strategy, mixed_precision and auto_wrap_policy decide how the "
             "model trains.",
             holds=True,
+        )
+    if any(site.keyword is keyword for keyword, _ in constructor.with_mesh):
+        return Outcome(
+            Level.REVIEW,
+            f"**{text} goes to fully_shard, with the mesh under its new name; without one HYBRID_SHARD shards over all "
+            "ranks now, FSDP1 made groups of a node's ranks",
         )
     if site.keyword in constructor.unused:
         return Outcome(

@@ -6,12 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from ..analysis.scopes import dotted_path
-from ..analysis.values import Constant, Container, External, Opaque, Unknown, Value
+from ..analysis.values import Constant, External, Opaque, Unknown, Value
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Outcome
 from ..sites import Site
-from ..text.patches import Patch
 from ..view import FileView
 from .constructor import Argument, Constructor, translates
 from .outside import for_others, uses_fsdp1
@@ -28,14 +27,7 @@ _RESHARDS = {
     "_HYBRID_SHARD_ZERO2": False,
     "NO_SHARD": False,
 }
-_DIMENSIONS = '("replicate", "shard")'
-_MESHES = (
-    "torch.distributed.device_mesh.init_device_mesh",
-    "torch.distributed._tensor.device_mesh.init_device_mesh",
-    "torch.distributed._tensor.init_device_mesh",
-    "torch.distributed.tensor.init_device_mesh",
-    "torch.distributed.init_device_mesh",
-)
+DIMENSIONS = '("replicate", "shard")'
 
 
 def member(value: Value) -> str | None:
@@ -205,100 +197,17 @@ def _node_mesh(constructor: Constructor) -> Code:
     torch = constructor.plan.name("torch.cuda.device_count")
     shape = f"({size}() // {torch}(), {torch}())"
     return code(
-        f"{init}(\n    ", device_type(constructor), f",\n    {shape},\n    mesh_dim_names={_DIMENSIONS},\n)"
+        f"{init}(\n    ", device_type(constructor), f",\n    {shape},\n    mesh_dim_names={DIMENSIONS},\n)"
     )
 
 
 def _replicated_mesh(constructor: Constructor) -> Code:
     init = constructor.plan.name("torch.distributed.device_mesh.init_device_mesh")
     size = constructor.plan.name("torch.distributed.get_world_size")
-    arguments = code(device_type(constructor), f", ({size}(), 1), mesh_dim_names={_DIMENSIONS}")
+    arguments = code(device_type(constructor), f", ({size}(), 1), mesh_dim_names={DIMENSIONS}")
     line = code(f"{init}(", arguments, ")")
     room = _WIDTH - len(constructor.view.indent(constructor.call)) - len("mesh = ")
     return line if length(constructor.view, line) <= room else code(f"{init}(\n    ", arguments, "\n)")
-
-
-# --- process_group and device_mesh --------------------------------------------------------------------------
-
-
-@translates("process_group")
-def process_group(constructor: Constructor, argument: Argument) -> Outcome:
-    """A group becomes a mesh of one dimension; (shard, replicate) a mesh (replicate, shard)."""
-    if argument.is_none:
-        return Outcome(Level.SAFE, "no process group: the default mesh over all ranks")
-    plan = constructor.plan
-    from_group = plan.name("torch.distributed.device_mesh.DeviceMesh") + ".from_group"
-    if isinstance(argument.node, ast.Tuple) and len(argument.node.elts) == 2:
-        shard, replicate = (constructor.view.keep(element) for element in argument.node.elts)
-        size = plan.name("torch.distributed.get_world_size")
-        arange = plan.name("torch.arange")
-        plan.arguments["mesh"] = code(
-            f"{from_group}(\n    [", replicate, ", ", shard, "],\n    ", device_type(constructor),
-            f",\n    mesh={arange}({size}()).view(-1, {size}(", shard, f")),\n    mesh_dim_names={_DIMENSIONS},\n)",
-        )  # fmt: skip
-        return Outcome(
-            Level.REVIEW,
-            "FSDP1 takes (shard, replicate), a mesh is (replicate, shard); the mesh assumes that ranks of one shard "
-            "group follow each other",
-        )
-    if any(isinstance(v, Container) for v in argument.values):
-        return Outcome(
-            Level.MANUAL,
-            "a pair of process groups comes in by a variable; FSDP1 takes it as (shard, replicate), a mesh has its "
-            "dimensions the other way round",
-            'Make a mesh: init_device_mesh("cuda", (replicas, shards), mesh_dim_names=("replicate", "shard")).',
-            holds=True,
-        )
-    mesh = code(f"{from_group}(", argument.keep(), ", ", device_type(constructor), ")")
-    if any(isinstance(v, Constant) and v.value is None for v in argument.values):
-        text = argument.keep()
-        mesh = code(mesh, " if ", text, " is not None else None")
-    plan.arguments["mesh"] = mesh
-    return Outcome(
-        Level.REVIEW, "the process group becomes a mesh of one dimension; a pair of groups would need two"
-    )
-
-
-@translates("device_mesh")
-def device_mesh(constructor: Constructor, argument: Argument) -> Outcome:
-    """The mesh is the same one; FSDP2 wants names for its dimensions where there are two."""
-    if argument.is_none:
-        return Outcome(Level.SAFE, "no mesh: the default one over all ranks")
-    constructor.plan.arguments["mesh"] = argument.keep()
-    level, notes = Level.SAFE, ["mesh takes the device mesh as it is"]
-    values = [v for v in argument.values if not isinstance(v, Constant)]
-    for value in values:
-        if isinstance(value, Opaque) and value.name in _MESHES:
-            view, call = constructor.program.call_node(value.site)
-            if not _has_names(call) and _dimensions(call) != 1:
-                level = Level.REVIEW
-                notes.append(f"its dimensions are named at {view.path}:{call.lineno}, which FSDP2 requires")
-                constructor.patches.append(_name_dimensions(view, call))
-        else:
-            level = Level.REVIEW
-    if level is Level.REVIEW and len(notes) == 1:
-        notes.append("if it has two dimensions they must be named, replicate first")
-    return Outcome(level, "; ".join(notes))
-
-
-def _has_names(call: ast.Call) -> bool:
-    return len(call.args) > 2 or any(k.arg == "mesh_dim_names" for k in call.keywords)
-
-
-def _dimensions(call: ast.Call) -> int:
-    """Dimensions of the mesh that a call makes, 0 where its shape is not written out."""
-    shape = (
-        call.args[1]
-        if len(call.args) > 1
-        else next((k.value for k in call.keywords if k.arg == "mesh_shape"), None)
-    )
-    return len(shape.elts) if isinstance(shape, (ast.Tuple, ast.List)) else 0
-
-
-def _name_dimensions(view: FileView, call: ast.Call) -> Patch:
-    last = call.keywords[-1].value if call.keywords else call.args[-1]
-    end = view.source.span(last)[1]
-    return Patch(view.path, end, end, (f", mesh_dim_names={_DIMENSIONS}",), "FSDP2 requires named dimensions")
 
 
 # --- mentions elsewhere -------------------------------------------------------------------------------------
@@ -307,13 +216,14 @@ def _name_dimensions(view: FileView, call: ast.Call) -> Patch:
 def names_of_chosen(migration: Migration) -> Iterator[Site]:
     """Mentions that no symbol shows: ``strategy.name`` of a variable with several members, and ``case`` patterns."""
     for view in migration.views():
-        for node in view.nodes(ast.MatchValue):
-            if isinstance(node.value, ast.Attribute):
-                if node.value.attr in MEMBERS and view.text(node.value.value).endswith("ShardingStrategy"):
+        for pattern in view.nodes(ast.MatchValue):
+            value = pattern.value
+            if isinstance(value, ast.Attribute) and value.attr in MEMBERS:
+                if view.text(value.value).endswith("ShardingStrategy"):
                     group = migration.groups.of_strategies()
-                    yield Site(view, node.value, f"{STRATEGY}.{node.value.attr}", "hazard", group)
-                continue
-            if not isinstance(node, ast.Attribute) or node.attr not in ("name", "value"):
+                    yield Site(view, value, f"{STRATEGY}.{value.attr}", "hazard", group)
+        for node in view.nodes(ast.Attribute):
+            if node.attr not in ("name", "value"):
                 continue
             held = [v.name for v in view.values(node.value) if isinstance(v, External) and member(v) is not None]
             if len(held) > 1:

@@ -130,7 +130,8 @@ def _is_bound(view: FileView, node: ast.AST, name: str, gone: set[str]) -> bool:
 def _local_place(view: FileView, node: ast.AST, gone: set[str]) -> ImportStatement | None:
     """The import inside the function around ``node`` that leaves, whose place the new one takes."""
     for statement in visible_imports(view, node):
-        if view.function(statement) is not None and any(_bound(alias) in gone for alias in statement.names):
+        leaves = view.function(statement) is not None and any(_bound(alias) in gone for alias in statement.names)
+        if leaves and view.parents[statement] in view.ancestors(node):
             return statement
     return None
 
@@ -156,7 +157,7 @@ def _change(
     staying = [alias for alias in statement.names if alias not in leaving]
     indent = source.indent_at(start)
     extra = _lines(local) if local else []
-    before = "".join(f"{line}\n{indent}".replace("\n    ", f"\n{indent}    ") for line in extra)
+    before = "".join(line.replace("\n", f"\n{indent}") + f"\n{indent}" for line in extra)
     if staying or coming:
         return [Edit(start, end, before + _render(source, statement, staying, leaving, coming), _ADDED)]
     if extra:

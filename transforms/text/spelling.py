@@ -37,7 +37,9 @@ def spelling(view: FileView, symbol: str, node: ast.AST) -> str:
     if module in _IN_FULL and _imports_torch(statements):
         return symbol
     short = f"dist.{name}" if module == "torch.distributed" else name
-    return symbol if short.partition(".")[0] in _taken(view) else short
+    root = short.partition(".")[0]
+    bound = {alias.asname or alias.name.partition(".")[0] for statement in statements for alias in statement.names}
+    return symbol if root in bound or root in _taken(view) else short
 
 
 def import_of(symbol: str, written: str) -> tuple[str, str] | None:
