@@ -7,6 +7,7 @@ import ast
 from ..analysis.symbols import DDP, FSDP1
 from ..analysis.values import Instance, Opaque, Unknown
 from ..findings import Level
+from ..groups import Wrap
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -43,6 +44,11 @@ def check(site: Site, migration: Migration) -> Outcome:
         outcome = Outcome(Level.REVIEW, f"{name} goes: FSDP2 needs nothing of the kind")
         outcome.patches.append(removed(view, statement, "a method of DDP alone"))
         return outcome
+    if name == "process_group" and _is_over_all_ranks(site):
+        outcome = Outcome(Level.REVIEW, "the model is divided over all ranks, which are the default group")
+        group = migration.use(outcome, view, "torch.distributed.group", site.node)
+        outcome.patches.append(view.replace(site.node, f"{group}.WORLD", "the group belonged to the wrapper"))
+        return outcome
     return Outcome(
         Level.MANUAL,
         f"{name} is a member of the wrapper, and an FSDP2 model does not have it",
@@ -51,13 +57,35 @@ def check(site: Site, migration: Migration) -> Outcome:
 
 
 _ADVICE = {
-    "process_group": "Keep the group or mesh in a variable of your own.",
+    "process_group": "Keep the group or mesh in a variable of your own: torch.distributed.group.WORLD where the model is "
+    "divided over all ranks, mesh.get_group('shard') of a mesh of two dimensions.",
     "device_ids": "Keep the device in a variable of your own.",
     "_set_params_and_buffers_to_ignore_for_model": "Pass ignored_params={…} to fully_shard (torch 2.7).",
     "_ddp_params_and_buffers_to_ignore": "Pass ignored_params={…} to fully_shard (torch 2.7).",
     "_sync_params_and_buffers": "Broadcast parameters and buffers from rank 0 before fully_shard.",
     "require_forward_param_sync": "Buffers are broadcast in a forward pre-hook, if at all; remove the hook instead.",
 }
+
+
+def _is_over_all_ranks(site: Site) -> bool:
+    """Whether every wrap of a model surely takes the default group and divides the model over all of it."""
+    node = site.node
+    if site.group is None or not site.certain or not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
+        return False
+    return bool(site.group.wraps) and all(
+        wrap.names_wrapper and len(wrap.node.args) == 1 and _keeps_default_group(wrap) for wrap in site.group.wraps
+    )
+
+
+def _keeps_default_group(wrap: Wrap) -> bool:
+    given = {keyword.arg: keyword.value for keyword in wrap.node.keywords}
+    if None in given or not {"process_group", "device_mesh"}.isdisjoint(given):
+        return False
+    strategy = given.get("sharding_strategy")
+    return strategy is None or wrap.view.external(strategy) in _OVER_ALL_RANKS
+
+
+_OVER_ALL_RANKS = frozenset(f"torch.distributed.fsdp.ShardingStrategy.{name}" for name in ("FULL_SHARD", "SHARD_GRAD_OP"))
 
 
 def _may_be_own(site: Site, migration: Migration) -> bool:
@@ -100,6 +128,14 @@ RULE = Rule(
             _HEAD + "from torch.distributed.fsdp import fully_shard\n" + _NET
             + "for tensor in [*net.parameters(), *net.buffers()]:\n    dist.broadcast(tensor.detach(), src=0)\n"
             "fully_shard(net)\nstep(net)\n",
+            Level.REVIEW,
+        ),
+        Example(
+            _HEAD + "from torch.nn.parallel import DistributedDataParallel as DDP\n" + _NET
+            + "net = DDP(net)\ndist.all_reduce(seen, group=net.process_group)\n",
+            _HEAD + "from torch.distributed.fsdp import fully_shard\n" + _NET
+            + "for tensor in [*net.parameters(), *net.buffers()]:\n    dist.broadcast(tensor.detach(), src=0)\n"
+            "fully_shard(net)\ndist.all_reduce(seen, group=dist.group.WORLD)\n",
             Level.REVIEW,
         ),
     ),

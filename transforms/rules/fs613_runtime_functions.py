@@ -1,0 +1,78 @@
+"""Private functions of FSDP1's runtime that models of FSDP2 have as a method."""
+
+from __future__ import annotations
+
+import ast
+
+from ..findings import Level
+from ..migration import Migration
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+from ..view import FileView
+
+_RUNTIME = "torch.distributed.fsdp._runtime_utils"
+
+
+def check(site: Site, migration: Migration) -> Outcome:
+    """``_reshard(model, handles, frees)`` becomes ``model.reshard()``."""
+    view, call = site.view, site.call
+    statement = view.statement(site.node)
+    if call is None or not isinstance(statement, ast.Expr) or statement.value is not call or call.keywords:
+        return Outcome(Level.MANUAL, f"{site.member} works on the flat parameters of FSDP1, which FSDP2 does not have")
+    if site.member == "_reshard" and len(call.args) == 3 and _is_true(view, call.args[2]):
+        outcome = Outcome(Level.REVIEW, "the model's own reshard() frees its whole parameters; units inside it keep theirs")
+        outcome.patches.append(view.replace(call, (view.keep(call.args[0]), ".reshard()"), "FSDP2 has a method for it"))
+        return outcome
+    return Outcome(Level.MANUAL, f"{site.member} is called in a way that FSDP2 has no counterpart for")
+
+
+def _is_true(view: FileView, node: ast.expr) -> bool:
+    """Whether a flag, or every flag of a list, says that memory is freed."""
+    if isinstance(node, ast.Name):
+        scope = view.function(node) or view.tree
+        assigned = [s for s in ast.walk(scope) if isinstance(s, ast.Assign) and _assigns(s, node.id)]
+        stored = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == node.id and isinstance(n.ctx, ast.Store)]
+        return len(assigned) == len(stored) == 1 and _is_true(view, assigned[0].value)
+    if isinstance(node, ast.List):
+        return bool(node.elts) and all(_is_true(view, element) for element in node.elts)
+    if isinstance(node, ast.ListComp):
+        return _is_true(view, node.elt)
+    return isinstance(node, ast.Constant) and node.value is True
+
+
+def _assigns(statement: ast.Assign, name: str) -> bool:
+    return [target.id for target in statement.targets if isinstance(target, ast.Name)] == [name]
+
+
+_BEFORE = """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp._runtime_utils import _reshard
+
+
+def free(model: FSDP):
+    handles = model._handles
+    frees = [True for handle in handles]
+    _reshard(model, handles, frees)
+"""
+_AFTER = """\
+from torch.distributed.fsdp import FSDPModule
+
+
+def free(model: FSDPModule):
+    model.reshard()
+"""
+
+RULE = Rule(
+    id="FS613",
+    title="Private functions of FSDP1's runtime",
+    why=(
+        "They take the handles of flat parameters and raise where they are given a model of FSDP2. Such a model frees its "
+        "whole parameters with reshard() and gathers them with unshard()."
+    ),
+    advice="model.unshard() and model.reshard() act on the parameters of one unit, not on those of the units inside it.",
+    symbols=tuple(f"{_RUNTIME}.{name}" for name in ("_reshard", "_unshard")),
+    roles=("call", "reference"),
+    check=check,
+    sources=("torch/distributed/fsdp/_runtime_utils.py", "torch/distributed/fsdp/_fully_shard/_fully_shard.py: reshard"),
+    examples=(Example(_BEFORE, _AFTER, Level.REVIEW),),
+)
