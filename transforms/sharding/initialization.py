@@ -9,6 +9,7 @@ from ..analysis.values import Derived, Instance, Opaque
 from ..findings import Level
 from ..rule import Outcome
 from ..view import FileView
+from .comments import comments_of
 from .constructor import Argument, Constructor, translates
 from .plan import MODEL, UNIT, Code, code
 from .prepare import broadcast, is_on_device, move_to, under
@@ -174,24 +175,30 @@ def _ignore(constructor: Constructor, argument: Argument, parameters: Code) -> O
 def prepare(constructor: Constructor) -> None:
     """What has to happen to the model before it is sharded, in FSDP1's order: materialise, move, broadcast."""
     plan, arguments = constructor.plan, constructor.arguments
+    comments = comments_of(constructor.view, constructor.call)
     found: list[Code] = []
     device = arguments.get("device_id")
     if device is not None and constructor.sets_device:
         found.append(code(plan.name("torch.cuda.set_device"), "(", device.keep(), ")"))
     init = arguments.get("param_init_fn")
     if init is not None and not init.is_none:
-        found.extend(_materialise(constructor, init))
+        found.extend(_commented(comments.pop("param_init_fn", []), _materialise(constructor, init)))
     sync = arguments.get("sync_module_states")
     if sync is not None and not (isinstance(sync.node, ast.Constant) and not sync.node.value):
         statements = [broadcast(plan)]
         if needs_moving(constructor):
             assert device is not None
             statements.insert(0, move_to(device.keep()))
-        if isinstance(sync.node, ast.Constant):
-            found.extend(statements)
-        else:
-            found.append(under(sync.keep(), code(statements[0], *(code("\n", s) for s in statements[1:]))))
+        if not isinstance(sync.node, ast.Constant):
+            statements = [under(sync.keep(), code(statements[0], *(code("\n", s) for s in statements[1:])))]
+        found.extend(_commented(comments.pop("sync_module_states", []), statements))
     plan.before[:0] = found
+    plan.before.extend((text,) for keyword in constructor.call.keywords for text in comments.get(keyword.arg or "", ()))
+
+
+def _commented(comments: list[str], statements: list[Code]) -> list[Code]:
+    """Statements with the comments of what they come from above them."""
+    return [*((text,) for text in comments), *statements]
 
 
 def needs_moving(constructor: Constructor) -> bool:
