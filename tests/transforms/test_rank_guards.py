@@ -36,6 +36,10 @@ def measure():
     return 1.0
 
 
+def is_master(args, local=False):
+    return local_rank == 0 if local else args.rank == 0
+
+
 def is_first_of_node():
     return local_rank == 0
 
@@ -91,6 +95,7 @@ def test_all_ranks_pass(body: str) -> None:
         "for _ in range(3):\n    if rank > 0:\n        continue\n    here()\n",
         "args.writes = args.log and rank == 0\nif args.writes:\n    here()\n",
         "@only_first\ndef inner():\n    here()\n",
+        "if is_master(args):\n    here()\n",
     ],
 )
 def test_only_the_first_rank_passes(body: str) -> None:
@@ -108,6 +113,8 @@ def test_only_the_first_rank_passes(body: str) -> None:
         "if rank == 0:\n    print(step)\nelse:\n    here()\n",
         "if rank == 0 or step == 5:\n    here()\n",
         "if rank == args.saving_rank:\n    here()\n",
+        "if is_master(args, local=True):\n    here()\n",
+        "if is_master(args, local=step):\n    here()\n",
         "found = measure()\nif found is not None:\n    here()\n",
         "found = None\nif rank == 0:\n    found = args.step\nif found is not None:\n    here()\n",
         "found = args.step if rank == 0 else None\nif found:\n    here()\n",

@@ -11,7 +11,7 @@ from ..analysis.values import FunctionValue
 from ..program import Program
 from ..view import FileView
 from .absences import is_absent_somewhere
-from .origins import given_as, set_as
+from .origins import branch_taken, given_as, set_as
 
 _RANK = re.compile(r"(^|_)rank$|^rank_?id$|^process_index$", re.IGNORECASE)
 _NO_RANK = re.compile(r"lora|matrix|tensor|low_", re.IGNORECASE)
@@ -172,7 +172,7 @@ class RankConditions:
             return True  # a rank other than the first exists only then
         if isinstance(test, ast.Call):
             told = {
-                self.elsewhere(owner, returned, depth + 1)
+                self.elsewhere(owner, branch_taken(self.program, owner, returned, view, test), depth + 1)
                 for value in self.program.callees(view, test)
                 for owner, returned in self.returned(value)
             }

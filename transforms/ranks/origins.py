@@ -25,6 +25,29 @@ def given_as(program: Program, view: FileView, name: ast.Name) -> Iterator[tuple
             yield caller, argument
 
 
+def branch_taken(program: Program, view: FileView, returned: ast.expr, caller: FileView, call: ast.Call) -> ast.expr:
+    """What a function returns at a call: of ``a if flag else b``, the branch that the call's own flag picks."""
+    function = view.function(returned)
+    if not isinstance(returned, ast.IfExp) or not isinstance(returned.test, ast.Name):
+        return returned
+    if not isinstance(function, ast.FunctionDef):
+        return returned
+    flag = Passage(program, view, function, caller, call).argument(returned.test.id)
+    if flag is None:
+        flag = _default(function, returned.test.id)
+    if not isinstance(flag, ast.Constant):
+        return returned
+    return returned.body if flag.value else returned.orelse
+
+
+def _default(function: ast.FunctionDef, name: str) -> ast.expr | None:
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    pairs = [*zip(reversed(positional), reversed(arguments.defaults), strict=False)]
+    pairs += [(a, d) for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is not None]
+    return next((default for argument, default in pairs if argument.arg == name), None)
+
+
 def set_as(program: Program, node: ast.Attribute) -> Iterator[tuple[FileView, ast.expr]]:
     """What ``args.save_logs`` is assigned wherever an object of that name has the attribute set."""
     owner = _last_name(node.value)

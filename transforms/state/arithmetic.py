@@ -38,7 +38,8 @@ def _names_of(view: FileView, call: ast.Call) -> set[str]:
 def _operands(node: ast.AST) -> list[ast.expr]:
     """What an expression or statement computes with."""
     if isinstance(node, ast.BinOp):
-        return [node.left, node.right]
+        sides = [node.left, node.right]
+        return [] if any(map(_is_text, sides)) else sides  # ``"module." + name``
     if isinstance(node, ast.AugAssign):
         return [node.target, node.value]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -46,3 +47,7 @@ def _operands(node: ast.AST) -> list[ast.expr]:
         if name.endswith("_") and not name.startswith("_"):
             return [node.func.value, *node.args]
     return []
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
