@@ -12,6 +12,7 @@ from ..rule import Example, Outcome, Rule
 from ..sharding.aliases import alias_outcome
 from ..sharding.subclass_findings import staying_wrappers
 from ..sites import Site
+from ..text.generated import removed
 from ..text.patches import Part, Patch
 from ..training.conditions import FSDP_MODULE
 from ..training.passes import outside_name
@@ -49,6 +50,12 @@ def check(site: Site, migration: Migration) -> Outcome:
         outcome.level = Level.REVIEW
         outcome.patches.append(_listed(migration, view, classes, ""))
         return outcome
+    leaving = _refusal(view, classes)
+    if leaving is not None:
+        outcome.level = Level.REVIEW
+        outcome.message = "the test goes: sharded modules are the modules to checkpoint themselves, not wrappers around them"
+        outcome.patches.append(removed(view, leaving, "no wrapper is left to be passed over"))
+        return outcome
     if _skips_wrappers(view, classes):
         return Outcome(
             Level.MANUAL,
@@ -72,6 +79,23 @@ def _skips_wrappers(view: FileView, classes: ast.expr) -> bool:
     if isinstance(chooser, ast.Lambda):
         return True
     return isinstance(chooser, ast.FunctionDef) and "check" in chooser.name and _decides_answer(view, test)
+
+
+def _refusal(view: FileView, classes: ast.expr) -> ast.If | None:
+    """``if isinstance(module, FSDP): return False`` in a function that picks modules to checkpoint."""
+    test = view.parents[classes]
+    statement, chooser = view.parents[test], view.function(test)
+    if not isinstance(statement, ast.If) or statement.test is not test or statement.orelse or len(statement.body) != 1:
+        return None
+    first = statement.body[0]
+    refuses = isinstance(first, ast.Return) and isinstance(first.value, ast.Constant) and first.value.value is False
+    if not refuses or not isinstance(chooser, ast.FunctionDef) or _members(view, classes, WRAPPERS)[0]:
+        return None
+    picks = any(
+        keyword.arg == "check_fn" and isinstance(keyword.value, ast.Name) and keyword.value.id == chooser.name
+        for call in view.nodes(ast.Call) for keyword in call.keywords
+    )  # fmt: skip
+    return statement if picks else None
 
 
 def _decides_answer(view: FileView, test: ast.AST) -> bool:
@@ -220,6 +244,26 @@ def _compared(migration: Migration, view: FileView, comparison: ast.Compare, mod
 
 _WRAP = "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(build())\n"
 _SHARD = "from torch.distributed.fsdp import FSDPModule, fully_shard\n\nmodel = build()\nfully_shard(model)\n"
+_CHECKPOINT = (
+    "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing\n"
+)
+_PASSED_OVER = """
+
+def check(module):
+    if isinstance(module, FSDP):
+        return False
+    return hasattr(module, "heads")
+
+
+"""
+_PICKED = """
+
+def check(module):
+    return hasattr(module, "heads")
+
+
+"""
+_APPLIED = "if large:\n    apply_activation_checkpointing(model, check_fn=check)\n"
 
 RULE = Rule(
     id="FS603",
@@ -237,6 +281,11 @@ RULE = Rule(
         Example(
             _WRAP + "if isinstance(model, (FSDP, torch.nn.parallel.DistributedDataParallel)):\n    step(model)\n",
             _SHARD + "if isinstance(model, FSDPModule):\n    step(model)\n",
+        ),
+        Example(
+            _CHECKPOINT + _WRAP + _PASSED_OVER + _APPLIED,
+            _CHECKPOINT + _SHARD.replace("FSDPModule, ", "").replace("from", "import torch\nfrom", 1) + _PICKED + _APPLIED,
+            level=Level.REVIEW,
         ),
     ),
 )
