@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ..analysis.facts import Call
+from ..analysis.facts import NOTHING, Call
 from ..analysis.values import Annotated, FunctionValue, Value, Wrapped
 from ..groups import Group
 from ..migration import Migration
@@ -78,7 +78,9 @@ def runs_of(migration: Migration, group: Group) -> set[int]:
 def _runs(migration: Migration, group: Group) -> set[int]:
     program = migration.program
     flow = program.flow
-    found = {number for number, call in enumerate(flow.calls) if _runs_itself(migration, group, number, call)}
+    calls = migration.once("calls by model", None, lambda: _calls_by_model(migration))
+    own = {number for value in _models(group) for number in calls.get(flow.ids.get(value, NOTHING), ())}
+    found = {number for number in own if _runs_itself(migration, group, number, flow.calls[number])}
     pending = list(found)
     while pending:
         number = pending.pop()
@@ -91,6 +93,26 @@ def _runs(migration: Migration, group: Group) -> set[int]:
             if site not in found and (not is_given or _passes_the_model(migration, group, site)):
                 found.add(site)
                 pending.append(site)
+    return found
+
+
+def _models(group: Group) -> set[Value]:
+    """All that a group's model is, wrapped or not."""
+    return {*group.raw, *(wrap.value for wrap in group.wraps)}
+
+
+def _calls_by_model(migration: Migration) -> dict[int, list[int]]:
+    """The calls that may run each model of any group, by the number of its value."""
+    flow = migration.program.flow
+    models = {flow.ids[value] for group in migration.groups.all for value in _models(group) if value in flow.ids}
+    found: dict[int, list[int]] = {}
+    for number, call in enumerate(flow.calls):
+        run = (flow.points_to[call.function] if call.function != NOTHING else None) or set()
+        if call.method is not None and call.method not in _RUNS:
+            fields = [flow.fields.get((receiver, call.method)) for receiver in run]
+            run = set().union(*(flow.points_to[field] or () for field in fields if field is not None))
+        for value in run & models:
+            found.setdefault(value, []).append(number)
     return found
 
 
