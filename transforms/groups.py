@@ -226,11 +226,13 @@ class Groups:
             self._unseen[cls] = Group(name, kind_of_unseen=self.subclasses.kinds[cls])
         return found or self._unseen[cls]
 
-    def merge(self, values: Iterable[Value]) -> None:
-        """Makes one group of all that these values belong to: one site serves them all."""
+    def merge(self, values: Iterable[Value]) -> bool:
+        """Makes one group of all that these values belong to: one site serves them all. Whether they were several."""
         members = [owner for owner in map(owner_of, values) if owner in self._members and owner in self._parent]
+        several = len({self._root(member) for member in members}) > 1
         for other in members[1:]:
             self._unite(members[0], other)
+        return several
 
     def rebuild(self) -> None:
         """Applies the merges."""

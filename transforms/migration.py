@@ -56,14 +56,13 @@ class Migration:
         program.flow.seed_unknown(sorted(more))
         relevant = sorted({*relevant, *more})
         groups = Groups(program)
-        for path in sorted(program.files[index].path for index in relevant):
-            for site in SiteFinder(program.view(path), groups).find():
-                groups.merge(site.values)
-        groups.rebuild()
-        migration = cls(program, options, groups, Order(program))
-        for path in sorted(program.files[index].path for index in relevant):
-            migration.sites[path] = SiteFinder(program.view(path), groups).find()
-        return migration
+        views = sorted(map(program.view, relevant), key=lambda view: view.path)
+        sites = {view.path: SiteFinder(view, groups).find() for view in views}
+        merged = [groups.merge(site.values) for found in sites.values() for site in found]
+        if any(merged):
+            groups.rebuild()
+            sites = {view.path: SiteFinder(view, groups).find() for view in views}
+        return cls(program, options, groups, Order(program), sites)
 
     # --- asking -------------------------------------------------------------------------------------------
 
