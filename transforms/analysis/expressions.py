@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from .facts import ANY_KEY, NOTHING, Body, Call, ClassFacts, FileFacts, FunctionFacts
 from .scopes import dotted_path
+from .trees import children
 
 _LARGEST_BODY = 60
 """Variables of a function that is still small enough to be told apart for each of its calls."""
@@ -128,7 +129,7 @@ class ExpressionExtractor:
         """The variable of an expression, NOTHING when no rule could care about its value."""
         handler = self.expressions.get(type(node))
         if handler is None:
-            for child in ast.iter_child_nodes(node):
+            for child in children(node):
                 if isinstance(child, ast.expr):
                     self.expression(child)
             return NOTHING

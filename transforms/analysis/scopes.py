@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
+from .trees import children
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _BLOCKS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 _NEW_SCOPE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -46,7 +48,7 @@ def _assigned(body: Iterable[ast.AST]) -> Iterator[str]:
             if isinstance(node, ast.MatchAs) and node.pattern:
                 stack.append(node.pattern)
         else:
-            stack.extend(ast.iter_child_nodes(node))
+            stack.extend(children(node))
 
 
 def outer_names(body: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
@@ -61,7 +63,7 @@ def outer_names(body: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
         elif isinstance(node, ast.Nonlocal):
             nonlocal_names.update(node.names)
         elif isinstance(node, ast.stmt) and not isinstance(node, _NEW_SCOPE):
-            stack.extend(child for child in ast.iter_child_nodes(node) if isinstance(child, _BLOCKS))
+            stack.extend(child for child in children(node) if isinstance(child, _BLOCKS))
         elif isinstance(node, (ast.ExceptHandler, ast.match_case)):
             stack.extend(node.body)
     return global_names, nonlocal_names
