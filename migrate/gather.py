@@ -7,12 +7,12 @@ is connected to everything) reading starts at the files with a token, and goes o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from ..transforms.analysis.facts import FileFacts
 from ..transforms.analysis.flow import Flow
 from ..transforms.analysis.reach import carriers
 from ..transforms.findings import FileError
-from .collector import paused_collector
 from .extraction import extract_all
 from .imports import Neighbours
 from .progress import Progress
@@ -22,39 +22,44 @@ HUGE = 12_000_000
 """Bytes of connected files beyond which they are not all read."""
 
 
+@dataclass
+class Gathered:
+    """What was read, and how it is linked where that had to be known to read on."""
+
+    results: list[FileFacts | FileError]
+    flow: Flow | None = None
+
+
 def gather(
     workspace: Workspace, contents: Mapping[str, bytes], hits: set[str], imports: Mapping[str, set[str]],
     jobs: int, progress: Progress,
-) -> list[FileFacts | FileError]:  # fmt: skip
+) -> Gathered:  # fmt: skip
     """Facts, or the reason why there are none, of every file that may hold a site or pass a model on."""
     neighbours = Neighbours(imports)
     reached = neighbours.connected(hits)
     sizes = {label: len(data) for label, data in contents.items() if label in reached}
     if sum(sizes.values()) <= HUGE:
-        return extract_all(workspace, sizes, jobs, progress)
+        return Gathered(extract_all(workspace, sizes, jobs, progress))
     read: dict[str, FileFacts | FileError] = {}
     wanted = set(hits)
+    flow: Flow | None = None
     while wanted:
         batch = {label: size for label, size in sizes.items() if label in wanted}
         for label, result in zip(batch, extract_all(workspace, batch, jobs, progress), strict=True):
             read[label] = result
-        wanted = _next(read, neighbours, contents)
-    return [read[label] for label in sizes if label in read]
+        flow = Flow([facts for _, facts in sorted(read.items()) if isinstance(facts, FileFacts)])
+        wanted = _next(flow, neighbours, contents) - set(read)
+    return Gathered([read[label] for label in sizes if label in read], flow)
 
 
-def _next(
-    read: Mapping[str, FileFacts | FileError], neighbours: Neighbours, contents: Mapping[str, bytes]
-) -> set[str]:
-    """Unread files that a carrier imports, or that import one and mention what it hands on."""
-    facts = [facts for _, facts in sorted(read.items()) if isinstance(facts, FileFacts)]
-    with paused_collector():
-        carrying = carriers(Flow(facts))
+def _next(flow: Flow, neighbours: Neighbours, contents: Mapping[str, bytes]) -> set[str]:
+    """Files that a carrier imports, or that import one and mention what it hands on."""
     wanted: set[str] = set()
-    for index, names in carrying.items():
-        label = facts[index].path
+    for index, names in carriers(flow).items():
+        label = flow.files[index].path
         wanted |= neighbours.imported_by(label)
         mentions = [name.encode() for name in names]
         for other in neighbours.importers_of(label):
             if any(name in contents[other] for name in mentions):
                 wanted.add(other)
-    return wanted - set(read)
+    return wanted

@@ -6,16 +6,15 @@ import ast
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from itertools import groupby
 
-from ..transforms.analysis.facts import FileFacts
 from ..transforms.engine import STRONG_TOKENS, Analysis, Options, analyse
 from ..transforms.findings import FileError, Finding
 from ..transforms.text.annotations import annotation_edits
 from ..transforms.text.edits import Edit, EditConflict, apply_edits
 from ..transforms.text.source import Source
-from .gather import gather
+from .gather import Gathered, gather
 from .imports import imported_modules, package_of
 from .progress import Progress
 from .workspace import LARGEST, Workspace
@@ -37,18 +36,18 @@ def migrate(workspace: Workspace, options: Options, jobs: int, progress: Progres
     """Find every site in the workspace and work out the new texts."""
     migration = Migration(workspace, errors=list(workspace.errors))
     contents, hits = _search(migration, progress)
-    extracted: list[FileFacts | FileError] = []
+    gathered = Gathered([])
     if hits:
         imports = {label: imported_modules(data, package_of(label)) for label, data in contents.items()}
-        extracted = gather(workspace, contents, hits, imports, jobs, progress)
+        gathered = gather(workspace, contents, hits, imports, jobs, progress)
     del contents
-    migration.errors += [result for result in extracted if isinstance(result, FileError)]
-    facts = [result for result in extracted if not isinstance(result, FileError)]
+    migration.errors += [result for result in gathered.results if isinstance(result, FileError)]
+    facts = [result for result in gathered.results if not isinstance(result, FileError)]
     migration.parsed = len(facts)
     if facts:
         progress.stage("linking", 1)
         load = _loader(workspace)
-        analysis = analyse(facts, load, options)
+        analysis = analyse(facts, load, options, gathered.flow)
         migration.findings = sorted(analysis.findings, key=lambda finding: (finding.file, finding.line, finding.column))
         migration.errors += analysis.errors
         _rewrite(migration, analysis, load, options.annotate)
@@ -101,9 +100,10 @@ def _notebooks_with_sites(workspace: Workspace) -> list[FileError]:
 
 
 def _loader(workspace: Workspace) -> Callable[[str], Source]:
-    @lru_cache(maxsize=64)
+    @cache
     def load(label: str) -> Source:
-        return Source.read(label, workspace.read(label))
+        # It has been parsed for its facts; its tree is made again only where the rules look into it.
+        return Source.decode(label, workspace.read(label))
 
     return load
 

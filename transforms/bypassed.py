@@ -11,6 +11,7 @@ import ast
 from collections.abc import Iterator
 
 from .analysis.symbols import FSDP1
+from .analysis.trees import walk
 from .analysis.values import ClassValue
 from .analysis.versions import OLDEST, never_runs
 from .migration import Migration
@@ -65,12 +66,8 @@ class Bypassed:
 
     def _mentions(self, name: str) -> Iterator[tuple[FileView, ast.AST]]:
         """Every place of the repository where a name is read, as a name, an attribute or a text."""
-        program = self.migration.program
-        for index in range(len(program.files)):
-            view = program.view(index)
-            if name not in view.source.text:
-                continue
-            for node in ast.walk(view.tree):
+        for view in self.migration.program.views_with(name):
+            for node in view.nodes(ast.Name, ast.Attribute, ast.Constant):
                 is_name = isinstance(node, ast.Name) and node.id == name
                 is_attribute = isinstance(node, ast.Attribute) and node.attr == name
                 if is_name or is_attribute or (isinstance(node, ast.Constant) and node.value == name):
@@ -80,27 +77,28 @@ class Bypassed:
 def _suspects(migration: Migration) -> Iterator[str]:
     """Names that unused branches and patches mention, and those that functions of these names mention."""
     names: set[str] = set()
-    bodies: dict[str, set[str]] = {}
+    definitions: dict[str, list[ast.AST]] = {}
     for view in migration.views():
-        for node in ast.walk(view.tree):
+        for node in view.nodes(ast.If, ast.IfExp, ast.Assign, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef):
             if isinstance(node, (ast.If, ast.IfExp)):
                 for part in ast.iter_child_nodes(node):
                     if never_runs(node, part):
                         names |= _names_in(part)
-            elif isinstance(node, ast.Assign) and _patches_fsdp1(view, node):
+            elif not isinstance(node, ast.Assign):
+                definitions.setdefault(node.name, []).append(node)
+            elif _patches_fsdp1(view, node):
                 names |= _names_in(node.value)
-            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                bodies.setdefault(node.name, set()).update(_names_in(node))
     pending = list(names)
     while pending:
-        new = bodies.get(pending.pop(), set()) - names
-        names |= new
-        pending.extend(new)
-    yield from names & bodies.keys()
+        for definition in definitions.get(pending.pop(), ()):
+            new = _names_in(definition) - names
+            names |= new
+            pending.extend(new)
+    yield from names & definitions.keys()
 
 
 def _names_in(node: ast.AST) -> set[str]:
-    inner = list(ast.walk(node))
+    inner = walk(node)
     names = {n.id for n in inner if isinstance(n, ast.Name)}
     return names | {n.attr for n in inner if isinstance(n, ast.Attribute)}
 

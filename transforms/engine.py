@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from .analysis.extract import Extractor
 from .analysis.facts import FileFacts
+from .analysis.flow import Flow
 from .analysis.symbols import STRONG_TOKENS
 from .findings import FileError, Finding, Level
 from .holding import hold_back, hold_groups
@@ -44,9 +45,14 @@ def extract(source: Source) -> FileFacts:
     return Extractor(source.path, source.tree).facts
 
 
-def analyse(facts: Sequence[FileFacts], load: Callable[[str], Source], options: Options) -> Analysis:
-    """Findings for every site and edits for the groups that can be applied whole."""
-    program = Program(sorted(facts, key=lambda file: file.path), load)
+def analyse(
+    facts: Sequence[FileFacts], load: Callable[[str], Source], options: Options, flow: Flow | None = None
+) -> Analysis:
+    """Findings for every site and edits for the groups that can be applied whole.
+
+    ``flow`` is what the facts, in the order of their paths, give when they are linked, if that has been done.
+    """
+    program = Program(sorted(facts, key=lambda file: file.path), load, flow)
     migration = Migration.of(program, options)
     judgements = judge(migration)
     hold_groups(migration, judgements)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from .analysis.facts import FileFacts
 from .analysis.flow import Flow
@@ -16,11 +16,11 @@ from .view import FileView
 
 
 class Program:
-    """Facts linked and solved; ``load`` reads a file's source again when its tree is wanted."""
+    """Facts linked and solved (``flow``, where that has been done); ``load`` gives a file's source again."""
 
-    def __init__(self, facts: Sequence[FileFacts], load: Callable[[str], Source]) -> None:
+    def __init__(self, facts: Sequence[FileFacts], load: Callable[[str], Source], flow: Flow | None = None) -> None:
         self.files = facts
-        self.flow = Flow(facts)
+        self.flow = flow or Flow(facts)
         self._load = load
         self._views: dict[int, FileView] = {}
         self._index = {file.path: index for index, file in enumerate(facts)}
@@ -31,6 +31,12 @@ class Program:
         if index not in self._views:
             self._views[index] = FileView(self, index, self._load(self.files[index].path))
         return self._views[index]
+
+    def views_with(self, word: str) -> Iterator[FileView]:
+        """The views of all files whose text holds a word; the other files are not parsed for it."""
+        for index, file in enumerate(self.files):
+            if word in self._load(file.path).text:
+                yield self.view(index)
 
     # --- places -------------------------------------------------------------------------------------------
 

@@ -7,7 +7,8 @@ makes the finding manual, `# review` makes it one to review, `# ok` leaves it as
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def extract(source: Source) -> FileFacts:
     return FileFacts(source.path)
 
 
-def analyse(facts: list[FileFacts], load: Callable[[str], Source], options: object) -> Analysis:
+def analyse(facts: list[FileFacts], load: Callable[[str], Source], options: object, flow: object = None) -> Analysis:
     findings: list[Finding] = []
     edits: dict[str, list[Edit]] = {}
     for file in facts:
@@ -52,6 +53,13 @@ def analyse(facts: list[FileFacts], load: Callable[[str], Source], options: obje
             if level in (Level.SAFE, Level.REVIEW) and not suppressed:
                 edits.setdefault(file.path, []).append(Edit(*source.span(node.func), "fully_shard", "wrap"))
     return Analysis(findings, edits, {}, [])
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """What a run leaves to the end of its process goes after each test: many of them share this one."""
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -52,6 +52,13 @@ class Source:
 
         Raises SourceError for a wrong or undecodable encoding (PEP 263), NUL bytes and syntax errors.
         """
+        source = cls.decode(path_label, data)
+        source.tree  # noqa: B018 - parsed here, so that a syntax error surfaces where the file is read
+        return source
+
+    @classmethod
+    def decode(cls, path_label: str, data: bytes) -> Source:
+        """Decode `data`, which is parsed when the tree is first asked for; raises SourceError as `read` does."""
         bom = data.startswith(codecs.BOM_UTF8)
         body = data[len(codecs.BOM_UTF8) :] if bom else data
         encoding = _declared_encoding(path_label, body, bom)
@@ -68,7 +75,6 @@ class Source:
         # would change lines that no edit touched.
         if encoding != "utf-8" and source.encode(text) != data:
             raise SourceError(path_label, 1, f"the encoding {encoding} does not give the same bytes back")
-        source.tree  # noqa: B018 - parsed here, so that a syntax error surfaces where the file is read
         return source
 
     @cached_property
