@@ -30,7 +30,8 @@ def main(net, block, device, rank, init):
 
 def test_comments_go_with_what_they_are_about() -> None:
     after = migrated(FSDP, WRAP)
-    assert "    # the whole model\n    torch.cuda.set_device(device)\n    # bound later\n    # on all but rank 0\n    if init" in after
+    assert "    # the whole model\n    torch.cuda.set_device(device)\n" in after
+    assert "    # bound later\n    # on all but rank 0\n    if init" in after
     assert "    # the same weights everywhere\n    net.to(device)\n" in after
     units = "    # a unit a block\n    # not supported  yet\n"
     assert units in after

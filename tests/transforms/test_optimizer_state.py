@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from state_programs import DDP, FSDP, findings, migrated
+from to_fsdp2.transforms.findings import Level
 
 
 def test_tensors_that_files_of_flat_parameters_share_are_cloned() -> None:
@@ -123,3 +124,16 @@ def test_state_without_tensors_is_not_loaded_as_full(made: str, loaded: str) -> 
     assert loaded in migrated(DDP, program)
     (finding,) = findings(DDP, program, "FS405")
     assert ("without momentum SGD" in finding.message) == ("=momentum" in made)
+
+
+def test_converted_state_that_nothing_here_loads_is_said_to_be_whole() -> None:
+    program = """
+        def load(net, path, rank):
+            model = FSDP(net)
+            state = torch.load(path) if rank == 0 else None
+            return FSDP.scatter_full_optim_state_dict(state, model)
+        """
+    (finding,) = findings(FSDP, program, "FS407")
+    assert finding.level is Level.REVIEW
+    assert "what loads it is not seen" in finding.message
+    assert "broadcast_from_rank0=True" in finding.advice

@@ -40,6 +40,14 @@ def check(site: Site, migration: Migration) -> Outcome:
         if plan.drops is not None or load.args[:1] == [call]:
             return Outcome(Level.SAFE, f"{site.member} and the load become one set_optimizer_state_dict")
     outcome = Outcome(Level.SAFE, f"{site.member} goes: set_optimizer_state_dict takes the state as it was saved")
+    if not any(group is site.group for _, _, group in optimizer_loads(migration)):
+        scattered = ", broadcast_from_rank0=True" if site.member == "scatter_full_optim_state_dict" else ""
+        outcome.level = Level.REVIEW
+        outcome.message = f"{site.member} goes, and the state is handed on as it was saved; what loads it is not seen here"
+        outcome.advice = (
+            "Load it with set_optimizer_state_dict(model, optimizer, state, "
+            f"options=StateDictOptions(full_state_dict=True{scattered})): optimizer.load_state_dict() needs shards."
+        )
     statement = view.statement(call)
     if isinstance(statement, ast.Expr) and statement.value is call:
         outcome.level = Level.REVIEW
