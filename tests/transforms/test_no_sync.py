@@ -207,3 +207,28 @@ def test_test_stays_where_nothing_says_whose_the_switch_is() -> None:
     assert results["pause.py"] == pause
     levels = {f.level for f in analysis.findings if f.rule in ("FS302", "FS602")}
     assert levels == {Level.MANUAL}
+
+
+def test_gradients_that_are_reduced_by_hand_need_a_person() -> None:
+    text = """\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def train(net, optimizer_of, data):
+    model = DDP(net)
+    optimizer = optimizer_of(model.parameters())
+    for batch in data:
+        with model.no_sync():
+            model(batch).sum().backward()
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    dist.all_reduce(p.grad)
+        optimizer.step()
+"""
+    analysis, results = analyse_texts({"train.py": text})
+    assert "with model.no_sync():" in results["train.py"], "which raises on an FSDP2 model"
+    finding = next(f for f in analysis.findings if f.rule == "FS301")
+    assert finding.level is Level.MANUAL and "reduced by hand" in finding.message

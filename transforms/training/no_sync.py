@@ -27,6 +27,7 @@ from .passes import (
     other_backward,
     outside_name,
     passes_in,
+    reduces_by_hand,
 )
 
 _NO_BACKWARD = (
@@ -40,6 +41,11 @@ _NULL = ("contextlib.nullcontext", "contextlib.ExitStack", "contextlib.suppress"
 def rewritten(site: Site, migration: Migration) -> Outcome:
     """What a use of ``no_sync`` becomes; windows that are given up half-way are pointed out."""
     outcome = _rewritten(site, migration)
+    if outcome.patches and reduces_by_hand(site.view, site.node):
+        return _manual(
+            "gradients are reduced by hand near it: behind a backward without sync FSDP2 keeps them to itself, p.grad stays "
+            "None, and the loop would find nothing to reduce and raise nothing"
+        )
     if outcome.patches and gives_windows_up(site.view, site.node):
         outcome.level = Level.REVIEW
         outcome.message += (

@@ -175,3 +175,13 @@ def gives_windows_up(view: FileView, node: ast.AST) -> bool:
 def holds_no_sync(view: FileView, node: ast.AST) -> bool:
     """Whether an expression may be a ``no_sync`` context (or the method that gives one)."""
     return any(isinstance(value, Derived) and value.kind == "no_sync" for value in view.values(node))
+
+
+def reduces_by_hand(view: FileView, node: ast.AST) -> bool:
+    """Whether the function around a place reduces gradients itself: ``dist.all_reduce(p.grad)``."""
+    return any(
+        "reduce" in called_name(call)
+        and any(isinstance(n, ast.Attribute) and n.attr == "grad" for a in call.args for n in ast.walk(a))
+        for call in ast.walk(view.function(node) or view.tree)
+        if isinstance(call, ast.Call)
+    )
