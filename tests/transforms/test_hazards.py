@@ -59,6 +59,9 @@ HELD = {
         "            return function(*args)\n    return wrapped\n\n\n@rank_zero_only\ndef report(model):\n"
         "    for p in model.parameters():\n        print(p.norm().item())\n\n\nreport(model)\n",
     ),
+    "the mean of a loss function over a parameter": (
+        "FS702", "for p in model.parameters():\n    print(torch.nn.functional.mse_loss(p, torch.zeros_like(p)))\n"
+    ),
     "averages saved by one rank": (
         "FS702",
         "shadow = {n: p.detach().clone() for n, p in model.named_parameters()}\n"
@@ -251,6 +254,38 @@ def test_an_optimizer_over_a_part_of_an_unseen_model_belongs_to_its_group() -> N
     )
     _, results = analyse_texts({"train.py": text})
     assert results["train.py"].index("fully_shard(model)") < results["train.py"].index("optimizer = ")
+
+
+def test_a_teacher_is_not_put_back_to_its_shards_by_the_backward_of_others() -> None:
+    body = (
+        "teacher = DDP(Net())\n" + OPTIMIZER + "with torch.no_grad():\n    goal = teacher(batch)\n"
+        "(model(batch) - goal).sum().backward()\nfor p in teacher.parameters():\n    p.data.mul_(0.5)\n"
+    )  # fmt: skip
+    _, results = analyse_texts({"train.py": HEAD + MODEL + body})
+    assert "        module.reshard()\nfor p in teacher.parameters():\n" in results["train.py"]
+
+
+def test_a_load_behind_an_evaluation_goes_into_shards() -> None:
+    body = "with torch.no_grad():\n    model(batch)\nmodel.module.load_state_dict(best)\n"
+    _, results = analyse_texts({"train.py": HEAD + MODEL + body})
+    assert "        module.reshard()\nset_model_state_dict(" in results["train.py"]
+
+
+NAMED = {
+    "flattened gradients": (BACKWARD + "flat = [p.grad.view(-1) for p in model.parameters()]\n", Level.MANUAL),
+    "a norm changed in place": ("limits = [p.norm().clamp_(min=0.1) for p in model.parameters()]\n", Level.MANUAL),
+    "a penalty on weights": (
+        "loss = model(batch).sum() + sum(p.pow(2).sum() for p in model.parameters())\nloss.backward()\n", Level.REVIEW
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_what_raises_is_named_and_holds_nothing(name: str) -> None:
+    body, level = NAMED[name]
+    analysis, results = analyse_texts({"train.py": HEAD + MODEL + body})
+    assert level in {finding.level for finding in analysis.findings if finding.rule == "FS702"}
+    assert "fully_shard(model)" in results["train.py"]
 
 
 AGAIN = {

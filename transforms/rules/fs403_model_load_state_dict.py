@@ -9,6 +9,7 @@ from ..analysis.symbols import DDP, FSDP1
 from ..analysis.values import Annotated, Derived, Wrapped
 from ..findings import Level
 from ..migration import Migration
+from ..ranks.evaluation import reshard_lines
 from ..ranks.guards import GuardFinder
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -19,6 +20,7 @@ from ..state.writing import OPTIONS, SET_MODEL
 from ..text.dedent import unwraps
 from ..text.generated import replaced_call
 from ..text.patches import Part
+from ..training.after_forward import follows_a_forward
 
 
 def find(migration: Migration) -> Iterator[Site]:
@@ -81,6 +83,16 @@ def _rewrite(site: Site, migration: Migration, arguments: dict[str, ast.expr], c
     if flags:
         parts.append((f"options={migration.use(outcome, view, OPTIONS, call)}({', '.join(flags)})",))
     text = replaced_call(view, call, name, parts, unwraps(view, call))
+    before: list[Part] = []
+    statement, indent = view.statement(call), view.indent(call)
+    if site.group is not None and view.stands_alone(statement) and follows_a_forward(migration, view, call, site.group):
+        outcome.level = Level.REVIEW
+        outcome.message += "; a forward may have run last, so the model goes back to its shards first"
+        before = reshard_lines(migration, outcome, view, view.keep(node.value), indent, call)
+    if before and isinstance(statement, ast.Expr) and statement.value is call:
+        text = [str(before[0]).removeprefix(indent), *before[1:], indent, *text]
+    elif before:
+        outcome.patches.append(view.insert_before(statement, before, "state is loaded into the sharded parameters"))
     outcome.patches.append(view.replace(call, text, "full tensors do not fit into shards"))
     return outcome
 

@@ -21,7 +21,31 @@ _VECTORS = frozenset({"parameters_to_vector", "vector_to_parameters"})
 _IN_PLACE = frozenset({"copy_", "add_", "sub_", "mul_", "lerp_", "addcmul_", "addcdiv_"})
 _WHOLE = frozenset(f"torch.{name}" for name in ("randn", "rand", "zeros", "ones", "full", "empty", "from_numpy", "load"))
 
+_REFUSED = frozenset(
+    {"flatten", "ravel", "view", "reshape", "quantile", "unique", "nonzero", "renorm", "fill_diagonal_", "unbind"}
+)
+_REDUCTIONS = frozenset({"norm", "sum", "mean", "max", "min", "amax", "amin", "std", "var"})
+_AVERAGES = frozenset(
+    f"torch.nn.functional.{name}" for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div")
+)
+
 _WHAT = {
+    "refused": (
+        "this operation raises on a DTensor, some only where the rows do not divide evenly among the ranks",
+        "Take .full_tensor() first, on every rank; what is to go back into the parameter is distributed again with "
+        "distribute_tensor(new, parameter.device_mesh, parameter.placements).",
+    ),
+    "averaged": (
+        "a mean over a parameter's elements taken by a loss function: on a DTensor it is the mean of the ranks' means, "
+        "which is another number where the rows do not divide evenly",
+        "Write it with arithmetic: (a - b).pow(2).mean().",
+    ),
+    "loss": (
+        "a term of the loss is computed from parameters: behind the forward those of the root are whole tensors and the "
+        "numbers stay, but before it, and in units of their own, they are DTensors, and adding the two raises",
+        "Compute such a term behind the forward of a model without units of its own, or inside the model's forward; keep "
+        "what is compared with parameters as full tensors.",
+    ),
     "collective": (
         "a collective on a parameter or gradient: they are DTensors under FSDP2, and torch.distributed refuses them",
         "FSDP2 reduces gradients itself, and sharding is preceded by the broadcast of initial weights: the loop usually "
@@ -102,11 +126,33 @@ def _work(migration: Migration, view: FileView, node: ast.Assign | ast.Call) -> 
             yield from ((argument, "vector") for argument in node.args)
         elif name == "torch.save" and node.args:
             yield node.args[0], "saved"
+        elif name in _AVERAGES and node.args and not _has_reduction(node):
+            yield from ((argument, "averaged") for argument in node.args[:2])
     elif isinstance(node.func, ast.Attribute):
-        if node.func.attr == "register_hook":
+        if node.func.attr == "backward":
+            yield node.func.value, "loss"
+        elif node.func.attr in _REFUSED or _changes_a_reduction(node.func):
+            yield node.func.value, "refused"
+        elif node.func.attr == "register_hook":
             yield node.func.value, "hook"
         elif node.func.attr in _IN_PLACE and node.args and not _is_number(node.args[0]):
             yield from _mixing(migration, view, node)
+
+
+def _changes_a_reduction(function: ast.Attribute) -> bool:
+    """``weight.norm().clamp_(…)``: what is still to be summed up over the ranks is not changed in place."""
+    inner = function.value
+    if function.attr not in ("clamp_", "clamp_min_", "clamp_max_", "pow_", "sqrt_") or not isinstance(inner, ast.Call):
+        return False
+    return isinstance(inner.func, ast.Name) or (isinstance(inner.func, ast.Attribute) and inner.func.attr in _REDUCTIONS)
+
+
+def _has_reduction(call: ast.Call) -> bool:
+    return any(keyword.arg == "reduction" and not _is_mean(keyword.value) for keyword in call.keywords)
+
+
+def _is_mean(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == "mean"
 
 
 def _mixing(migration: Migration, view: FileView, node: ast.Call) -> Iterator[tuple[ast.expr, str]]:
@@ -147,8 +193,10 @@ def _is_number(node: ast.expr) -> bool:
 
 def check(site: Site, migration: Migration) -> Outcome:
     message, advice = _WHAT[site.member]
+    if site.member == "loss" and site.group is not None and "FSDP1" not in site.group.kinds:
+        return Outcome(Level.REVIEW, message, advice)
     # What raises is loud: it is named and left for a person. The others would pass unnoticed.
-    return Outcome(Level.MANUAL, message, advice, holds=site.member in ("hook", "data", "saved", "store"))
+    return Outcome(Level.MANUAL, message, advice, holds=site.member in ("hook", "data", "saved", "store", "averaged", "loss"))
 
 
 _REDUCED = """\

@@ -47,11 +47,18 @@ def _of_statements(migration: Migration, view: FileView, statements: list[ast.st
     """What the last of these statements with a pass runs last, as far as it is seen."""
     for statement in reversed(statements):
         passes = passes_in(migration, view, [statement], group)
+        if _is_never_trained(migration, group):
+            passes -= {BACKWARD}
         if passes == {FORWARD}:
             return {FORWARD}
         if passes:
             return {_last_inside(migration, view, statement, group)}
     return set()
+
+
+def _is_never_trained(migration: Migration, group: Group) -> bool:
+    """Whether the backward passes are those of other models: a teacher or target has no optimizer, others have."""
+    return not group.optimizers and any(other.optimizers for other in migration.groups.all)
 
 
 def _last_inside(migration: Migration, view: FileView, statement: ast.stmt, group: Group) -> str:
