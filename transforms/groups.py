@@ -26,9 +26,11 @@ from .analysis.values import (
     Value,
     Wrapped,
 )
+from .holders import holders_of
 from .program import Program, owner_of
 from .subclasses import Subclasses
 from .view import FileView
+from .wrap_blocks import settings_of
 
 _PLAIN_BASES = (
     "builtins.", "abc.", "typing.", "typing_extensions.", "enum.", "collections.", "torch.optim.", "torch.utils.data.",
@@ -107,6 +109,7 @@ class Groups:
         for wrap in wraps:
             if wrap.kind == "FSDP1":
                 self._unite_settings(wrap)
+        self._unite_parts()
         self._build()
 
     def models(self, values: Iterable[Value]) -> list[Value]:
@@ -131,10 +134,22 @@ class Groups:
                     return False
         return True
 
+    def _unite_parts(self) -> None:
+        """A model and the wraps among its parts are one group, and so are the wraps of one ``enable_wrap`` block."""
+        blocks: dict[ast.Call, Wrapped] = {}
+        for wrap, models in holders_of(self.program, self._wraps).items():
+            for model in models:
+                self._unite(wrap, model)
+            settings = settings_of(*self.program.call_node(wrap.site))
+            if settings is not None:
+                self._unite(blocks.setdefault(settings, wrap), wrap)
+
     def _unite_settings(self, wrap: Wrapped) -> None:
         """Policies and precisions belong to the wraps that take them: they are rewritten together or not at all."""
         view, node = self.program.call_node(wrap.site)
-        pending = [v for k in node.keywords for v in self.program.elements(view.values(k.value))]
+        settings = settings_of(view, node)
+        keywords = [*node.keywords, *(settings.keywords if settings is not None else ())]
+        pending = [v for k in keywords for v in self.program.elements(view.values(k.value))]
         pending += [v for a in node.args[1:] for v in self.program.elements(view.values(a))]
         while pending:
             value = pending.pop()
@@ -260,12 +275,15 @@ class Groups:
         if self._layers_found is None:
             self._layers_found = {}
             for group in self.all:
-                for part in self.parts_of(group.raw):
+                for part in self.parts_of(group.raw, with_strangers=True):
                     self._layers_found.setdefault(part, group)
         return self._layers_found
 
-    def parts_of(self, models: Iterable[Value]) -> set[Value]:
-        """The modules that models hold as attributes and in containers, at any depth."""
+    def parts_of(self, models: Iterable[Value], with_strangers: bool = False) -> set[Value]:
+        """The modules that models hold as attributes and in containers, at any depth.
+
+        ``with_strangers`` adds what other libraries made, which may be models.
+        """
         if self._fields is None:
             self._fields = {}
             for (number, _), variable in self.program.flow.fields.items():
@@ -280,7 +298,7 @@ class Groups:
             seen.add(value)
             for variable in self._fields.get(self.program.flow.ids.get(value, -1), ()):
                 for held in self.program.flow.values_of(variable):
-                    if self._is_module(held) or isinstance(held, Wrapped):
+                    if self._is_module(held) or isinstance(held, Wrapped) or (with_strangers and isinstance(held, Opaque)):
                         parts.add(held)
                     if self._is_module(held) or isinstance(held, (Container, Wrapped)):
                         pending.append(held)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .analysis.symbols import WRAPPERS
+from .analysis.symbols import CONSTRUCTORS
 from .findings import Level
 from .groups import Group
 from .judge import Judgement
@@ -45,7 +45,7 @@ def _hold_unwritten_wraps(
     migration: Migration, judgements: list[Judgement], groups: dict[Group | None, list[Judgement]]
 ) -> list[Judgement]:
     """Holds groups with a wrap that stays, through a factory that cannot be rewritten, say; returns what stays."""
-    constructors = [j for j in judgements if j.site.symbol in WRAPPERS and j.site.role in ("call", "reference")]
+    constructors = [j for j in judgements if j.site.symbol in CONSTRUCTORS and j.site.role in ("call", "reference")]
     staying = [j for j in constructors if not j.applied and j.level is not Level.OK]
     by_call = {id(j.site.call): j for j in constructors if j.site.call is not None}
     found: list[Judgement] = []

@@ -10,10 +10,12 @@ from .analysis.objects import is_anything
 from .analysis.symbols import DDP, FSDP1, canonical, is_old, is_old_module
 from .analysis.values import (
     Annotated,
+    Bound,
     ClassValue,
     Constant,
     Derived,
     External,
+    FunctionValue,
     Instance,
     Opaque,
     Unknown,
@@ -26,6 +28,7 @@ from .program import owner_of
 from .ranks.conditions import last_name
 from .training.in_scope import means_a_model
 from .view import FileView
+from .wrap_blocks import is_enable_wrap, wraps_in
 
 _SYMBOL_OF_KIND = {"FSDP1": FSDP1, "DDP": DDP}
 
@@ -210,16 +213,22 @@ class SiteFinder:
             yield Site(self.view, keyword, written, "keyword", group, call=call, keyword=keyword)
 
     def _group_of_call(self, call: ast.Call, symbol: str) -> Group | None:
-        group = self.groups.of(self.view.values(call))
+        group = self.groups.of(self.view.values(call)) or self._group_of_block(call)
         if group is None and call.args:
             group = self.groups.of(self.view.values(call.args[0]))
         return group or self._group_near(symbol)
+
+    def _group_of_block(self, call: ast.Call) -> Group | None:
+        """The group of the wraps that a call of ``enable_wrap`` is for."""
+        if not is_enable_wrap(self.view, call):
+            return None
+        return self.groups.of(v for wrap in wraps_in(self.view, call) for v in self.view.values(wrap))
 
     def _group_of_mention(self, node: ast.expr, symbol: str) -> Group | None:
         """The group of the wrap or of the setting that a mention is part of."""
         for ancestor in self.view.ancestors(node):
             if isinstance(ancestor, ast.Call):
-                group = self.groups.of(self.view.values(ancestor))
+                group = self.groups.of(self.view.values(ancestor)) or self._group_of_block(ancestor)
                 if group is not None:
                     return group
             if isinstance(ancestor, ast.stmt):
@@ -311,6 +320,8 @@ class SiteFinder:
         call = parent if isinstance(parent, ast.Call) and parent.func is node else None
         if self._is_plain_here(node):
             return
+        if "FSDP1" not in {v.kind for v in wrapped} and any(self._puts_method(value, name) for value in values):
+            return
         if wrapped and (name in MEMBERS or name in UNIQUE_MEMBERS or _is_private(name)):
             kinds = sorted({v.kind for v in wrapped}, reverse=True)
             if group is not None and name in RAW_MEMBERS and self._is_own_method(values, name):
@@ -355,6 +366,11 @@ class SiteFinder:
     def _is_own_attribute(self, owner: Instance, name: str) -> bool:
         """Whether the repository itself puts this attribute on an object that no wrapper is put around."""
         return self.groups.of([owner]) is None and bool(self.view.program.attribute(owner, name))
+
+    def _puts_method(self, value: Value, name: str) -> bool:
+        """Whether the repository itself gives an object a method of this name, which DDP would not have."""
+        held = self.view.program.attribute(value, name) if isinstance(value, Instance) else []
+        return any(isinstance(v, (FunctionValue, Bound)) for v in held)
 
     def _may_be_wrapped(self, node: ast.Attribute, values: tuple[Value, ...], name: str) -> bool:
         """Whether an attribute of an old wrapper is read off something that is not known to be anything else."""

@@ -146,10 +146,11 @@ def test_a_pair_of_groups_changes_places() -> None:
     assert levels["process_group"] is Level.REVIEW
 
 
-def test_a_pair_of_groups_in_a_variable_is_not_guessed() -> None:
+def test_a_pair_of_groups_in_a_variable_becomes_a_mesh() -> None:
     text = f"{IMPORTS}    groups = (args.shard, args.replicate)\n    return FSDP(model, process_group=groups)\n"
     analysis, results = analyse_texts({"train.py": text})
-    assert "from_group(\n            [replicate_group, shard_group]," in results["train.py"]
+    assert "mesh = DeviceMesh.from_group(\n        [args.replicate, args.shard]," in results["train.py"]
+    assert "fully_shard(model, mesh=mesh)" in results["train.py"]
     assert any(f.rule == "FS230" and f.level is Level.REVIEW for f in analysis.findings)
 
 
@@ -209,11 +210,16 @@ def test_precision_that_may_be_missing_gets_a_default() -> None:
     assert "MixedPrecisionPolicy(torch.float16) if args.half else MixedPrecisionPolicy()" in body
 
 
-@pytest.mark.parametrize("argument", ["reshard=True", "**args.options"])
-def test_what_is_not_known_holds_the_wrap_back(argument: str) -> None:
-    body, levels = migrate(argument)
+def test_an_argument_that_fsdp1_does_not_have_holds_the_wrap_back() -> None:
+    body, levels = migrate("reshard=True")
     assert "FSDP(model" in body
     assert Level.MANUAL in levels.values()
+
+
+def test_keywords_from_outside_go_to_fully_shard_which_refuses_those_of_fsdp1() -> None:
+    body, levels = migrate("**args.options")
+    assert body == "fully_shard(model, **args.options)"
+    assert levels["**"] is Level.REVIEW
 
 
 STRATEGY_MENTIONS = [
@@ -295,3 +301,13 @@ def test_size_policy_that_no_wrap_takes_stays() -> None:
     (finding,) = [f for f in analysis.findings if f.rule == "FS105"]
     assert finding.level is Level.MANUAL
     assert not any(f.blocked_by for f in analysis.findings)
+
+
+def test_keywords_of_fsdp1_that_the_repository_writes_are_not_handed_on() -> None:
+    text = (
+        f"{IMPORTS}    kwargs = dict(mixed_precision=args.precision)\n    kwargs.update(args.options)\n"
+        "    return FSDP(model, **kwargs)\n"
+    )
+    analysis, results = analyse_texts({"train.py": text})
+    assert results["train.py"] == text
+    assert any(f.rule == "FS112" and f.level is Level.MANUAL for f in analysis.findings)

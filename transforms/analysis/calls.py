@@ -6,7 +6,7 @@ from . import library
 from .facts import ANY_KEY, NOTHING, Call, FunctionFacts
 from .objects import is_anything
 from .optimizers import Optimizers
-from .symbols import WRAPPERS, canonical
+from .symbols import CONSTRUCTORS, canonical
 from .values import (
     Annotated,
     Bound,
@@ -288,8 +288,8 @@ class Calls(Optimizers):
     def call_external(self, site: int, call: Call, name: str) -> None:
         arguments = call.arguments
         first = arguments[0] if arguments else dict(call.keywords).get("module", NOTHING)
-        if name in WRAPPERS:
-            self.wrap(site, call, WRAPPERS[name])
+        if name in CONSTRUCTORS:
+            self.wrap(site, call, CONSTRUCTORS[name])
         elif name in library.PASS_THROUGH:
             for argument in arguments:
                 if argument != NOTHING:

@@ -41,6 +41,8 @@ DERIVED: dict[str, str] = {
     "children": "modules",
     "named_children": "modules",
     "get_submodule": "modules",
+    "get_input_embeddings": "modules",
+    "get_output_embeddings": "modules",
     "state_dict": "state_dict",
     "optim_state_dict": "optimizer_state",
     "full_optim_state_dict": "optimizer_state",

@@ -9,6 +9,10 @@ from __future__ import annotations
 FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
 DDP = "torch.nn.parallel.DistributedDataParallel"
 WRAPPERS = {FSDP1: "FSDP1", DDP: "DDP"}
+WRAP = "torch.distributed.fsdp.wrap.wrap"
+ENABLE_WRAP = "torch.distributed.fsdp.wrap.enable_wrap"
+CONSTRUCTORS = {**WRAPPERS, WRAP: "FSDP1"}
+"""What gives back a wrapped model when it is called; ``wrap`` does so where ``enable_wrap`` tells it to."""
 DATA_PARALLEL = frozenset(
     {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel"}
 )

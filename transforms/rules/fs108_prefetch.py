@@ -6,7 +6,7 @@ from ..analysis.symbols import FSDP1
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
-from ..sharding.constructor import check_keyword
+from ..sharding.constructor import check_keyword, is_left_out, wrapping_calls
 from ..sites import Site
 
 PREFETCH = "torch.distributed.fsdp.BackwardPrefetch"
@@ -16,7 +16,7 @@ def check(site: Site, migration: Migration) -> Outcome:
     """Keywords go with the wrap; a member that stands elsewhere has to be looked at."""
     if site.role == "keyword":
         return check_keyword(site, migration)
-    if _inside_wrap(site, migration):
+    if _inside_wrap(site, migration) or is_left_out(site, migration):
         return Outcome(Level.SAFE, f"{site.member} goes with the wrap")
     return Outcome(
         Level.MANUAL,
@@ -26,7 +26,7 @@ def check(site: Site, migration: Migration) -> Outcome:
 
 
 def _inside_wrap(site: Site, migration: Migration) -> bool:
-    wraps = {wrap.node for group in migration.groups.all for wrap in group.wraps}
+    wraps = wrapping_calls(migration)
     return any(ancestor in wraps for ancestor in site.view.ancestors(site.node))
 
 

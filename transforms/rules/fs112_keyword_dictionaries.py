@@ -15,12 +15,38 @@ def shard(model):
     return FSDP(model, reshard=True)
 """
 
+_OUTSIDE = """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def shard(model, config, device):
+    torch.cuda.set_device(device)
+    kwargs = config.get("fsdp", {})
+    if device:
+        kwargs.setdefault("device_id", device)
+    return FSDP(model, **kwargs)
+"""
+_OUTSIDE_AFTER = """\
+import torch
+from torch.distributed.fsdp import fully_shard
+
+
+def shard(model, config, device):
+    torch.cuda.set_device(device)
+    kwargs = config.get("fsdp", {})
+    fully_shard(model, **kwargs)
+    return model
+"""
+
 RULE = Rule(
     id="FS112",
     title="Arguments in dictionaries, unknown arguments",
     why=(
         "An argument that the tool does not see may decide about precision, about which weights the ranks start from, "
-        "or about what is sharded: it is read where the dictionary is written out in the repository, and never guessed."
+        "or about what is sharded: it is read where the dictionary is written out in the repository, and never guessed. "
+        "What comes from outside goes to fully_shard as it is: "
+        "the two have no argument of one name in common, so one of FSDP1 raises a TypeError."
     ),
     symbols=(f"{FSDP1}(*",),
     roles=("keyword",),
@@ -46,6 +72,7 @@ def shard(model):
 """,
         ),
         Example(before=_UNKNOWN, after=_UNKNOWN, level=Level.MANUAL),
+        Example(before=_OUTSIDE, after=_OUTSIDE_AFTER, level=Level.REVIEW, note="old keywords raise a TypeError"),
     ),
     proof=("keywords_in_a_dict",),
 )

@@ -10,6 +10,7 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sharding.aliases import alias_outcome
+from ..sharding.checkpointing import chooses_what_to_checkpoint
 from ..sharding.subclass_findings import staying_wrappers
 from ..sites import Site
 from ..text.generated import removed
@@ -57,6 +58,12 @@ def check(site: Site, migration: Migration) -> Outcome:
         outcome.patches.append(removed(view, leaving, "no wrapper is left to be passed over"))
         return outcome
     if _skips_wrappers(view, classes):
+        chooser = view.function(classes)
+        if chooser is not None and chooses_what_to_checkpoint(migration, view, chooser):
+            outcome.level = Level.REVIEW
+            outcome.message = "what is checkpointed is chosen without this test: a module and its wrapper are one object now"
+            outcome.patches.append(_without_test(migration, view, classes))
+            return outcome
         return Outcome(
             Level.MANUAL,
             "the function leaves wrappers out to reach the modules inside; with FSDP2 these are one object, so it would leave "
@@ -102,6 +109,22 @@ def _decides_answer(view: FileView, test: ast.AST) -> bool:
     """Whether a function returns a test, or returns at once by it."""
     statement = view.statement(test)
     return isinstance(statement, ast.Return) or (isinstance(statement, ast.If) and isinstance(statement.body[0], ast.Return))
+
+
+def _without_test(migration: Migration, view: FileView, classes: ast.expr) -> Patch:
+    """``not isinstance(module, FSDP)`` as what it is inside the wrappers: true."""
+    if _members(view, classes, WRAPPERS - staying_wrappers(migration))[0]:
+        return _listed(migration, view, classes, "")
+    inverted = view.parents[view.parents[classes]]
+    around = view.parents[inverted]
+    if isinstance(around, ast.BoolOp) and isinstance(around.op, ast.And):
+        place = around.values.index(inverted)  # pyright: ignore[reportArgumentType]
+        first, last = (around.values[place - 1], inverted) if place else (inverted, around.values[1])
+        begin = view.source.span(first)[1 if place else 0]
+        end = view.source.span(last)[1 if place else 0]
+        if not any(bracket in view.source.text[begin:end].replace(view.text(inverted), "") for bracket in "()"):
+            return Patch(view.path, begin, end, (), _WHY)
+    return view.replace(inverted, "True", _WHY)
 
 
 def _classes(view: FileView, node: ast.expr) -> ast.expr | None:
@@ -265,6 +288,33 @@ def check(module):
 """
 _APPLIED = "if large:\n    apply_activation_checkpointing(model, check_fn=check)\n"
 
+_CHECKPOINTED = """\
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(build())
+prepare(model)
+apply_activation_checkpointing(
+    model,
+    check_fn=lambda module: getattr(module, "is_large", False)
+    and not isinstance(module, FSDP)
+    and len(list(module.children())) > 0,
+)
+"""
+_CHECKPOINTED_AFTER = """\
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
+from torch.distributed.fsdp import fully_shard
+
+model = build()
+fully_shard(model)
+prepare(model)
+apply_activation_checkpointing(
+    model,
+    check_fn=lambda module: getattr(module, "is_large", False)
+    and len(list(module.children())) > 0,
+)
+"""
+
 RULE = Rule(
     id="FS603",
     title="Type tests for the wrappers ask for FSDPModule",
@@ -287,5 +337,6 @@ RULE = Rule(
             _CHECKPOINT + _SHARD.replace("FSDPModule, ", "").replace("from", "import torch\nfrom", 1) + _PICKED + _APPLIED,
             level=Level.REVIEW,
         ),
+        Example(_CHECKPOINTED, _CHECKPOINTED_AFTER, Level.REVIEW),
     ),
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ..analysis.values import Annotated, Constant, Derived, Value, Wrapped
 from ..findings import Level
+from ..groups import Group
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -14,6 +15,8 @@ from ..training.local_reads import runs_behind_the_wrap
 from ..view import FileView
 
 PREFIX = "module."
+_MARKS = ("_fsdp_wrapped_module", "_flat_param")
+"""What FSDP1 puts into names."""
 _NAMED = frozenset({"parameters", "modules", "buffers"})
 _SYMBOL = "torch.nn.Module.names"
 
@@ -25,17 +28,26 @@ def find(migration: Migration) -> Iterator[Site]:
             for name, kind in _works_on_names(view, node):
                 values = _names(view, name)
                 group = migration.groups.of(values) if values else None
-                if group is not None and _counts(view, name, node, values, kind):
-                    if not runs_behind_the_wrap(migration, view, node, group):
-                        continue
+                if group is None or not (_counts(view, name, node, values, kind) or _asks_for_mark(view, node, kind, group)):
+                    continue
+                if runs_behind_the_wrap(migration, view, node, group):
                     yield Site(view, node, f"{_SYMBOL}.{kind}", "hazard", group, values)
                     break
 
 
 def _names(view: FileView, node: ast.expr) -> tuple[Value, ...]:
-    """What a name was taken from, if that is a wrapped model on some way."""
-    values = tuple(v for v in view.values(node) if isinstance(v, Derived) and v.kind in _NAMED)
-    return values if any(isinstance(v.owner, (Wrapped, Annotated)) for v in values) else ()
+    """What a name was taken from, if that is a model."""
+    return tuple(v for v in view.values(node) if isinstance(v, Derived) and v.kind in _NAMED)
+
+
+def _is_wrapped(values: tuple[Value, ...]) -> bool:
+    return any(isinstance(v, Derived) and isinstance(v.owner, (Wrapped, Annotated)) for v in values)
+
+
+def _asks_for_mark(view: FileView, node: ast.AST, kind: str, group: Group) -> bool:
+    """``"fsdp" in name``: whether FSDP1 has wrapped the module that a parameter is in."""
+    texts = _texts(view, node, kind) if kind == "contains" and "FSDP1" in group.kinds else []
+    return any(text in mark and ("fsdp" in text or "flat_param" in text) for text in texts for mark in _MARKS)
 
 
 def _works_on_names(view: FileView, node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
@@ -67,6 +79,8 @@ def _cuts_from_the_left(view: FileView, call: ast.Call) -> bool:
 
 def _counts(view: FileView, name: ast.expr, node: ast.AST, values: tuple[Value, ...], kind: str) -> bool:
     """Whether the answer depends on the prefix that the wrapper puts before the names."""
+    if not _is_wrapped(values):
+        return False
     always = all(isinstance(v, Derived) and isinstance(v.owner, (Wrapped, Annotated)) for v in view.values(name))
     if kind in ("split", "cut"):
         # Behind `if name.startswith("module.")` names without it never come here.
@@ -131,6 +145,15 @@ def check(site: Site, migration: Migration) -> Outcome:
     view, node, group = site.view, site.node, site.group
     assert group is not None
     wrapper = "DDP" if group.kinds == {"DDP"} else "FSDP1" if group.kinds == {"FSDP1"} else "the wrapper"
+    if _asks_for_mark(view, node, site.member, group):
+        return Outcome(
+            Level.MANUAL,
+            f"{view.text(node)} asks whether FSDP1 has wrapped a parameter's module; fully_shard changes no names, so this "
+            "is never true any more, and what it decides about (what is saved, trained or clipped) changes without an error",
+            "Ask the parameter: isinstance(parameter, DTensor) is true for all that fully_shard has sharded, those of a "
+            "model that DDP wrapped before included.",
+            holds=True,
+        )
     always = all(isinstance(v, Derived) and isinstance(v.owner, Wrapped) for v in site.values)
     if always and wrapper == "DDP":
         outcome = _without_prefix(view, node, site.member)
@@ -182,6 +205,13 @@ _SHARD = (
 _PICKED = 'head = [p for n, p in model.named_parameters() if n.startswith("{0}head.")]\n'
 _NEVER = _HEAD + 'head = [p for n, p in model.named_parameters() if n.startswith("head.")]\n'
 
+_MARKED = """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(build())
+state = {name: p for name, p in model.named_parameters() if "fsdp" in name}
+"""
+
 RULE = Rule(
     id="FS608",
     title="Names compared with the wrapper's prefix in mind",
@@ -199,5 +229,6 @@ RULE = Rule(
     examples=(
         Example(_HEAD + _PICKED.format("module."), _SHARD + _PICKED.format(""), Level.REVIEW),
         Example(_NEVER, _NEVER, Level.MANUAL, "under DDP no name starts like this"),
+        Example(_MARKED, _MARKED, Level.MANUAL),
     ),
 )

@@ -51,3 +51,16 @@ def _reaches(migration: Migration, view: FileView, call: ast.Call) -> bool:
         if not any(place.external(inner.func) == APPLY for inner in calls):
             return False
     return bool(functions)
+
+
+def chooses_what_to_checkpoint(migration: Migration, view: FileView, chooser: ast.AST) -> bool:
+    """Whether a function or lambda is asked which modules to checkpoint, and for nothing that the tool sees besides."""
+    function = migration.program.function_value(view, chooser)
+    if function is None or migration.program.callers(view, chooser):
+        return False
+    for sites in migration.sites.values():
+        for site in sites:
+            if site.keyword is not None and site.symbol == f"{APPLY}(check_fn=)":
+                if function in site.view.values(site.keyword.value):
+                    return True
+    return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from ..rule import Outcome
 from ..sites import Site
 from ..text.patches import Patch
 from ..view import FileView
+from ..wrap_blocks import inner_wrap, is_enable_wrap, outer_wrap, settings_of
 from .checkpointing import statements_behind
 from .placement import CannotPlace, place
 from .plan import Code, ShardingPlan, code
@@ -39,6 +40,8 @@ class Argument:
     name: str
     view: FileView
     node: ast.expr
+    written: Code | None = None
+    """How it is written where the wrap stands, if that is another function."""
 
     @property
     def values(self) -> list[Value]:
@@ -65,6 +68,8 @@ class Argument:
 
     def keep(self) -> Code:
         """The argument's text, re-indented for a statement of its own, in parentheses where it spans lines bare."""
+        if self.written is not None:
+            return self.written
         indent = self.view.indent(self.node)
         text = self.view.text(self.node)
         if "\n" in text and not isinstance(self.node, (ast.Call, ast.Set, ast.List, ast.Dict, ast.ListComp)):
@@ -82,9 +87,19 @@ class Constructor:
     group: Group | None
     skipped: int = 0
     """Arguments of the call that come before those of the constructor: one for ``functools.partial(FSDP, …)``."""
+    overrides: Sequence[ast.keyword] = ()
+    """Arguments of ``wrap`` itself, where the call is that of ``enable_wrap``."""
+    is_shared: bool = False
+    """Whether the plan may serve several models, of which one may be a part of another."""
+    is_elsewhere: bool = False
+    """Whether only the arguments stand here, and the wraps in a function that they are passed to."""
+    is_doubled: bool = False
+    """Whether FSDP1 wraps the wrapper once more, so that it is no root and frees its parameters."""
     arguments: dict[str, Argument] = field(default_factory=dict)
     spread: list[ast.keyword] = field(default_factory=list)
     """``**kwargs`` that cannot be read."""
+    opened: list[ast.keyword] = field(default_factory=list)
+    """``**kwargs`` that come from outside the repository, and go to ``fully_shard`` as they are."""
     unused: list[ast.keyword] = field(default_factory=list)
     """``**kwargs`` in which nothing in the repository passes anything."""
     dictionaries: list[tuple[ast.keyword, Dictionary]] = field(default_factory=list)
@@ -92,6 +107,8 @@ class Constructor:
     """Arguments that stand in a dictionary written out nearby."""
     with_mesh: list[tuple[ast.keyword, list[ast.Assign]]] = field(default_factory=list)
     """``**kwargs`` that hold a mesh on some ways, and the statements that put it there."""
+    passed_on: set[str] = field(default_factory=set)
+    """Arguments of ``fully_shard`` that stand in a dictionary which a caller passes in."""
     sets_device: bool = False
     """Whether the current device has to be set before the model is sharded."""
     casts_buffers: bool = False
@@ -138,7 +155,23 @@ def translates(*names: str) -> Callable[[Translator], Translator]:
 
 def constructor_of(migration: Migration, view: FileView, call: ast.Call, group: Group | None) -> Constructor:
     """A constructor call, translated (once)."""
+    settings = settings_of(view, call)
+    if settings is not None:
+        return _of_block(migration, view, call, settings, group)
     return migration.once("constructor", call, lambda: _translate(Constructor(migration, view, call, group)))
+
+
+def _of_block(
+    migration: Migration, view: FileView, call: ast.Call, settings: ast.Call, group: Group | None
+) -> Constructor:
+    """A call of ``wrap``: one constructor for all calls of a block that wrap alike."""
+    is_doubled = (inner_wrap(view, call) or outer_wrap(view, call)) is not None
+    overrides = [keyword for keyword in call.keywords if keyword.arg != "module"]
+    key = (settings, is_doubled, *sorted(view.text(keyword) for keyword in overrides))
+    constructor = Constructor(
+        migration, view, settings, group, overrides=overrides, is_shared=True, is_doubled=is_doubled
+    )
+    return migration.once("constructor", key, lambda: _translate(constructor))
 
 
 def factory_of(migration: Migration, view: FileView, call: ast.Call, group: Group | None) -> Constructor:
@@ -154,10 +187,7 @@ def _translate(constructor: Constructor) -> Constructor:
     _read_arguments(constructor)
     model = constructor.arguments.pop("module", None)
     constructor.plan.model = model.node if model is not None else None
-    for name in sorted(constructor.arguments, key=_order):
-        argument = constructor.arguments[name]
-        translator = _TRANSLATORS.get(name)
-        constructor.outcomes[name] = translator(constructor, argument) if translator else _unknown(argument)
+    translate(constructor, [name for name in constructor.arguments if name not in constructor.outcomes])
     initialization.prepare(constructor)
     for keyword in constructor.unused:
         text = constructor.view.keep(keyword.value)
@@ -166,11 +196,30 @@ def _translate(constructor: Constructor) -> Constructor:
         spread.settle(constructor, keyword, dictionary)
     for keyword, items in constructor.with_mesh:
         spread.keep_mesh(constructor, keyword, items)
+    if constructor.is_doubled and _frees_by_default(constructor):
+        constructor.plan.root_arguments["reshard_after_forward"] = ("True",)
     if model is not None:
         constructor.plan.moved_up = statements_behind(
             constructor.migration, constructor.view, constructor.call, model.node
         )
     return constructor
+
+
+def translate(constructor: Constructor, names: Iterable[str]) -> None:
+    """Adds arguments to the plan, each with its outcome."""
+    for name in sorted(names, key=_order):
+        argument = constructor.arguments[name]
+        translator = _TRANSLATORS.get(name)
+        constructor.outcomes[name] = translator(constructor, argument) if translator else _unknown(argument)
+
+
+def _frees_by_default(constructor: Constructor) -> bool:
+    """Whether FSDP1 frees the parameters of every unit but the root after the forward."""
+    from .strategy import frees_parameters
+
+    plan, strategy = constructor.plan, constructor.arguments.get("sharding_strategy")
+    chosen = {*plan.arguments, *plan.unit_arguments, *constructor.passed_on}
+    return "reshard_after_forward" not in chosen and (strategy is None or frees_parameters(strategy))
 
 
 def _order(name: str) -> tuple[int, str]:
@@ -187,7 +236,9 @@ def _read_arguments(constructor: Constructor) -> None:
         if isinstance(node, ast.Starred):
             break
         constructor.arguments[name] = Argument(name, view, node)
-    for keyword in call.keywords:
+    for keyword in [*call.keywords, *constructor.overrides]:
+        if keyword.arg == "wrapper_cls" and is_enable_wrap(view, call):
+            continue
         if keyword.arg is not None:
             constructor.arguments[keyword.arg] = Argument(keyword.arg, view, keyword.value)
         elif _is_empty(constructor.program, view, keyword.value):
@@ -197,19 +248,21 @@ def _read_arguments(constructor: Constructor) -> None:
 
 
 def _read_dictionary(constructor: Constructor, keyword: ast.keyword) -> None:
+    from .open_dictionary import read_open
+    from .passed import passed_dictionary, read_passed
     from .spread import dictionary_of, mesh_items
 
-    wraps = {
-        wrap.node
-        for group in constructor.migration.groups.all
-        for wrap in group.wraps
-        if "FSDP1" in group.kinds
-    }
-    found = dictionary_of(constructor.view, keyword, wraps.__contains__)
+    is_wrap = wrapping_calls(constructor.migration).__contains__
+    found = dictionary_of(constructor.view, keyword, is_wrap)
     if found is None:
-        items = mesh_items(constructor.view, keyword, wraps.__contains__)
+        items = mesh_items(constructor.view, keyword, is_wrap)
+        passed = passed_dictionary(constructor.program, constructor.view, keyword, is_wrap)
         if items:
             constructor.with_mesh.append((keyword, items))
+        elif passed is not None and read_passed(constructor, keyword, passed):
+            return
+        elif read_open(constructor, keyword):
+            constructor.opened.append(keyword)
         else:
             constructor.spread.append(keyword)
         return
@@ -217,6 +270,21 @@ def _read_dictionary(constructor: Constructor, keyword: ast.keyword) -> None:
         constructor.arguments[name] = Argument(name, constructor.view, node)
         constructor.from_dictionaries.append(name)
     constructor.dictionaries.append((keyword, found))
+
+
+def wrapping_calls(migration: Migration) -> set[ast.AST]:
+    """The calls that take arguments of FSDP1: constructors, and the ``enable_wrap`` of calls of ``wrap``."""
+
+    def find() -> set[ast.AST]:
+        found: set[ast.AST] = set()
+        for group in migration.groups.all:
+            for wrap in group.wraps:
+                if "FSDP1" in group.kinds:
+                    settings = settings_of(wrap.view, wrap.node)
+                    found.update(call for call in (wrap.node, settings) if call is not None)
+        return found
+
+    return migration.once("wrapping calls", None, find)
 
 
 def _is_empty(program: Program, view: FileView, node: ast.expr) -> bool:
@@ -255,6 +323,23 @@ def check_keyword(site: Site, migration: Migration) -> Outcome:
     if name == "module":
         return Outcome(Level.SAFE, "the model itself", silent=True)
     return constructor.outcomes.get(name, Outcome(Level.SAFE, "part of the constructor", silent=True))
+
+
+def is_left_out(site: Site, migration: Migration) -> bool:
+    """Whether the text of a site goes where a wrap is rewritten: an entry of its dictionary, a local that it read."""
+    start, end = site.view.source.span(site.node)
+    for patch in migration.once("left out", None, lambda: list(_changes_elsewhere(migration))):
+        inside = patch.file == site.view.path and patch.start <= start and end <= patch.end
+        if inside and not any(first <= start and end <= last for first, last in patch.spans):
+            return True
+    return False
+
+
+def _changes_elsewhere(migration: Migration) -> Iterator[Patch]:
+    for group in migration.groups.all:
+        for wrap in group.wraps:
+            if wrap.value.kind == "FSDP1":
+                yield from constructor_of(migration, wrap.view, wrap.node, group).patches
 
 
 def check_call(site: Site, migration: Migration) -> Outcome:

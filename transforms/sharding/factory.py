@@ -14,6 +14,7 @@ from .aliases import alias_outcome
 from .constructor import factory_of
 from .placement import shard_function
 from .plan import Name
+from .wrap_block import is_wrapper_of_block
 
 _WHY = "a factory of wraps becomes a function that shards"
 
@@ -21,6 +22,8 @@ _WHY = "a factory of wraps becomes a function that shards"
 def check_reference(site: Site, migration: Migration) -> Outcome:
     """The finding of a mention of FSDP1 that is neither a call nor a type."""
     view = site.view
+    if is_wrapper_of_block(site):
+        return Outcome(Level.SAFE, "goes with enable_wrap", silent=True)
     alias = alias_outcome(site)
     if alias is not None:
         return alias

@@ -185,7 +185,7 @@ def prepare(constructor: Constructor) -> None:
         found.extend(_commented(comments.pop("param_init_fn", []), _materialise(constructor, init)))
     sync = arguments.get("sync_module_states")
     if sync is not None and not (isinstance(sync.node, ast.Constant) and not sync.node.value):
-        statements = [broadcast(plan)]
+        statements = [broadcast(plan, skips_shards=constructor.is_shared)]
         if needs_moving(constructor):
             assert device is not None
             statements.insert(0, move_to(device.keep()))

@@ -12,7 +12,8 @@ from ..text.patches import Part, Patch
 from ..view import FileView
 from .constructor import Argument, Constructor, translates
 from .plan import code
-from .strategy import DIMENSIONS, device_type
+from .process_groups import mesh_in_variable
+from .strategy import DIMENSIONS, device_type, mesh_of_pair
 
 _MESHES = (
     "torch.distributed.device_mesh.init_device_mesh",
@@ -29,22 +30,16 @@ def process_group(constructor: Constructor, argument: Argument) -> Outcome:
     if argument.is_none:
         return Outcome(Level.SAFE, "no process group: the default mesh over all ranks")
     plan = constructor.plan
-    from_group = plan.name("torch.distributed.device_mesh.DeviceMesh") + ".from_group"
     if isinstance(argument.node, ast.Tuple) and len(argument.node.elts) == 2:
-        shard, replicate = (constructor.view.keep(element) for element in argument.node.elts)
-        size = plan.name("torch.distributed.get_world_size")
-        arange = plan.name("torch.arange")
-        plan.arguments["mesh"] = code(
-            f"{from_group}(\n    [", replicate, ", ", shard, "],\n    ", device_type(constructor),
-            f",\n    mesh={arange}({size}()).view(-1, {size}(", shard, f")),\n    mesh_dim_names={DIMENSIONS},\n)",
-        )  # fmt: skip
+        plan.arguments["mesh"] = mesh_of_pair(constructor, argument.node)
         return Outcome(
             Level.REVIEW,
             "FSDP1 takes (shard, replicate), a mesh is (replicate, shard); the mesh assumes that ranks of one shard "
             "group follow each other",
         )
+    from_group = plan.name("torch.distributed.device_mesh.DeviceMesh") + ".from_group"
     if any(isinstance(v, Container) for v in argument.values):
-        return _group_or_pair(constructor, argument, from_group)
+        return mesh_in_variable(constructor, argument) or _group_or_pair(constructor, argument, from_group)
     mesh = code(f"{from_group}(", argument.keep(), ", ", device_type(constructor), ")")
     if _is_optional(constructor, argument):
         text = argument.keep()

@@ -180,9 +180,11 @@ def _own_name(view: FileView, call: ast.Call) -> str:
     return f"shard_{place + 1}" if place else "shard"
 
 
-def shard_function(plan: ShardingPlan, name: str, parameter: str) -> Code:
+def shard_function(
+    plan: ShardingPlan, name: str, parameter: str, statements: Sequence[Code] | None = None
+) -> Code:
     """A function that shards what it is given and returns it: what ``functools.partial(FSDP, …)`` was."""
-    body = [*plan.statements(), (f"return {parameter}",)]
+    body = [*(statements or plan.statements()), (f"return {parameter}",)]
     return fill(code(f"def {name}({parameter}):", *_indented(body)), {MODEL: parameter})
 
 

@@ -196,6 +196,7 @@ def _buffers(constructor: Constructor, argument: Argument, sources: list[Precisi
         len(sources) == 1
         and sources[0].view is constructor.view
         and not any(_is_none(v) for v in argument.values)
+        and not constructor.is_elsewhere
     )
     if one and constructor.view.function(sources[0].call) is constructor.view.function(constructor.call):
         constructor.casts_buffers = True

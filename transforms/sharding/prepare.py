@@ -9,11 +9,17 @@ from ..view import FileView
 from .plan import MODEL, Code, ShardingPlan, code, deeper
 
 
-def broadcast(plan: ShardingPlan, condition: Code | None = None) -> Code:
-    """Every rank gets rank 0's parameters and buffers; without it each contributes its own rows of the model."""
+def broadcast(plan: ShardingPlan, condition: Code | None = None, skips_shards: bool = False) -> Code:
+    """Every rank gets rank 0's parameters and buffers; without it each contributes its own rows of the model.
+
+    ``skips_shards`` leaves out parameters that an earlier call has broadcast and sharded.
+    """
     function = plan.name("torch.distributed.broadcast")
+    statement: Code = (f"{function}(tensor.detach(), src=0)",)
+    if skips_shards:
+        statement = under((f"not isinstance(tensor, {plan.name('torch.distributed.tensor.DTensor')})",), statement)
     loop = code(
-        "for tensor in [*", MODEL, ".parameters(), *", MODEL, f".buffers()]:\n    {function}(tensor.detach(), src=0)"
+        "for tensor in [*", MODEL, ".parameters(), *", MODEL, ".buffers()]:\n    ", deeper(statement)
     )  # fmt: skip
     return loop if condition is None else under(condition, loop)
 

@@ -17,13 +17,18 @@ from .constructor import Constructor, check_keyword, constructor_of
 from .plan import Code, Name, code
 
 _WHY = "the arguments of fully_shard in place of those of FSDP1"
-_BECOMES = {
+BECOMES = {
     "process_group": ("mesh",),
     "device_mesh": ("mesh",),
     "sharding_strategy": ("reshard_after_forward", "mesh"),
     "mixed_precision": ("mp_policy",),
     "cpu_offload": ("offload_policy",),
 }
+"""Arguments of FSDP1 that are arguments of ``fully_shard`` under other names."""
+NEEDS_STATEMENTS = frozenset(
+    {"auto_wrap_policy", "param_init_fn", "ignored_modules", "ignored_states", "ignored_parameters"}
+)
+"""Arguments that become statements about the model."""
 
 
 @dataclass
@@ -45,13 +50,16 @@ def dictionary_of(
     Read are ``**{…}``, ``**dict(…)``, and a local name that is bound once, filled in the same block, and used
     for nothing but wraps.
     """
-    direct = _entries(view, keyword.value)
+    direct = entries_of(view, keyword.value)
     if direct is not None:
         return Dictionary(keyword.value, direct)
-    return _local(view, keyword.value, is_wrap) if isinstance(keyword.value, ast.Name) else None
+    if not isinstance(keyword.value, ast.Name):
+        return None
+    return local_dictionary(view, keyword.value, lambda mention: is_spread(view, mention, is_wrap))
 
 
-def _entries(view: FileView, node: ast.expr) -> dict[str, ast.expr] | None:
+def entries_of(view: FileView, node: ast.expr) -> dict[str, ast.expr] | None:
+    """The entries of a dictionary that an expression writes out, by name."""
     if isinstance(node, ast.Dict):
         keys = [k.value if isinstance(k, ast.Constant) else None for k in node.keys]
         if all(isinstance(key, str) for key in keys):
@@ -62,7 +70,8 @@ def _entries(view: FileView, node: ast.expr) -> dict[str, ast.expr] | None:
     return None
 
 
-def _local(view: FileView, use: ast.Name, is_wrap: Callable[[ast.AST], bool]) -> Dictionary | None:
+def local_dictionary(view: FileView, use: ast.Name, is_use: Callable[[ast.Name], bool]) -> Dictionary | None:
+    """The dictionary behind a local name that is bound once, filled in the same block, and otherwise only put to use."""
     scope = view.function(use) or view.tree
     found: Dictionary | None = None
     block: list[ast.stmt] = []
@@ -72,12 +81,12 @@ def _local(view: FileView, use: ast.Name, is_wrap: Callable[[ast.AST], bool]) ->
         if view.function(name) is not view.function(use):
             return None
         if found is None:
-            entries = _entries(view, statement.value) if isinstance(statement, ast.Assign) else None
+            entries = entries_of(view, statement.value) if isinstance(statement, ast.Assign) else None
             if entries is None or not isinstance(statement, ast.Assign) or statement.targets != [name]:
                 return None
             found = Dictionary(statement.value, entries, [statement], 0)
             block, _ = view.block_of(statement)
-        elif _is_spread(view, name, is_wrap):
+        elif is_use(name):
             found.wraps += 1
         elif statement in block and not found.wraps and (item := _item(statement, name)) is not None:
             found.entries[item[0]] = item[1]
@@ -88,7 +97,8 @@ def _local(view: FileView, use: ast.Name, is_wrap: Callable[[ast.AST], bool]) ->
     return found if whole and any(a in block for a in [view.statement(use), *view.ancestors(use)]) else None
 
 
-def _is_spread(view: FileView, name: ast.Name, is_wrap: Callable[[ast.AST], bool]) -> bool:
+def is_spread(view: FileView, name: ast.Name, is_wrap: Callable[[ast.AST], bool]) -> bool:
+    """Whether a mention of a name is ``**name`` in a wrap."""
     parent = view.parents[name]
     return isinstance(parent, ast.keyword) and parent.arg is None and is_wrap(view.parents[parent])
 
@@ -121,11 +131,11 @@ def mesh_items(view: FileView, keyword: ast.keyword, is_wrap: Callable[[ast.AST]
         item = _item(statement, name)
         if view.function(name) is not view.function(use):
             return []
-        if isinstance(statement, ast.Assign) and statement.targets == [name] and _entries(view, statement.value) == {}:
+        if isinstance(statement, ast.Assign) and statement.targets == [name] and entries_of(view, statement.value) == {}:
             starts += 1
         elif isinstance(statement, ast.Assign) and item is not None and item[0] == "device_mesh":
             found.append(statement)
-        elif not _is_spread(view, name, is_wrap):
+        elif not is_spread(view, name, is_wrap):
             return []
     return found if starts == 1 else []
 
@@ -154,21 +164,21 @@ def settle(constructor: Constructor, keyword: ast.keyword, dictionary: Dictionar
             view.delete(s, "its entries go into the calls") for s in dictionary.statements
         )
         return
-    keys = [key for name in dictionary.entries for key in _BECOMES.get(name, ()) if key in plan.arguments]
+    keys = [key for name in dictionary.entries for key in BECOMES.get(name, ()) if key in plan.arguments]
     entries = [(key, plan.arguments.pop(key)) for key in dict.fromkeys(keys)]
     plan.extras.append(code("**", view.keep(keyword.value)))
-    constructor.patches.append(_rewritten(view, dictionary, entries))
+    constructor.patches.append(rewritten(view, dictionary, entries))
 
 
 def _fits(constructor: Constructor, dictionary: Dictionary) -> bool:
     """Whether each entry becomes at most an entry, with no statement of its own."""
     plan = constructor.plan
     prepared = plan.before or plan.unit_arguments or plan.root_arguments or len(dictionary.statements) > 1
-    special = {"auto_wrap_policy", "param_init_fn", "ignored_modules", "ignored_states", "ignored_parameters"}
-    return not prepared and not special & dictionary.entries.keys()
+    return not prepared and not NEEDS_STATEMENTS & dictionary.entries.keys()
 
 
-def _rewritten(view: FileView, dictionary: Dictionary, entries: list[tuple[str, Code]]) -> Patch:
+def rewritten(view: FileView, dictionary: Dictionary, entries: list[tuple[str, Code]]) -> Patch:
+    """The dictionary with other entries, written as it was."""
     display = dictionary.display
     opening, mark, closing = ("{", '"', "}") if isinstance(display, ast.Dict) else ("dict(", "", ")")
     joint = ": " if isinstance(display, ast.Dict) else "="
@@ -188,7 +198,12 @@ def check_spread(site: Site, migration: Migration) -> Outcome:
     assert site.call is not None and site.keyword is not None
     if site.keyword.arg is not None:
         return check_keyword(site, migration)
-    constructor = constructor_of(migration, site.view, site.call, site.group)
+    return spread_outcome(site, constructor_of(migration, site.view, site.call, site.group))
+
+
+def spread_outcome(site: Site, constructor: Constructor) -> Outcome:
+    """The outcome of a ``**`` in a constructor call."""
+    assert site.keyword is not None
     text = site.view.text(site.keyword.value)
     if site.keyword in constructor.spread:
         return Outcome(
@@ -203,6 +218,15 @@ def check_spread(site: Site, migration: Migration) -> Outcome:
             Level.REVIEW,
             f"**{text} goes to fully_shard, with the mesh under its new name; without one HYBRID_SHARD shards over all "
             "ranks now, FSDP1 made groups of a node's ranks",
+        )
+    if site.keyword in constructor.opened:
+        return Outcome(
+            Level.REVIEW,
+            f"**{text} comes from outside these files and goes to fully_shard as it is: arguments of FSDP1 in it raise a "
+            "TypeError there",
+            "Write fully_shard's arguments into the configuration (mesh, reshard_after_forward, mp_policy, "
+            "offload_policy), and what has none into the code: units in a loop that calls fully_shard on each, the "
+            "broadcast of sync_module_states before it.",
         )
     if site.keyword in constructor.unused:
         return Outcome(

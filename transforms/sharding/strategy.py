@@ -12,7 +12,7 @@ from ..migration import Migration
 from ..rule import Outcome
 from ..sites import Site
 from ..view import FileView
-from .constructor import Argument, Constructor, translates
+from .constructor import Argument, Constructor, is_left_out, translates, wrapping_calls
 from .outside import for_others, uses_fsdp1
 from .plan import Code, code, deeper, length
 
@@ -45,15 +45,51 @@ def sharding_strategy(constructor: Constructor, argument: Argument) -> Outcome:
     """Decides reshard_after_forward, and the mesh where parameters are replicated."""
     if argument.is_none:
         return Outcome(Level.SAFE, "no strategy given: FULL_SHARD, which is what fully_shard does")
-    named = _literal(argument)
+    named = _literal(argument, argument.node)
     if named is not None:
         return _constant(constructor, named)
-    return _chosen(constructor, argument)
+    return _alike(constructor, argument) or _chosen(constructor, argument)
 
 
-def _literal(argument: Argument) -> str | None:
-    """The strategy where the argument itself names it, ``ShardingStrategy.FULL_SHARD``."""
+def frees_parameters(argument: Argument) -> bool:
+    """Whether an argument surely says that parameters are freed after the forward."""
+    names = _named(argument)
+    return bool(names) and all(_RESHARDS[name] for name in names)
+
+
+def _named(argument: Argument) -> list[str]:
+    """The strategy that an argument names, or both where it chooses between two that it names."""
     node = argument.node
+    branches = [node.body, node.orelse] if isinstance(node, ast.IfExp) else [node]
+    names = [_literal(argument, branch) for branch in branches]
+    return [name for name in names if name is not None] if None not in names else []
+
+
+def _alike(constructor: Constructor, argument: Argument) -> Outcome | None:
+    """A choice between strategies that differ in nothing but the mesh, which another argument gives."""
+    names = _named(argument)
+    if not names or "NO_SHARD" in names or len({_RESHARDS[name] for name in names}) != 1:
+        return None
+    if {*names} & {*_HYBRID} and not _gives_mesh(constructor):
+        return None
+    if not _RESHARDS[names[0]]:
+        constructor.plan.arguments["reshard_after_forward"] = ("False",)
+    return Outcome(
+        Level.REVIEW,
+        f"{' and '.join(names)} differ in the mesh alone: one of two dimensions replicates, without one HYBRID_SHARD "
+        "shards over all ranks now",
+    )
+
+
+def _gives_mesh(constructor: Constructor) -> bool:
+    return any(
+        name in constructor.arguments and not constructor.arguments[name].is_none
+        for name in ("device_mesh", "process_group")
+    )
+
+
+def _literal(argument: Argument, node: ast.expr) -> str | None:
+    """The strategy where an expression names it, ``ShardingStrategy.FULL_SHARD``."""
     if not isinstance(node, ast.Attribute) or argument.view.external(node.value) != STRATEGY:
         return None
     return node.attr if node.attr in MEMBERS else None
@@ -74,7 +110,7 @@ def _constant(constructor: Constructor, strategy: str) -> Outcome:
         return Outcome(Level.SAFE, f"{strategy} over a mesh of two dimensions is fully_shard over that mesh")
     if "process_group" in constructor.arguments and not constructor.arguments["process_group"].is_none:
         return Outcome(Level.REVIEW, f"{strategy} over two process groups becomes a mesh of two dimensions")
-    plan.arguments["mesh"] = _node_mesh(constructor)
+    plan.arguments["mesh"] = node_mesh(constructor)
     return Outcome(
         Level.REVIEW,
         f"{strategy} shards within a node and replicates across nodes: the mesh says so now; where nodes have "
@@ -87,7 +123,7 @@ def _no_shard(constructor: Constructor) -> Outcome:
     if constructor.migration.torch_has(2, 9):
         plan.function = "torch.distributed._composable.replicate_with_fsdp.replicate"
         return Outcome(Level.REVIEW, "NO_SHARD becomes replicate, which keeps all parameters on every rank")
-    plan.arguments["mesh"] = _replicated_mesh(constructor)
+    plan.arguments["mesh"] = replicated_mesh(constructor)
     plan.named.add("mesh")
     return Outcome(
         Level.SAFE,
@@ -106,10 +142,7 @@ def _chosen(constructor: Constructor, argument: Argument) -> Outcome:
     if any(isinstance(v, Constant) and v.value is None for v in values):
         wanted = code("(", wanted, ' or "FULL_SHARD")')
         known.add("FULL_SHARD")
-    gives_mesh = any(
-        name in constructor.arguments and not constructor.arguments[name].is_none
-        for name in ("device_mesh", "process_group")
-    )
+    gives_mesh = _gives_mesh(constructor)
     names = [name for name in MEMBERS if name in known or (name in ("FULL_SHARD", "SHARD_GRAD_OP"))]
     if gives_mesh and "HYBRID_SHARD" not in names:
         names += [name for name in _HYBRID if name not in names]
@@ -162,9 +195,9 @@ def _choose_mesh(constructor: Constructor, strategy: Code, known: set[str]) -> N
             if len(hybrid) == 1
             else code(strategy, f" in {tuple(hybrid)}".replace("'", '"'))
         )
-        branches.append((test, _node_mesh(constructor)))
+        branches.append((test, node_mesh(constructor)))
     if "NO_SHARD" in known:
-        branches.append((code(strategy, ' == "NO_SHARD"'), _replicated_mesh(constructor)))
+        branches.append((code(strategy, ' == "NO_SHARD"'), replicated_mesh(constructor)))
     if not branches:
         return
     local = constructor.view.free_name(constructor.call, "mesh")
@@ -190,7 +223,7 @@ def device_type(constructor: Constructor) -> Code:
     return ('"cuda"',)
 
 
-def _node_mesh(constructor: Constructor) -> Code:
+def node_mesh(constructor: Constructor) -> Code:
     """Shards over the devices of a node, replicates over nodes: what FSDP1 makes of HYBRID_SHARD by itself."""
     init = constructor.plan.name("torch.distributed.device_mesh.init_device_mesh")
     size = constructor.plan.name("torch.distributed.get_world_size")
@@ -201,13 +234,27 @@ def _node_mesh(constructor: Constructor) -> Code:
     )
 
 
-def _replicated_mesh(constructor: Constructor) -> Code:
+def replicated_mesh(constructor: Constructor) -> Code:
+    """Replicates over all ranks and shards over one."""
     init = constructor.plan.name("torch.distributed.device_mesh.init_device_mesh")
     size = constructor.plan.name("torch.distributed.get_world_size")
     arguments = code(device_type(constructor), f", ({size}(), 1), mesh_dim_names={DIMENSIONS}")
     line = code(f"{init}(", arguments, ")")
     room = _WIDTH - len(constructor.view.indent(constructor.call)) - len("mesh = ")
     return line if length(constructor.view, line) <= room else code(f"{init}(\n    ", arguments, "\n)")
+
+
+def mesh_of_pair(constructor: Constructor, pair: ast.Tuple) -> Code:
+    """``(shard, replicate)``, as FSDP1 takes two process groups, as a mesh (replicate, shard)."""
+    plan = constructor.plan
+    from_group = plan.name("torch.distributed.device_mesh.DeviceMesh") + ".from_group"
+    shard, replicate = (constructor.view.keep(element) for element in pair.elts)
+    size = plan.name("torch.distributed.get_world_size")
+    arange = plan.name("torch.arange")
+    return code(
+        f"{from_group}(\n    [", replicate, ", ", shard, "],\n    ", device_type(constructor),
+        f",\n    mesh={arange}({size}()).view(-1, {size}(", shard, f")),\n    mesh_dim_names={DIMENSIONS},\n)",
+    )  # fmt: skip
 
 
 # --- mentions elsewhere -------------------------------------------------------------------------------------
@@ -269,12 +316,13 @@ def _member(site: Site, migration: Migration, name: str) -> Outcome:
     parent = view.parents[node]
     if isinstance(parent, ast.keyword):
         call = view.parents[parent]
-        wraps = {wrap.node for group in migration.groups.all for wrap in group.wraps}
-        if call in wraps:
+        if call in wrapping_calls(migration):
             return Outcome(Level.SAFE, f"{name} decides how the wrap shards")
         assert isinstance(call, ast.Call)
         if any(isinstance(v, Opaque) for v in view.values(call)):
             return _unnamed(site, "is handed to code outside this repository")
+    if is_left_out(site, migration):
+        return Outcome(Level.SAFE, f"{name} decides how the wraps shard")
     outcome = Outcome(Level.SAFE, f"the strategy is named by its string, {name}")
     outcome.patches.append(view.replace(node, f'"{name}"', _NAMED))
     if isinstance(parent, ast.Compare) and any(isinstance(o, (ast.Is, ast.IsNot)) for o in parent.ops):

@@ -232,8 +232,10 @@ def before_wrap(migration: Migration, site: Site) -> bool:
     """
     if site.group is None or any(isinstance(v, Annotated) for v in site.values):
         return False
-    is_local = isinstance(site.node, ast.Attribute) and isinstance(site.node.value, ast.Name)
-    if is_local and any(isinstance(v, Wrapped) for v in site.values):
+    receiver = site.node
+    while isinstance(receiver, ast.Attribute) and (receiver is site.node or receiver.attr == "module"):
+        receiver = receiver.value
+    if isinstance(receiver, ast.Name) and any(isinstance(v, Wrapped) for v in site.values):
         return False
     place = (site.view, site.node)
     relations = {migration.order.relation(place, (wrap.view, wrap.node)) for wrap in site.group.wraps}

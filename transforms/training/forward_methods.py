@@ -89,7 +89,10 @@ def _find(migration: Migration) -> Iterator[MethodCall]:
                 continue
             if isinstance(receiver, ast.Name) and receiver.id == "self":
                 continue
-            if not any(_computes(migration, callee, set(), 0) for callee in migration.program.callees(view, node)):
+            callees = migration.program.callees(view, node)
+            if not any(_computes(migration, callee, set(), 0) for callee in callees):
+                continue
+            if any(_shards(migration, callee, group) for callee in callees):
                 continue
             if _may_run_after(migration, view, node, group):
                 yield MethodCall(view, node, group, name)
@@ -129,6 +132,12 @@ def _computes(migration: Migration, callee: FunctionValue, seen: set[FunctionVal
         elif path[0] == "forward" or not callees:
             return True
     return False
+
+
+def _shards(migration: Migration, callee: FunctionValue, group: Group) -> bool:
+    """Whether a method itself wraps the model or its parts: it runs before there is anything to gather."""
+    view, function = migration.program.function_node(callee)
+    return any(wrap.view is view and function in view.ancestors(wrap.node) for wrap in group.wraps)
 
 
 def _names_of_parts(function: ast.FunctionDef, own: str) -> set[str]:
