@@ -180,6 +180,46 @@ def test_a_factory_that_keeps_its_models_may_hand_out_the_sharded_one() -> None:
     assert findings
 
 
+MODES = """
+    def set_mode(model, training):
+        if training:
+            model.train()
+        else:
+            model.eval()
+
+
+    def evaluate(model, batch):
+        model.eval()
+        return model(batch).sum()
+
+
+    def main(rank, batch):
+        model = DDP(torch.nn.Linear(2, 1))
+        for step in range(9):
+            if rank == 0:
+                loss = evaluate(model, batch)
+                print(loss)
+                BACK
+                print("done")
+"""
+
+
+@pytest.mark.parametrize("back", ["model.train()", "set_mode(model, True)"])
+def test_all_ranks_go_back_to_training(back: str) -> None:
+    after, findings = migrated(MODES.replace("BACK", back))
+    assert {finding.level for finding in findings} == {Level.REVIEW}
+    assert f"        if rank == 0:\n            print(loss)\n        {back}\n        if rank == 0:" in after
+
+
+@pytest.mark.parametrize(
+    ("start", "loop", "level"), [("", "model.train()", Level.REVIEW), ("model.train()", "pass", Level.MANUAL)]
+)
+def test_a_model_that_stays_in_evaluation_mode_is_left_on_rank_0(start: str, loop: str, level: Level) -> None:
+    body = MODES.replace("                BACK\n", "").replace("range(9):\n", f"range(9):\n            {loop}\n")
+    _, findings = migrated(body.replace("        for step", f"        {start or 'pass'}\n        for step"))
+    assert {finding.level for finding in findings} == {level}
+
+
 AVERAGE = """
     from copy import deepcopy
 

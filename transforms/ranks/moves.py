@@ -12,6 +12,7 @@ from ..training.conditions import negated
 from ..view import FileView
 from .front import condition_in_front, left_out
 from .guards import Guard, GuardFinder, bound_between
+from .modes import STAYS, changes_mode, stays_in_evaluation
 from .presence import missing_somewhere
 from .tells import MEETS, PRINTS, WRITES, tells_of
 
@@ -42,6 +43,11 @@ def move_of(migration: Migration, finder: GuardFinder, view: FileView, call: ast
         return "it needs something that is only made behind the guard"
     if not _is_first_to_touch(view, guard, statement, used):
         return "what comes before it behind the guard may matter to it"
+    later = [node for node in ast.walk(guard.statement) if isinstance(node, ast.Call) and _follows(view, statement, node)]
+    if changes_mode(migration, view, later):
+        return "what follows it behind the guard puts the model into another mode"
+    if stays_in_evaluation(migration, view, [call]):
+        return STAYS
     if left_out(finder, view, guard, statement):
         return "ranks may differ about the condition behind the guard"
     missing = missing_somewhere(finder, view, call)
@@ -53,6 +59,10 @@ def move_of(migration: Migration, finder: GuardFinder, view: FileView, call: ast
     if MEETS in tells:
         return "ranks wait for each other in it"
     return Move(view, statement, guard, PRINTS in tells)
+
+
+def _follows(view: FileView, statement: ast.stmt, node: ast.AST) -> bool:
+    return view.source.span(node)[0] > view.source.span(statement)[1]
 
 
 def write_move(migration: Migration, finder: GuardFinder, move: Move, outcome: Outcome) -> None:

@@ -14,9 +14,10 @@ from ..text.dedent import holds_long_strings
 from ..training.conditions import negated_text
 from ..training.passes import leaves_early
 from ..view import FileView
-from .evaluation import of_group, runs_of
+from .evaluation import runs_of
 from .front import is_agreed
 from .guards import Guard, GuardFinder
+from .modes import STAYS, changes_mode, stays_in_evaluation
 from .outliving import bound_in, outliving
 from .presence import missing_somewhere
 from .reports import Reports, reports_in
@@ -77,7 +78,7 @@ def region_of(migration: Migration, finder: GuardFinder, guard: Guard) -> Region
     }
 
     def touches(statement: ast.stmt) -> bool:
-        return any(isinstance(node, ast.Call) and _touches(migration, view, node, runs) for node in ast.walk(statement))
+        return any(node in runs for node in ast.walk(statement)) or changes_mode(migration, view, [statement])
 
     touching = [place for place, statement in enumerate(block) if touches(statement)]
     if not touching:
@@ -115,16 +116,6 @@ def _block_behind(view: FileView, guard: Guard) -> list[ast.stmt] | str:
     return block[place + 1 :]
 
 
-def _touches(migration: Migration, view: FileView, call: ast.Call, runs: set[ast.AST]) -> bool:
-    """Whether a call runs a model, or puts it into another mode."""
-    if call in runs:
-        return True
-    if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("train", "eval"):
-        return False
-    values = view.values(call.func.value)
-    return any(of_group(group, value) for group in migration.groups.all for value in values)
-
-
 def _problem(migration: Migration, finder: GuardFinder, region: Region, runs: set[ast.AST]) -> str:
     view, guard = region.view, region.guard
     inside = {node for statement in region.statements for node in ast.walk(statement)}
@@ -133,6 +124,8 @@ def _problem(migration: Migration, finder: GuardFinder, region: Region, runs: se
     if any(_returns(statement) for statement in region.statements) or leaves_early(region.statements):
         return "control may leave before the last statement that needs all ranks"
     bound = bound_in(region.statements)
+    if stays_in_evaluation(migration, view, region.statements):
+        return STAYS
     if any(MEETS in tells_of(finder, view, statement) for statement in region.statements):
         return "ranks wait for each other in between"
     if any(bound & view.names_in(operand) for operand in region.selecting):
