@@ -110,3 +110,40 @@ def test_averages_from_before_the_sharding_are_for_a_person() -> None:
     body = f"from torch.optim.swa_utils import AveragedModel\n\nmodel = build()\nema = AveragedModel(model)\n{WRAP}"
     text, _ = migrate(body)
     assert text == HEAD + body
+
+
+REFILLED = """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(2, 2)
+
+
+def shard(model, optimizer):
+    settings = {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
+    optimizer.param_groups.clear()
+    optimizer.state.clear()
+    model.body = FSDP(model.body)
+    optimizer.param_groups.clear()
+    optimizer.add_param_group({"params": list(model.parameters()), **settings})
+
+
+def main():
+    model = Net()
+    optimizer = torch.optim.SGD(model.body.parameters(), lr=0.1)
+    shard(model, optimizer)
+    return model, optimizer
+"""
+
+
+def test_groups_that_are_filled_again_behind_the_wrap_hold_the_sharded_parameters() -> None:
+    analysis, results = analyse_texts({"train.py": REFILLED})
+    assert "fully_shard(model.body)" in results["train.py"]
+    assert not [f for f in analysis.findings if f.rule == "FS501"]
+    never = REFILLED.replace("    optimizer.add_param_group", "    other.add_param_group")
+    analysis, _ = analyse_texts({"train.py": never})
+    assert any(f.rule == "FS501" for f in analysis.findings)

@@ -94,11 +94,30 @@ def _unpacked_from(wrap: Wrap) -> list[tuple[FileView, ast.Call]]:
 def _early(migration: Migration, group: Group, view: FileView, call: ast.Call) -> list[tuple[ast.AST, Wrap]]:
     """What of an optimizer runs before which wrap: its construction, or the collection of its parameters."""
     found: list[tuple[ast.AST, Wrap]] = []
+    wraps = [wrap for wrap in group.wraps if not _is_filled_again(migration, wrap, view.values(call))]
     for node in (call, *parameters_taken(migration, view, call, group)):
-        for wrap in group.wraps:
+        for wrap in wraps:
             if migration.order.relation((view, node), (wrap.view, wrap.node)) in ("before", "both"):
                 found.append((node, wrap))
     return found
+
+
+def _is_filled_again(migration: Migration, wrap: Wrap, built: list[Value]) -> bool:
+    """Whether an optimizer gets its groups anew behind a wrap: ``param_groups.clear()``, then ``add_param_group(…)``."""
+    view, emptied = wrap.view, ""
+    scope = view.function(wrap.node) or view.tree
+    calls = [c for c in ast.walk(scope) if isinstance(c, ast.Call) and isinstance(c.func, ast.Attribute)]
+    for call in sorted(calls, key=lambda c: (c.lineno, c.col_offset)):
+        assert isinstance(call.func, ast.Attribute)
+        owner = call.func.value
+        if call.lineno <= (wrap.node.end_lineno or 0):
+            continue
+        if call.func.attr == "clear" and isinstance(owner, ast.Attribute) and owner.attr == "param_groups":
+            held = migration.program.elements(view.values(owner.value))
+            emptied = view.text(owner.value) if set(held) & set(built) else ""
+        elif call.func.attr == "add_param_group" and emptied == view.text(owner):
+            return True
+    return False
 
 
 def _unordered(migration: Migration, group: Group, place: tuple[FileView, ast.AST]) -> bool:
