@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..view import FileView
 from .patches import Part, Patch
@@ -31,7 +31,7 @@ def defined_instead(view: FileView, statement: ast.stmt, parts: Sequence[Part], 
     return view.replace(statement, (above, *parts, below), why)
 
 
-def _missing(lines: Sequence[str] | reversed[str]) -> int:
+def _missing(lines: Iterable[str]) -> int:
     """How many blank lines are missing to two; none at the edge of a file or beside a comment."""
     for blank, line in enumerate(lines):
         if line.strip():
