@@ -50,7 +50,7 @@ def test_a_lone_wrap_becomes_a_call_where_it_stands() -> None:
 
 
 def test_a_policy_of_the_block_becomes_a_loop_in_a_function() -> None:
-    text, _ = migrated(
+    text, levels = migrated(
         """
         def shard(self):
             with enable_wrap(wrapper_cls=FSDP, auto_wrap_policy=ModuleWrapPolicy({nn.Linear})):
@@ -60,6 +60,7 @@ def test_a_policy_of_the_block_becomes_a_loop_in_a_function() -> None:
     assert "def shard(model):\n            for module in reversed(list(model.modules())):\n" in text
     assert "if module is not model and isinstance(module, nn.Linear):\n                    fully_shard(module)\n" in text
     assert "self.head = shard(self.head)" in text
+    assert levels["FS103"] == {Level.SAFE}
 
 
 STAYING = {

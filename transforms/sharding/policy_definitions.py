@@ -11,9 +11,11 @@ import ast
 from dataclasses import dataclass
 
 from ..analysis.values import Bound, Constant, External, FunctionValue, Opaque, Partial, Value
+from ..groups import Wrap
 from ..migration import Migration
 from ..program import Program
 from ..view import FileView
+from ..wrap_blocks import settings_of
 
 WRAP = "torch.distributed.fsdp.wrap."
 _CLASS_POLICIES = {
@@ -119,7 +121,7 @@ def _forms(migration: Migration) -> dict[tuple[str, tuple[int, int]], str]:
     own: dict[tuple[str, tuple[int, int]], str] = {}
     for group in migration.groups.all:
         for wrap in group.wraps:
-            argument = policy_argument(wrap.node)
+            argument = policy_of(wrap)
             if argument is None:
                 continue
             found, _ = definitions(migration.program, wrap.view.values(argument), wrap.view, argument)
@@ -140,6 +142,12 @@ def _forms(migration: Migration) -> dict[tuple[str, tuple[int, int]], str]:
 
 def _key(definition: Definition) -> tuple[str, tuple[int, int]]:
     return definition.view.path, definition.view.source.span(definition.node)
+
+
+def policy_of(wrap: Wrap) -> ast.expr | None:
+    """The policy that a wrap is given, by its own call or by the block of ``enable_wrap`` around it."""
+    settings = settings_of(wrap.view, wrap.node)
+    return policy_argument(wrap.node) or (policy_argument(settings) if settings is not None else None)
 
 
 def policy_argument(call: ast.Call) -> ast.expr | None:

@@ -17,7 +17,7 @@ from .policy_definitions import (
     Definition,
     definition_of_call,
     form_at,
-    policy_argument,
+    policy_of,
     serves_checkpointing,
 )
 from .policy_text import definition_text
@@ -40,7 +40,7 @@ def check_definition(site: Site, migration: Migration) -> Outcome:
             "FSDP2 has no policies; pick the modules in a loop and call fully_shard on each.",
             holds=site.group is not None,
         )
-    if _is_inside_wrap(migration, view, definition.node):
+    if _is_inside_wrap(migration, definition.node):
         return Outcome(
             _level_at_wrap(migration, site, definition), "the policy goes into the loop at the wrap"
         )
@@ -121,12 +121,6 @@ def _definition_at(site: Site) -> Definition | None:
     return None
 
 
-def _is_inside_wrap(migration: Migration, view: FileView, node: ast.expr) -> bool:
+def _is_inside_wrap(migration: Migration, node: ast.expr) -> bool:
     """Whether a definition is itself the policy argument of a wrap."""
-    parent = view.parents[node]
-    call = view.parents[parent] if isinstance(parent, ast.keyword) else parent
-    if not isinstance(call, ast.Call):
-        return False
-    return any(
-        w.node is call and policy_argument(call) is node for g in migration.groups.all for w in g.wraps
-    )
+    return any(policy_of(wrap) is node for group in migration.groups.all for wrap in group.wraps)
