@@ -21,6 +21,8 @@ _PRIVATE = ("torch.distributed.fsdp._", "torch.distributed.fsdp.fully_sharded_da
 _SHARED = ("torch.distributed.fsdp._fully_shard", "torch.distributed.fsdp._common_utils")
 """Private modules that fully_shard has a part in."""
 
+_OLD_TORCH = f"that runs only on torch before {OLDEST[0]}.{OLDEST[1]}, which has no fully_shard"
+
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -40,6 +42,10 @@ class Bypassed:
     def reason(self, view: FileView, node: ast.AST) -> str:
         """Why nothing reaches a place; empty if something may."""
         return _reason_here(view, node) or self._reason_of_definition(view, node)
+
+    def is_for_old_torch(self, view: FileView, node: ast.AST) -> bool:
+        """Whether only torch versions without fully_shard reach a place, so that nothing is left to be done there."""
+        return self.reason(view, node).endswith(_OLD_TORCH)
 
     def _reason_of_definition(self, view: FileView, node: ast.AST) -> str:
         """Why a function or class around a place is not used."""
@@ -61,7 +67,8 @@ class Bypassed:
             reason = self.reason(other, mention)
             if not reason:
                 return ""
-            found = found or f"{definition.name} is used by nothing but line {other.line(mention)} of {other.path}: {reason}"
+            if not found or not reason.endswith(_OLD_TORCH):
+                found = f"{definition.name} is used by nothing but line {other.line(mention)} of {other.path}: {reason}"
         return found
 
     def _mentions(self, name: str) -> Iterator[tuple[FileView, ast.AST]]:
@@ -106,7 +113,7 @@ def _names_in(node: ast.AST) -> set[str]:
 def _reason_here(view: FileView, node: ast.AST) -> str:
     """Why a statement or a branch around a place does not count any more."""
     if _is_for_old_torch(view, node):
-        return f"that runs only on torch before {OLDEST[0]}.{OLDEST[1]}, which has no fully_shard"
+        return _OLD_TORCH
     if any(isinstance(ancestor, ast.Assign) and _patches_fsdp1(view, ancestor) for ancestor in view.ancestors(node)):
         return "that patches FSDP1 itself, which fully_shard does without"
     return ""

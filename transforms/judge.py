@@ -150,9 +150,12 @@ def _bypass(site: Site, migration: Migration) -> Outcome | None:
     """What is to be said of a site that nothing reaches once models are sharded by fully_shard."""
     if site.role == "import":
         return None
-    reason = Bypassed.of(migration).reason(site.view, site.node)
+    bypassed = Bypassed.of(migration)
+    reason = bypassed.reason(site.view, site.node)
     if not reason:
         return None
+    if bypassed.is_for_old_torch(site.view, site.node):
+        return Outcome(Level.OK, f"right as it is: {reason}")
     if changes_the_class(site.view, site.node):
         return Outcome(Level.MANUAL, f"{site.member} of FSDP1's class is replaced here", _REPLACED, holds=True)
     return Outcome(Level.MANUAL, f"left as it is: {reason}", _BYPASSED)
