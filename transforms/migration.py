@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from .analysis.library import TENSORS
 from .analysis.symbols import canonical, is_old, is_old_module
 from .analysis.values import Annotated, Derived, External, Instance, Opaque, Unknown, Wrapped
 from .findings import Level
@@ -52,7 +53,8 @@ class Migration:
         """Finds groups and sites; groups that one site serves together become one."""
         relevant = relevant_files(program)
         program.flow.seed_unknown(relevant)
-        more = files_by_calls(program, Groups(program)).difference(relevant)
+        known = Groups(program)
+        more = (files_by_calls(program, known) | files_by_tensors(program, known)).difference(relevant)
         program.flow.seed_unknown(sorted(more))
         relevant = sorted({*relevant, *more})
         groups = Groups(program)
@@ -113,21 +115,39 @@ def relevant_files(program: Program) -> list[int]:
         or (isinstance(value, Derived) and isinstance(value.owner, (Wrapped, Annotated)))
         or (isinstance(value, External) and is_old(value.name))
     }
-    found: set[int] = set()
+    found = files_holding(program, interesting)
     for index, file in enumerate(program.files):
         if any(is_old_module(item.module) or is_old(f"{item.module}.{item.name}") for item in file.imports):
             found.add(index)
             continue
         if any(call.method in _TELLTALE for call in file.calls) or any(load[2] in _TELLTALE for load in file.loads):
             found.add(index)
-            continue
+    return sorted(found)
+
+
+def files_holding(program: Program, interesting: set[int]) -> set[int]:
+    """Files with a variable that may hold any of these values, given by number."""
+    flow = program.flow
+    found: set[int] = set()
+    for index, file in enumerate(program.files):
         start = flow.variable_offsets[index]
         for variable in range(start, start + len(file.lines)):
             held = flow.points_to[variable]
             if held and not interesting.isdisjoint(held):
                 found.add(index)
                 break
-    return sorted(found)
+    return found
+
+
+def files_by_tensors(program: Program, groups: Groups) -> set[int]:
+    """Files that work on parameters or gradients of a model that is wrapped elsewhere."""
+    values = program.flow.values
+    interesting = {
+        number
+        for number, value in enumerate(values)
+        if isinstance(value, Derived) and value.kind in TENSORS and groups.of_tensors([value]) is not None
+    }
+    return files_holding(program, interesting)
 
 
 def files_by_calls(program: Program, groups: Groups) -> set[int]:

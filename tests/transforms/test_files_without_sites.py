@@ -43,3 +43,23 @@ class Save:
     gathered, _, guarded = results["callbacks.py"].partition("        if dist.get_rank() == 0:\n")
     assert "get_model_state_dict(" in gathered
     assert "trainer.state(model_state_dict=model_state_dict)" in guarded
+
+
+def test_a_number_is_read_off_parameters_of_the_unwrapped_model_in_another_file() -> None:
+    train = """\
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from report import say
+
+net = torch.nn.Linear(2, 2)
+model = DDP(net)
+for p in net.parameters():
+    say(p.norm())
+"""
+    report = """\
+def say(value):
+    print(float(value))
+"""
+    _, results = analyse_texts({"train.py": train, "report.py": report})
+    assert "value.full_tensor()" in results["report.py"]

@@ -18,9 +18,10 @@ class Net(nn.Module):
         super().__init__()
         self.body = nn.Linear(4, 8)
         self.head = nn.Linear(8, 3)
+        self.scale = nn.Parameter(torch.ones(1))
 
     def forward(self, x):
-        return self.head(self.body(x))
+        return self.scale * self.head(self.body(x))
 
 
 """
@@ -169,6 +170,10 @@ REWRITTEN = {
         "for n, value in values.items():\n    print(n, float(value))\n",
         "float((value.full_tensor() if isinstance(value, DTensor) else value))",
     ),
+    "a parameter of the model's own": (
+        "FS701",
+        "print(model.module.scale.item())\n", "print(model.scale.full_tensor().item())\n",
+    ),
     "a helper for all tensors": (
         "FS701",
         "def rms(tensor):\n    return tensor.pow(2).mean().item()\n\n\nprint(rms(model.module.head.weight), rms(batch))\n",
@@ -256,6 +261,16 @@ def test_an_optimizer_over_a_part_of_an_unseen_model_belongs_to_its_group() -> N
     assert results["train.py"].index("fully_shard(model)") < results["train.py"].index("optimizer = ")
 
 
+def test_a_copy_from_before_the_wrap_may_be_plain() -> None:
+    body = (
+        "net = Net()\nkept = [p.detach().clone() for p in net.parameters()]\n"
+        "optimizer = torch.optim.SGD(net.parameters(), lr=1)\n"
+        "model = DDP(net)\nprint(kept[0].norm().item())\n"
+    )
+    _, results = analyse_texts({"train.py": HEAD + body})
+    assert "(kept[0].full_tensor() if isinstance(kept[0], DTensor) else kept[0]).norm().item()" in results["train.py"]
+
+
 def test_a_teacher_is_not_put_back_to_its_shards_by_the_backward_of_others() -> None:
     body = (
         "teacher = DDP(Net())\n" + OPTIMIZER + "with torch.no_grad():\n    goal = teacher(batch)\n"
@@ -273,6 +288,9 @@ def test_a_load_behind_an_evaluation_goes_into_shards() -> None:
 
 NAMED = {
     "flattened gradients": (BACKWARD + "flat = [p.grad.view(-1) for p in model.parameters()]\n", Level.MANUAL),
+    "lists copied at once": (
+        "p = list(model.parameters())\nq = [x.clone() for x in p]\ntorch._foreach_copy_(p, q)\n", Level.MANUAL
+    ),
     "a norm changed in place": ("limits = [p.norm().clamp_(min=0.1) for p in model.parameters()]\n", Level.MANUAL),
     "a penalty on weights": (
         "loss = model(batch).sum() + sum(p.pow(2).sum() for p in model.parameters())\nloss.backward()\n", Level.REVIEW
@@ -318,3 +336,11 @@ def test_one_wrap_for_each_model_is_enough(name: str) -> None:
     analysis, results = analyse_texts({"train.py": HEAD + ONCE[name]})
     assert "FS122" not in {finding.rule for finding in analysis.findings}
     assert "fully_shard(" in results["train.py"]
+
+
+def test_keys_of_a_compiled_model_lose_their_prefix() -> None:
+    body = "net = torch.compile(Net())\nmodel = DDP(net)\nstate = model.module.state_dict()\n"
+    analysis, _ = analyse_texts({"train.py": HEAD + body})
+    (finding,) = [f for f in analysis.findings if f.rule == "FS402"]
+    assert finding.level is Level.REVIEW
+    assert "_orig_mod." in finding.message

@@ -313,6 +313,8 @@ class Calls(Optimizers):
             self.add(call.result, made)
             if name in library.MODULES_OF_MODULES:
                 self.hold_modules(made, call)
+            elif name in library.PARAMETER:
+                self.add(call.result, Derived("parameters", made))
             elif name.startswith("torch.") and name.rpartition(".")[2] in library.TENSOR_MATH:
                 for argument in arguments:
                     if argument != NOTHING:

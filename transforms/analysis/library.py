@@ -81,6 +81,8 @@ TENSOR_MATH: frozenset[str] = frozenset(
 MODULES_OF_MODULES = frozenset(f"torch.nn.{name}" for name in ("Sequential", "ModuleList", "ModuleDict"))
 """Modules of torch that hold what they are given, and give it back by index, by key or in a loop."""
 
+PARAMETER = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
+
 CONTAINER_READS: frozenset[str] = frozenset(
     {"values", "items", "pop", "popitem", "popleft", "copy", "__iter__", "__next__"}
 )

@@ -10,10 +10,16 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..state.compiled import is_compiled
 from ..state.outcomes import optimizer_outcome, write_state
 from ..state.plans import plan_of
 from ..state.reads import before_wrap, hidden_uses, is_optimizer, of_another_program, read_of
 from ..state.strangers import is_of_stranger, states_of_strangers
+
+_COMPILED = (
+    "where the model went through torch.compile, its keys began with _orig_mod. before: they no longer do, and files that "
+    "have them are refused when they are loaded"
+)
 
 
 def find(migration: Migration) -> Iterator[Site]:
@@ -63,9 +69,10 @@ def check(site: Site, migration: Migration) -> Outcome:
         message += "; the keys keep DDP's module. prefix"
     outcome = Outcome(Level.SAFE, message)
     write_state(migration, read, plan, outcome)
-    if plan.notes or plan.lift is not None:
+    notes = [*plan.notes, *([_COMPILED] if is_compiled(migration, site.group) else [])]
+    if notes or plan.lift is not None:
         outcome.level = Level.REVIEW
-        outcome.message = "; ".join([message, *plan.notes])
+        outcome.message = "; ".join([message, *notes])
     return outcome
 
 

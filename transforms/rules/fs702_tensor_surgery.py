@@ -35,6 +35,10 @@ _WHAT = {
         "Take .full_tensor() first, on every rank; what is to go back into the parameter is distributed again with "
         "distribute_tensor(new, parameter.device_mesh, parameter.placements).",
     ),
+    "listed": (
+        "torch._foreach_copy_ raises on DTensors",
+        "Copy one by one: for target, source in zip(targets, sources): target.copy_(source).",
+    ),
     "averaged": (
         "a mean over a parameter's elements taken by a loss function: on a DTensor it is the mean of the ranks' means, "
         "which is another number where the rows do not divide evenly",
@@ -95,7 +99,8 @@ def find(migration: Migration) -> Iterator[Site]:
     for view in migration.views():
         for node in view.nodes(ast.Assign, ast.Call):
             for tensor, kind in _work(migration, view, node):
-                values = _held(migration, view, tensor) if kind == "saved" else tensor_values(migration, view, tensor)[1]
+                held = kind in ("saved", "listed")
+                values = _held(migration, view, tensor) if held else tensor_values(migration, view, tensor)[1]
                 group = migration.groups.of_tensors(values)
                 seen = runs_behind_the_wrap if kind in ("saved", "store") else runs_on_shards
                 if group is not None and seen(migration, view, node, group):
@@ -126,6 +131,8 @@ def _work(migration: Migration, view: FileView, node: ast.Assign | ast.Call) -> 
             yield from ((argument, "vector") for argument in node.args)
         elif name == "torch.save" and node.args:
             yield node.args[0], "saved"
+        elif name == "torch._foreach_copy_":
+            yield from ((argument, "listed") for argument in node.args[:2])
         elif name in _AVERAGES and node.args and not _has_reduction(node):
             yield from ((argument, "averaged") for argument in node.args[:2])
     elif isinstance(node.func, ast.Attribute):

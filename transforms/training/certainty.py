@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ..analysis import library
-from ..analysis.values import Derived
+from ..analysis.values import Derived, Opaque
 from ..migration import Migration
 from ..view import FileView
 
@@ -27,7 +27,7 @@ def surely_sharded(migration: Migration, view: FileView, node: ast.expr, depth: 
     if isinstance(node, ast.UnaryOp):
         return surely_sharded(migration, view, node.operand, depth)
     if isinstance(node, ast.Attribute):
-        if node.attr in ("weight", "bias") and _kinds(view, node) == {"parameters"}:
+        if node.attr not in ("data", "grad") and _kinds(view, node) == {"parameters"}:
             return True
         return surely_sharded(migration, view, node.value, depth)
     if isinstance(node, ast.Subscript):
@@ -75,7 +75,15 @@ def _is_sure_source(migration: Migration, view: FileView, source: ast.expr, name
     if isinstance(view.parents[source], (ast.For, ast.AsyncFor)):
         kinds = _kinds(view, name)
         return bool(kinds) and kinds <= {"parameters", "gradients"}
-    return surely_sharded(migration, view, source, depth + 1)
+    return surely_sharded(migration, view, source, depth + 1) and not _runs_before_a_wrap(migration, view, source)
+
+
+def _runs_before_a_wrap(migration: Migration, view: FileView, node: ast.expr) -> bool:
+    """Whether what a name is bound to may be computed from parameters that are not sharded yet."""
+    group = migration.groups.of_tensors(view.values(node))
+    wraps = group.wraps if group is not None else []
+    relations = {migration.order.relation((view, node), (wrap.view, wrap.node)) for wrap in wraps}
+    return bool(relations & {"before", "both"})
 
 
 def _is_bound_by_comprehension(view: FileView, name: ast.Name) -> bool:
@@ -129,4 +137,5 @@ def _argument(function: ast.FunctionDef | ast.AsyncFunctionDef, call: ast.Call, 
 
 def _kinds(view: FileView, node: ast.expr) -> set[str]:
     """What the values of an expression are; ``other`` for what is no part of a model."""
-    return {value.kind if isinstance(value, Derived) else "other" for value in view.values(node)}
+    values = [v for v in view.values(node) if not (isinstance(v, Opaque) and v.name in library.PARAMETER)]
+    return {value.kind if isinstance(value, Derived) else "other" for value in values}
