@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
 
-from ..transforms.engine import STRONG_TOKENS, Analysis, Options, analyse
+from ..transforms.engine import STRONG_TOKENS, Analysis, Options, analyse, holds_token
 from ..transforms.findings import FileError, Finding
 from ..transforms.text.annotations import annotation_edits
 from ..transforms.text.edits import Edit, EditConflict, apply_edits
@@ -71,7 +71,7 @@ def _search(migration: Migration, progress: Progress) -> tuple[dict[str, bytes],
         except OSError as error:
             migration.errors.append(FileError(label, None, f"cannot be read: {error.strerror}"))
             continue
-        hit = any(token in data for token in STRONG_TOKENS)
+        hit = holds_token(data)
         if len(data) > LARGEST:
             if hit:
                 message = f"larger than {LARGEST // 1024**2} MB, not looked at"

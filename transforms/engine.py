@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from .analysis.extract import Extractor
 from .analysis.facts import FileFacts
 from .analysis.flow import Flow
-from .analysis.symbols import STRONG_TOKENS
+from .analysis.symbols import STRONG_TOKENS, holds_token
 from .findings import FileError, Finding, Level
 from .holding import hold_back, hold_groups
 from .judge import Judgement, judge
@@ -27,7 +27,7 @@ from .text.rewrite import RewriteError, rewrite
 from .text.source import Source
 from .text.spelling import imported_names
 
-__all__ = ["STRONG_TOKENS", "Analysis", "Options", "analyse", "extract"]
+__all__ = ["STRONG_TOKENS", "Analysis", "Options", "analyse", "extract", "holds_token"]
 
 
 @dataclass

@@ -268,10 +268,10 @@ class Objects(Solver):
         if receiver is None:
             self.connect(variable, to)
         else:
-            entry = (to, receiver)
-            binds = self.binds.setdefault(variable, [])
-            if entry not in binds:
-                binds.append(entry)
+            entry = (variable, to, self.identify(receiver))
+            if entry not in self.bound:
+                self.bound.add(entry)
+                self.binds.setdefault(variable, []).append((to, receiver))
                 for value in self.values_of(variable):
                     self.bind(value, to, receiver, variable)
         return True

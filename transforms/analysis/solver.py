@@ -40,6 +40,8 @@ class Solver:
         self.loads: dict[int, list[tuple[int, str]]] = {}
         self.stores: dict[int, list[tuple[str, int]]] = {}
         self.binds: dict[int, list[tuple[int, Value]]] = {}
+        self.bound: set[tuple[int, int, int]] = set()
+        """What ``binds`` holds, for asking: (variable, to, number of the receiver)."""
         self.fields: dict[tuple[int, str], int] = {}
         self.values: list[Value] = []
         self.ids: dict[Value, int] = {}

@@ -6,6 +6,8 @@ Read off the sources of torch 1.12 to 2.13.
 
 from __future__ import annotations
 
+import re
+
 FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
 DDP = "torch.nn.parallel.DistributedDataParallel"
 WRAPPERS = {FSDP1: "FSDP1", DDP: "DDP"}
@@ -114,6 +116,14 @@ STRONG_TOKENS: tuple[bytes, ...] = (
     b"distributed.fsdp", b"dist_cp",
 )  # fmt: skip
 """A repository in which no file holds one of these has nothing to migrate."""
+
+_DDP = re.compile(rb"(?<![A-Z])DDP")
+
+
+def holds_token(data: bytes) -> bool:
+    """Whether a file holds a strong token; words in capitals that happen to (``ADDPROPERTY``) do not count."""
+    found = [token for token in STRONG_TOKENS if token in data]
+    return bool(found) and (found != [b"DDP"] or _DDP.search(data) is not None)
 
 
 def canonical(name: str) -> str:
