@@ -15,6 +15,7 @@ from ..groups import Group
 from ..migration import Migration
 from ..sites import Site
 from ..view import FileView
+from .forward_results import is_forward_result
 
 _READERS = frozenset({"item", "tolist", "numpy", "__float__", "__bool__"})
 _CONVERSIONS = frozenset({"builtins.float", "builtins.bool", "builtins.int"})
@@ -22,23 +23,36 @@ _CONVERSIONS = frozenset({"builtins.float", "builtins.bool", "builtins.int"})
 COMPARED = "torch.Tensor.__lt__"
 """A number computed from shards that is compared: the comparison itself makes it whole."""
 
+_DEEPEST = 3
 _QUANTIFIERS = frozenset({"builtins.any", "builtins.all"})
 
 
 def tensor_values(migration: Migration, view: FileView, node: ast.expr) -> tuple[Group | None, tuple[Value, ...]]:
     """The group whose parameters or gradients an expression may hold, and those values."""
     values = tuple(v for v in view.values(node) if isinstance(v, Derived) and v.kind in library.TENSORS)
-    if any(isinstance(v.owner, Opaque) for v in values) and _is_in_a_module(view, node):
-        values = tuple(v for v in values if not isinstance(v.owner, Opaque))
+    if any(isinstance(v.owner, Opaque) for v in values):
+        values = tuple(v for v in values if not (isinstance(v.owner, Opaque) and _is_whole(migration, view, node, v)))
     return (migration.groups.of_tensors(values) if values else None), values
 
 
-def _is_in_a_module(view: FileView, node: ast.AST) -> bool:
-    """Whether a place is code of a model itself: its layers are whole there, while it runs forward."""
+def _is_whole(migration: Migration, view: FileView, node: ast.expr, value: Derived) -> bool:
+    """Whether a layer's parameter, or what is computed from it, is met where its model has gathered it."""
+    if _is_in_a_module(view, node):
+        return True
+    group = migration.groups.of_tensors([value])
+    return group is not None and is_forward_result(migration, view, node, value, group)
+
+
+def _is_in_a_module(view: FileView, node: ast.AST, depth: int = 0) -> bool:
+    """Whether a place is code of a model itself, or of a helper of such code: its layers are whole while it runs forward."""
     owner = view.enclosing_class(node)
     flow = view.program.flow
     classes = [v for v in view.values(owner) if isinstance(v, ClassValue)] if owner is not None else []
-    return any(name.startswith("torch.nn.") for cls in classes for name in flow.external_bases(cls))
+    if any(name.startswith("torch.nn.") for cls in classes for name in flow.external_bases(cls)):
+        return True
+    function = view.function(node)
+    callers = view.program.callers(view, function) if function is not None and depth < _DEEPEST else []
+    return bool(callers) and all(_is_in_a_module(at, call, depth + 1) for at, call in callers)
 
 
 def runs_on_shards(migration: Migration, view: FileView, node: ast.AST, group: Group) -> bool:
