@@ -344,3 +344,18 @@ def test_keys_of_a_compiled_model_lose_their_prefix() -> None:
     (finding,) = [f for f in analysis.findings if f.rule == "FS402"]
     assert finding.level is Level.REVIEW
     assert "_orig_mod." in finding.message
+
+
+def test_a_comparison_with_a_shard_is_for_review_and_holds_nothing() -> None:
+    text = """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(build())
+model(batch()).sum().backward()
+for parameter in model.parameters():
+    assert parameter.abs().mean() < 1.0
+"""
+    analysis, results = analyse_texts({"train.py": text})
+    assert "fully_shard(model)" in results["train.py"]
+    compared = next(finding for finding in analysis.findings if finding.rule == "FS701")
+    assert compared.level is Level.REVIEW and "flat shard" in compared.message

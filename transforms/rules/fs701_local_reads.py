@@ -31,7 +31,8 @@ def check(site: Site, migration: Migration) -> Outcome:
     view, node = site.view, site.node
     assert isinstance(node, ast.expr)
     what = site.member.strip("_")
-    if "FSDP1" in group.kinds:
+    compared = site.symbol == COMPARED
+    if "FSDP1" in group.kinds and not compared:
         return Outcome(
             Level.MANUAL,
             f"{what} reads a number off a parameter or gradient: FSDP1 gave this rank's flat shard here, FSDP2 gives this "
@@ -48,10 +49,11 @@ def check(site: Site, migration: Migration) -> Outcome:
             "Compute it on every rank, from .full_tensor(), and keep behind the rank guard what prints or writes it.",
             holds=True,
         )
-    if site.symbol == COMPARED:
-        return Outcome(
-            Level.OK, f"the comparison with {plain} gathers what it compares: every rank gets the same answer"
-        )
+    if compared:
+        answer = f"the comparison with {plain} gathers what it compares: every rank gets the same answer"
+        if "FSDP1" in group.kinds:
+            return Outcome(Level.REVIEW, f"{answer}, where FSDP1 compared this rank's flat shard")
+        return Outcome(Level.OK, answer)
     if site.symbol == "torch.Tensor.__bool__":
         return Outcome(
             Level.MANUAL,
