@@ -80,7 +80,7 @@ def settle_imports(migration: Migration, judgements: list[Judgement], edits: dic
         user = next((j for j in judgements if uses(j, site) and not j.applied), None)
         if user is not None:
             judgement.hold(f"still used at line {user.site.view.line(user.site.node)}")
-            judgement.held_by = user.held_by
+            judgement.held_by = user.held_by or user
         else:
             judgement.level = Level.OK
             judgement.outcome.message = "stays: what uses it is right as it is"

@@ -60,3 +60,13 @@ def test_blank_lines_around_new_functions(body: str) -> None:
 def test_comment_stays_with_its_statement() -> None:
     _, results = analyse_texts({"train.py": IMPORTS + BY_SIZE})
     assert "# the model\nmodel = torch.nn.Linear(2, 2)\n" in results["train.py"]
+
+
+def test_an_import_that_stays_waits_for_what_still_uses_it() -> None:
+    text = (
+        "import functools\n\nfrom torch.distributed.fsdp.wrap import size_based_auto_wrap_policy\n\n\n"
+        "def policy():\n    return functools.partial(size_based_auto_wrap_policy, min_num_params=5)\n"
+    )
+    analysis, _ = analyse_texts({"policies.py": text})
+    waiting = {finding.line: finding.blocked_by for finding in analysis.findings}
+    assert waiting == {3: "policies.py:7", 7: None}

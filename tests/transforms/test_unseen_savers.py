@@ -48,3 +48,35 @@ def test_other_objects_are_none() -> None:
     savers = SAVERS.replace("def save(obj,", "def save(scheduler,").replace("obj.state_dict", "scheduler.state_dict")
     assert not findings(DDP + savers, TRAIN.format(save="model(path)"), "FS402")
     assert not findings(DDP, SAVERS, "FS402")
+
+
+FIXTURES = """
+import pytest
+
+
+@pytest.fixture
+def net():
+    yield {net}
+
+
+def test_state_goes_round(net):
+    copy = build()
+    copy.load_state_dict(net.state_dict())
+
+
+def check_state(other, path):
+    torch.save(other.state_dict(), path)
+"""
+
+
+def test_what_pytest_passes_is_what_fixtures_give() -> None:
+    plain = findings(DDP + FIXTURES.format(net="build()"), TRAIN.format(save="pass"), "FS402")
+    assert [(f.level, "nothing in these files" in f.message) for f in plain] == [(Level.MANUAL, True)]
+    wrapped = findings(DDP + FIXTURES.format(net="DDP(build())"), TRAIN.format(save="pass"), "FS402")
+    assert len(wrapped) == 2
+
+
+def test_names_alone_are_the_same_for_sharded_models() -> None:
+    keys = "\n\ndef keys(model):\n    return sorted(model.state_dict().keys())\n"
+    (finding,) = findings(DDP + keys, TRAIN.format(save="pass"), "FS402")
+    assert finding.level is Level.OK

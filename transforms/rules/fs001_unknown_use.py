@@ -16,9 +16,9 @@ def check(site: Site, migration: Migration) -> Outcome:
 
 
 _PRIVATE = """\
-from torch.distributed.fsdp._runtime_utils import _lazy_init
+from torch.distributed.fsdp._traversal_utils import _get_fsdp_states
 
-_lazy_init(state, module)
+states = _get_fsdp_states(module)
 """
 
 RULE = Rule(

@@ -33,6 +33,8 @@ def find(migration: Migration) -> Iterator[Site]:
 def check(site: Site, migration: Migration) -> Outcome:
     """A read of model state becomes get_model_state_dict, gathered on all ranks."""
     if is_of_stranger(migration, site):
+        if _only_names(site, prefixed=False):
+            return Outcome(Level.OK, "only the names are used, and they are the same for a sharded model")
         return Outcome(
             Level.MANUAL,
             "nothing in these files calls this function with a model, and of a sharded one it takes this rank's shards only",

@@ -68,7 +68,11 @@ def check(site: Site, migration: Migration) -> Outcome:
         advice = "Save get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)) instead."
     else:
         message = f"{what} of a sharded model raises"
-        advice = "Make the copy before fully_shard, and shard it in the same way (reshard_after_forward=True)."
+        advice = (
+            "A copy that runs beside the model is made before fully_shard, and sharded in the same way "
+            "(reshard_after_forward=True). For a file take get_model_state_dict with full_state_dict=True and "
+            "cpu_offload=True on all ranks; where the file has to hold a model, rank 0 loads that into one that stays whole."
+        )
     if order == "after":
         return Outcome(Level.MANUAL, message, advice)
     return Outcome(Level.REVIEW, f"{message}; whether this runs after the sharding is not seen", advice)

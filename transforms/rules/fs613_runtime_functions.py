@@ -11,11 +11,17 @@ from ..sites import Site
 from ..view import FileView
 
 _RUNTIME = "torch.distributed.fsdp._runtime_utils"
+_READIES = (
+    "_lazy_init readies the flat parameters of FSDP1 and raises on a model of FSDP2, which readies itself in its first "
+    "forward and needs nothing of the kind before its state is taken or loaded"
+)
 
 
 def check(site: Site, migration: Migration) -> Outcome:
     """``_reshard(model, handles, frees)`` becomes ``model.reshard()``."""
     view, call = site.view, site.call
+    if site.member == "_lazy_init":
+        return Outcome(Level.MANUAL, _READIES, "Drop the call together with the work on flat parameters that it goes before.")
     statement = view.statement(site.node)
     if call is None or not isinstance(statement, ast.Expr) or statement.value is not call or call.keywords:
         return Outcome(Level.MANUAL, f"{site.member} works on the flat parameters of FSDP1, which FSDP2 does not have")
@@ -62,6 +68,14 @@ def free(model: FSDPModule):
     model.reshard()
 """
 
+_READIED = """\
+from torch.distributed.fsdp._runtime_utils import _lazy_init
+
+
+def prepare(model):
+    _lazy_init(model, model)
+"""
+
 RULE = Rule(
     id="FS613",
     title="Private functions of FSDP1's runtime",
@@ -70,9 +84,12 @@ RULE = Rule(
         "whole parameters with reshard() and gathers them with unshard()."
     ),
     advice="model.unshard() and model.reshard() act on the parameters of one unit, not on those of the units inside it.",
-    symbols=tuple(f"{_RUNTIME}.{name}" for name in ("_reshard", "_unshard")),
+    symbols=tuple(f"{_RUNTIME}.{name}" for name in ("_reshard", "_unshard", "_lazy_init")),
     roles=("call", "reference"),
     check=check,
     sources=("torch/distributed/fsdp/_runtime_utils.py", "torch/distributed/fsdp/_fully_shard/_fully_shard.py: reshard"),
-    examples=(Example(_BEFORE, _AFTER, Level.REVIEW),),
+    examples=(
+        Example(_BEFORE, _AFTER, Level.REVIEW),
+        Example(_READIED, _READIED, Level.MANUAL, "it raises there"),
+    ),
 )

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..analysis.values import Unknown
+from ..analysis.facts import NOTHING
+from ..analysis.values import Annotated, Unknown, Wrapped
 from ..groups import Group
 from ..migration import Migration
 from ..plain import is_plain, like
@@ -53,6 +54,8 @@ def _find(migration: Migration) -> Iterator[Site]:
             continue
         if NOT_A_MODEL.search(last_name(function.value)) or is_plain(view, node, like(function.value), kinds):
             continue
+        if _is_plain_fixture(migration, view, function.value):
+            continue
         yield Site(view, function, "torch.nn.Module.state_dict", "hazard", None, (), node)
 
 
@@ -68,6 +71,27 @@ def _is_argument(view: FileView, receiver: ast.expr) -> bool:
     return not any(
         isinstance(n, ast.Name) and n.id == receiver.id and isinstance(n.ctx, ast.Store) for n in ast.walk(function)
     )
+
+
+def _is_plain_fixture(migration: Migration, view: FileView, receiver: ast.expr) -> bool:
+    """Whether pytest passes the model, and no fixture of that name wraps one."""
+    function = view.function(receiver)
+    files, flow = migration.program.files, migration.program.flow
+    if not isinstance(receiver, ast.Name) or not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return False
+    if not any(item.module.partition(".")[0] == "pytest" for item in files[view.index].imports):
+        return False
+    decorators = [d.func if isinstance(d, ast.Call) else d for d in function.decorator_list]
+    if not function.name.startswith("test_") and not any(view.external(d) == "pytest.fixture" for d in decorators):
+        return False
+    given = [
+        value
+        for file, facts in enumerate(files)
+        for fixture in facts.functions
+        if fixture.name == receiver.id and fixture.returns != NOTHING
+        for value in flow.values_of(fixture.returns + flow.variable_offsets[file])
+    ]
+    return not any(isinstance(value, (Wrapped, Annotated)) for value in migration.program.elements(given))
 
 
 def _is_written(site: Site) -> bool:
