@@ -71,8 +71,8 @@ _AFTER_PARTS = """\
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 
 class Net(nn.Module):

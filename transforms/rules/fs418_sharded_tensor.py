@@ -80,8 +80,8 @@ def count(model: FSDP):
 _COUNTED = """\
 import torch
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
-from torch.distributed.tensor import DTensor
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 
 def count(model: FSDPModule):

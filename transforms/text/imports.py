@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..rule import Need
 from ..view import FileView
 from .edits import Edit, apply_edits
+from .import_order import (
+    ImportStatement,
+    NewLine,
+    block_around,
+    first_import_offset,
+    in_order,
+    line_after,
+    lines_apart,
+    offset_in,
+    ordered_names,
+    stays_in_order,
+)
 from .source import Source
 from .spelling import all_imports, import_of, spelling, visible_imports
 
 _LONGEST_LINE = 100
 _GONE = "an import that nothing uses any more"
 _ADDED = "imports of what the new code uses"
-
-ImportStatement = ast.Import | ast.ImportFrom
 
 
 @dataclass
@@ -78,16 +88,18 @@ def mend_imports(view: FileView, edits: list[Edit], needs: Iterable[Need], remov
             wanted.setdefault(_local_place(view, need.node, gone), _Wanted()).add(*entry)
     result = list(edits)
     at_module = wanted.get(None, _Wanted())
-    anchor: ast.stmt | None = None
+    anchor: ImportStatement | None = None
+    own = _own_imports(view)
+    joining = _joining(source, at_module, gone, own)
     for statement in all_imports(view):
         leaving = [alias for alias in statement.names if _bound(alias) in gone]
         local = wanted.get(statement)
-        coming = _joining(statement, at_module if statement in source.tree.body else None)
+        coming = joining.get(statement, [])
         if statement in source.tree.body and leaving and anchor is None and _is_of_torch(statement):
             anchor = statement
         if leaving or coming or local:
             result.extend(_change(source, statement, leaving, coming, local))
-    result.extend(_additions(source, at_module, anchor))
+    result.extend(_additions(source, at_module, anchor, own))
     return _without_gaps(source, result)
 
 
@@ -136,17 +148,36 @@ def _local_place(view: FileView, node: ast.AST, gone: set[str]) -> ImportStateme
     return None
 
 
-def _joining(statement: ImportStatement, wanted: _Wanted | None) -> list[str]:
-    """Names that are wanted from the module that this statement imports from; they are taken off the list."""
-    if wanted is None or not isinstance(statement, ast.ImportFrom) or statement.level or not statement.module:
-        return []
-    if any(alias.name == "*" for alias in statement.names):
-        return []
-    names = wanted.modules.get(statement.module, set())
-    joining = sorted(name for name in names if name and not name.startswith("as "))
-    if joining:
-        names.difference_update(joining)
-    return joining
+def _own_imports(view: FileView) -> set[ImportStatement]:
+    """Imports of modules of the repository itself."""
+    own: set[ImportStatement] = set()
+    for statement in all_imports(view):
+        modules = [alias.name for alias in statement.names]
+        if isinstance(statement, ast.ImportFrom):
+            modules = ["." * statement.level + (statement.module or "")]
+        if any(module and view.program.flow.modules.find(view.index, module) is not None for module in modules):
+            own.add(statement)
+    return own
+
+
+def _joining(
+    source: Source, wanted: _Wanted, gone: set[str], own: set[ImportStatement]
+) -> dict[ImportStatement, list[str]]:
+    """The wanted names that a statement takes along which imports from their module; they are taken off the list."""
+    found: dict[ImportStatement, list[str]] = {}
+    for statement in source.tree.body:
+        if not isinstance(statement, ast.ImportFrom) or statement.level or not statement.module:
+            continue
+        names = wanted.modules.get(statement.module, set())
+        joining = sorted(name for name in names if name and not name.startswith("as "))
+        staying = [alias for alias in statement.names if _bound(alias) not in gone]
+        renamed = bool(staying) and all(alias.asname for alias in staying)
+        if not joining or renamed or any(alias.name == "*" for alias in statement.names):
+            continue
+        if stays_in_order(block_around(source, statement, own), statement, joining):
+            names.difference_update(joining)
+            found[statement] = joining
+    return found
 
 
 def _change(
@@ -156,7 +187,7 @@ def _change(
     start, end = source.span(statement)
     staying = [alias for alias in statement.names if alias not in leaving]
     indent = source.indent_at(start)
-    extra = _lines(local) if local else []
+    extra = [line.text for line in _lines(local)] if local else []
     before = "".join(line.replace("\n", f"\n{indent}") + f"\n{indent}" for line in extra)
     if staying or coming:
         return [Edit(start, end, before + _render(source, statement, staying, leaving, coming), _ADDED)]
@@ -197,7 +228,7 @@ def _render(
     if spread and (staying or len(coming) > 1 or "#" in text):
         return _render_lines(source, statement, leaving, coming, indent)
     head = f"from {'.' * statement.level}{statement.module or ''} import "
-    ordered = _ordered(names, coming)
+    ordered = ordered_names(names, coming)
     line = head + ", ".join(ordered)
     if len(indent) + len(line) <= _LONGEST_LINE or (not coming and "\n" not in text):
         return line
@@ -232,9 +263,10 @@ def _render_lines(
     if coming and kept[last].partition("#")[0].rstrip()[-1:] not in (",", "("):
         kept[last] = _with_comma(kept[last])
     existing = [line.strip().rstrip(",") for line in kept[1:]]
-    if existing == sorted(existing):
-        kept[1:] = [f"{inner}{name}," if name in coming else next(k for k in kept[1:] if k.strip().rstrip(",") == name)
-                    for name in sorted([*existing, *coming])]
+    mixed = ordered_names(existing, coming)
+    if mixed != [*existing, *coming]:
+        lines_of = dict(zip(existing, kept[1:], strict=True))
+        kept[1:] = [lines_of.get(name, f"{inner}{name},") for name in mixed]
     else:
         kept[last + 1 : last + 1] = [f"{inner}{name}," for name in coming]
     return "\n".join([*kept, closing])
@@ -246,59 +278,55 @@ def _with_comma(line: str) -> str:
     return f"{code.rstrip()},{'  ' if mark else ''}{mark}{comment}"
 
 
-def _ordered(names: list[str], coming: Sequence[str]) -> list[str]:
-    """New names among the old: sorted where the old ones were, behind them otherwise."""
-    added = [name for name in coming if name not in names]
-    for key in (None, str.lower):
-        if names == sorted(names, key=key):
-            return sorted([*names, *added], key=key)
-    return [*names, *added]
-
-
-def _lines(wanted: _Wanted) -> list[str]:
+def _lines(wanted: _Wanted) -> list[NewLine]:
     """Import statements for what is wanted, sorted by module."""
-    lines: list[str] = []
+    lines: list[NewLine] = []
     for module in sorted(wanted.modules):
         names = sorted(wanted.modules[module])
         if "" in names:
-            lines.append(f"import {module}")
+            lines.append(NewLine(f"import {module}", module, ""))
             names.remove("")
         if "as dist" in names:
-            lines.append(f"import {module} as dist")
+            lines.append(NewLine(f"import {module} as dist", module, ""))
             names.remove("as dist")
         if names:
             line = f"from {module} import {', '.join(names)}"
             if len(line) > _LONGEST_LINE:
                 line = f"from {module} import (\n" + "".join(f"    {name},\n" for name in names) + ")"
-            lines.append(line)
+            lines.append(NewLine(line, module, names[0]))
     return lines
 
 
-def _additions(source: Source, wanted: _Wanted, anchor: ast.stmt | None) -> list[Edit]:
-    """New import lines, where the first changed import stood, else behind the last import of torch or of all."""
+def _additions(
+    source: Source, wanted: _Wanted, anchor: ImportStatement | None, own: set[ImportStatement]
+) -> list[Edit]:
+    """New import lines: where a sorted block has them, else where the first changed import stood or behind the last.
+
+    The block is that of the first changed import, of the last import of torch, or of the last import of all.
+    """
     lines = _lines(wanted)
+    imports = [statement for statement in source.tree.body if isinstance(statement, (ast.Import, ast.ImportFrom))]
     if not lines:
         return []
-    text = "\n".join(lines) + "\n"
-    offset = source.line_starts[anchor.lineno - 1] if anchor is not None else _after_imports(source)
-    if offset and source.text[offset - 1] not in "\r\n":
-        text = "\n" + text
-    return [Edit(offset, offset, text, _ADDED)]
-
-
-def _after_imports(source: Source) -> int:
-    """Offset of the line after the last import of torch, of anything, or after the docstring."""
-    body = source.tree.body
-    imports = [statement for statement in body if isinstance(statement, (ast.Import, ast.ImportFrom))]
+    if not imports:
+        offset = first_import_offset(source)
+        front, behind = lines_apart(source, offset)
+        text = front + "".join(f"{line.text}\n" for line in lines) + behind
+        return [_insertion(source, offset, text)]
     of_torch = [statement for statement in imports if _is_of_torch(statement)]
-    last: ast.stmt | None = (of_torch or imports or [None])[-1]
-    if last is None:
-        docstring = bool(body) and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
-        if not docstring:
-            return source.line_starts[body[0].lineno - 1] if body else 0
-        last = body[0]
-    line = last.end_lineno or last.lineno
-    return source.line_starts[line] if line < len(source.line_starts) else len(source.text)
+    last = (of_torch or imports)[-1]
+    block = block_around(source, anchor or last, own)
+    beside = source.line_starts[anchor.lineno - 1] if anchor is not None else line_after(source, last)
+    edits: list[Edit] = []
+    for line in in_order(block, lines):
+        offset = offset_in(source, block, line)
+        edits.append(_insertion(source, beside if offset is None else offset, f"{line.text}\n"))
+    return edits
+
+
+def _insertion(source: Source, offset: int, text: str) -> Edit:
+    unfinished = bool(offset) and source.text[offset - 1] not in "\r\n"
+    return Edit(offset, offset, "\n" + text if unfinished else text, _ADDED)
 
 
 def _is_of_torch(statement: ImportStatement) -> bool:

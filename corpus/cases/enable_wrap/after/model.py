@@ -1,8 +1,8 @@
 import torch
-import torch.nn as nn
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
+import torch.nn as nn
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 
 class Block(nn.Module):

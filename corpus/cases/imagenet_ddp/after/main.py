@@ -9,7 +9,6 @@ import torch.nn.parallel
 import torch.optim
 import torch.utils.data
 import torch.utils.data.distributed
-from torch.optim.lr_scheduler import StepLR
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -18,6 +17,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 from torch.distributed.fsdp import fully_shard
+from torch.optim.lr_scheduler import StepLR
 
 parser = argparse.ArgumentParser(description="PyTorch image training")
 parser.add_argument("--epochs", default=2, type=int, metavar="N", help="number of total epochs to run")

@@ -1,0 +1,92 @@
+"""New import lines stand where a reader and a linter expect them."""
+
+from __future__ import annotations
+
+import pytest
+from migrating import analyse_texts
+
+
+def head_of(before: str) -> str:
+    """The text in front of the first code that is no import."""
+    _, after = analyse_texts({"train.py": before})
+    return after["train.py"].partition("\n\nmodel")[0].strip("\n")
+
+
+_BODY = "\n\nmodel = FSDP(build(), use_orig_params=True)\ntorch.save(model.state_dict(), 'm.pt')\n"
+
+
+@pytest.mark.parametrize(
+    ("imports", "expected"),
+    [
+        (
+            "import torch\n"
+            "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nfrom torch.utils.data import Dataset",
+            "import torch\n"
+            "from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict\n"
+            "from torch.distributed.fsdp import fully_shard\n"
+            "from torch.utils.data import Dataset",
+        ),
+        (
+            "import numpy as np\nimport torch\nimport yaml\nfrom torch import nn\n"
+            "from torch.distributed.fsdp.fully_sharded_data_parallel import FullyShardedDataParallel as FSDP\n"
+            "from torch.optim import lr_scheduler\nfrom tqdm import tqdm",
+            "import numpy as np\nimport torch\nimport yaml\nfrom torch import nn\n"
+            "from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict\n"
+            "from torch.distributed.fsdp import fully_shard\n"
+            "from torch.optim import lr_scheduler\nfrom tqdm import tqdm",
+        ),
+        (
+            "from torch import nn\nimport torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nimport os",
+            "from torch import nn\nimport torch\n"
+            "from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict\n"
+            "from torch.distributed.fsdp import fully_shard\n"
+            "import os",
+        ),
+    ],
+    ids=["straight imports first", "a third party between", "in no order"],
+)
+def test_a_sorted_block_stays_sorted(imports: str, expected: str) -> None:
+    assert head_of(imports + _BODY) == expected
+
+
+def test_an_import_under_another_name_keeps_its_line() -> None:
+    head = (
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+        "from torch.distributed.fsdp import StateDictType\n"
+    )
+    unknown = (
+        "\n\ndef check(model, given):\n    assert isinstance(model, FSDP)\n"
+        "    FSDP.set_state_dict_type(given, StateDictType.LOCAL_STATE_DICT)\n"
+    )
+    _, after = analyse_texts({"train.py": head + unknown})
+    assert "import FSDPModule, FullyShardedDataParallel as FSDP" not in after["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        (
+            "def train(trainer):\n    trainer.model.clip_grad_norm_(1.0)\n",
+            "from torch.nn.utils import clip_grad_norm_\n\n\ndef train(trainer):\n",
+        ),
+        (
+            '"""Training."""\n\n\n@traced\ndef train(trainer):\n    trainer.model.clip_grad_norm_(1.0)\n',
+            '"""Training."""\n\nfrom torch.nn.utils import clip_grad_norm_\n\n\n@traced\ndef train(trainer):\n',
+        ),
+        (
+            "#!/usr/bin/env python\n# Training.\ndef train(trainer):\n    trainer.model.clip_grad_norm_(1.0)\n",
+            "#!/usr/bin/env python\n# Training.\n\nfrom torch.nn.utils import clip_grad_norm_\n\n\ndef train(trainer):\n",
+        ),
+        (
+            "# License.\n\n# What trains.\ndef train(trainer):\n    trainer.model.clip_grad_norm_(1.0)\n",
+            "# License.\n\nfrom torch.nn.utils import clip_grad_norm_\n\n\n# What trains.\ndef train(trainer):\n",
+        ),
+    ],
+)
+def test_the_first_import_of_a_file_stands_apart(before: str, expected: str) -> None:
+    wrap = (
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nfrom steps import train\n\n\n"
+        "class Trainer:\n    def __init__(self, model):\n        self.model = FSDP(model)\n\n\ntrain(Trainer(build()))\n"
+    )
+    _, after = analyse_texts({"main.py": wrap, "steps.py": before})
+    assert after["steps.py"].startswith(expected), after["steps.py"]
