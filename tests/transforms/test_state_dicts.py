@@ -234,16 +234,3 @@ def test_two_models_of_one_name_get_a_state_each() -> None:
     assert moved.count("get_model_state_dict(") == 2
     assert 'save(a.model, "a.pt", model_state_dict=model_state_dict)' in guarded
     assert 'save(b.model, "b.pt", model_state_dict=model_state_dict_2)' in guarded
-
-
-def test_summoned_parameters_that_are_written_hold_the_group() -> None:
-    after = migrated(
-        FSDP,
-        """
-        def main(net):
-            model = FSDP(net)
-            with FSDP.summon_full_params(model):
-                torch.nn.init.normal_(model.weight)
-        """,
-    )
-    assert "FSDP.summon_full_params(model)" in after

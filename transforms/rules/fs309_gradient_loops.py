@@ -12,6 +12,7 @@ from ..migration import Migration
 from ..ranks.evaluation import reshard_lines
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..state.summoned_blocks import is_whole_in_block
 from ..training.after_forward import follows_a_forward
 from ..training.local_reads import tensor_values
 from ..training.parameter_work import loop_over, of_gradients, works_on_tensors, written_tensor
@@ -80,6 +81,8 @@ def _is_model(migration: Migration, value: Value) -> bool:
 
 
 def _is_behind_the_wrap(migration: Migration, view: FileView, node: ast.AST, group: Group) -> bool:
+    if is_whole_in_block(migration, view, node, group):
+        return False
     answers = {migration.order.relation((view, node), (wrap.view, wrap.node)) for wrap in group.wraps}
     return answers != {"before"}
 

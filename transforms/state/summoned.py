@@ -145,7 +145,10 @@ def _classify_call(groups: Groups, view: FileView, call: ast.Call, group: Group 
                 found.unclear.append(call)
 
 
+def is_model_of(value: Value, group: Group | None) -> bool:
+    """Whether a value may be the model of a group, or any that is wrapped."""
+    return isinstance(value, (Wrapped, Annotated)) or (group is not None and value in group.raw)
+
+
 def _is_model(view: FileView, node: ast.expr, group: Group | None) -> bool:
-    return any(
-        isinstance(v, (Wrapped, Annotated)) or (group is not None and v in group.raw) for v in view.values(node)
-    )
+    return any(is_model_of(value, group) for value in view.values(node))

@@ -14,6 +14,7 @@ from ..analysis.values import ClassValue, Derived, Opaque, Value
 from ..groups import Group
 from ..migration import Migration
 from ..sites import Site
+from ..state.summoned_blocks import is_whole_in_block
 from ..view import FileView
 from .forward_results import is_forward_result
 
@@ -57,7 +58,7 @@ def _is_in_a_module(view: FileView, node: ast.AST, depth: int = 0) -> bool:
 
 def runs_on_shards(migration: Migration, view: FileView, node: ast.AST, group: Group) -> bool:
     """Whether a place may run on sharded parameters: behind the wrap, and not where they are summoned whole."""
-    if any(_summons(ancestor) for ancestor in view.ancestors(node)):
+    if any(_summons(ancestor) for ancestor in view.ancestors(node)) or is_whole_in_block(migration, view, node, group):
         return False
     answers = {migration.order.relation((view, node), (wrap.view, wrap.node)) for wrap in group.wraps}
     return answers != {"before"}
@@ -65,7 +66,7 @@ def runs_on_shards(migration: Migration, view: FileView, node: ast.AST, group: G
 
 def runs_behind_the_wrap(migration: Migration, view: FileView, node: ast.AST, group: Group) -> bool:
     """Whether a place is seen to run behind the wrap, on some way: for what is too common to be asked in doubt."""
-    if any(_summons(ancestor) for ancestor in view.ancestors(node)):
+    if any(_summons(ancestor) for ancestor in view.ancestors(node)) or is_whole_in_block(migration, view, node, group):
         return False
     answers = {migration.order.relation((view, node), (wrap.view, wrap.node)) for wrap in group.wraps}
     return bool(answers & {"after", "both"})
