@@ -181,6 +181,11 @@ def factory_of(migration: Migration, view: FileView, call: ast.Call, group: Grou
     )
 
 
+def is_partial(view: FileView, call: ast.Call, function: ast.AST) -> bool:
+    """Whether a call is ``functools.partial(function, …)``."""
+    return view.external(call.func) == "functools.partial" and bool(call.args) and call.args[0] is function
+
+
 def _translate(constructor: Constructor) -> Constructor:
     from . import initialization, meshes, performance, policies, precision, spread, strategy  # noqa: F401 - they register here
 

@@ -11,7 +11,7 @@ from ..sites import Site
 from ..text.definitions import defined_before, defined_instead
 from ..text.patches import Part
 from .aliases import alias_outcome
-from .constructor import factory_of
+from .constructor import factory_of, is_partial
 from .placement import shard_function
 from .plan import Name
 from .wrap_block import is_wrapper_of_block
@@ -28,19 +28,13 @@ def check_reference(site: Site, migration: Migration) -> Outcome:
     if alias is not None:
         return alias
     call = view.parents[site.node]
-    partial = (
-        isinstance(call, ast.Call)
-        and view.external(call.func) == "functools.partial"
-        and call.args[0] is site.node
-    )
-    if not partial:
+    if not isinstance(call, ast.Call) or not is_partial(view, call, site.node):
         return Outcome(
             Level.MANUAL,
             "FullyShardedDataParallel is handed on as a value, and what calls it cannot be seen from here",
             "Hand on a function instead that calls fully_shard on the units and the model, and returns the model.",
             holds=True,
         )
-    assert isinstance(call, ast.Call)
     constructor = factory_of(migration, view, call, site.group)
     if constructor.spread:
         return Outcome(

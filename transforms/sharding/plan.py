@@ -85,6 +85,8 @@ class ShardingPlan:
     sharding_call: Code | None = None
     """In place of a loop over units: a call that shards them, open for the arguments of ``fully_shard``."""
     sharding_condition: Code | None = None
+    first_units: list[tuple[Code, Code]] = field(default_factory=list)
+    """Units before all others that have a policy of their own: a condition over UNIT, and their ``mp_policy``."""
 
     @property
     def has_units(self) -> bool:
@@ -104,6 +106,9 @@ class ShardingPlan:
         unit = {**self.arguments, **self.unit_arguments}
         root = {**self.arguments, **self.root_arguments}
         found.extend(self._hoist(unit, root))
+        for condition, policy in self.first_units:
+            body = self._call(shard, UNIT, {**unit, "mp_policy": policy}, 8)
+            found.append(code("for ", UNIT, " in ", MODEL, ".modules():\n    if ", condition, ":\n        ", body))
         if self.units is not None and self.units.answers:
             found.extend(self._answering_loop(shard, self.units, unit))
         elif self.units is not None:
@@ -220,6 +225,14 @@ _STEPS = re.compile(r"(?<=[\n\t]) {4,}")
 _AROUND_FUNCTION = re.compile(r"\n\n(?=def )|(?<=\))\n\n(?=\w+\.register_forward_pre_hook)")
 """Where a function of a module begins or ends."""
 _BLANK_LINE = re.compile(r"\n[ \t]+(?=\n)")
+
+
+def listed_call(view: FileView, function: str, arguments: Sequence[Code], column: int) -> Code:
+    """A call on one line where it fits behind ``column``, else with an argument a line."""
+    line = code(f"{function}(", *_between(", ", arguments), ")")
+    if column + length(view, line) <= _WIDTH:
+        return line
+    return code(f"{function}(", *(code("\n    ", argument, ",") for argument in arguments), "\n)")
 
 
 def length(view: FileView, line: Code) -> int:

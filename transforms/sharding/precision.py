@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from ..analysis.facts import FileFacts
 from ..analysis.values import ClassValue, Constant, External, FunctionValue, Instance, Opaque, Unknown, Wrapped
 from ..findings import Level
 from ..rule import Outcome
 from ..view import FileView
 from .constructor import Argument, Constructor, translates
-from .plan import MODEL, UNIT, Code, code
+from .plan import MODEL, UNIT, Code, code, listed_call
 
 MIXED_PRECISION = "torch.distributed.fsdp.MixedPrecision"
 CPU_OFFLOAD = "torch.distributed.fsdp.CPUOffload"
@@ -128,10 +129,9 @@ def _inputs(constructor: Constructor, argument: Argument, sources: list[Precisio
         kept = [
             code(f"{name}=", constructor.view.keep(fields[name])) for name in FIELDS[:2] if name in fields
         ]
-        listed: list[Code] = []
-        for item in [*kept, ("cast_forward_inputs=False",)]:
-            listed.append(code(", " if listed else "", item))
-        plan.unit_arguments["mp_policy"] = code(policy, "(", *listed, ")")
+        plan.unit_arguments["mp_policy"] = listed_call(
+            constructor.view, policy, [*kept, ("cast_forward_inputs=False",)], len(constructor.view.indent(constructor.call)) + 17
+        )
         return []
     return [
         "FSDP1 left the inputs of units as they are, FSDP2 casts those of every unit to param_dtype: where a unit "
@@ -141,8 +141,10 @@ def _inputs(constructor: Constructor, argument: Argument, sources: list[Precisio
 
 
 def _side_inputs(constructor: Constructor) -> bool:
-    """Whether a unit may be given more than its one activation."""
+    """Whether a unit may be given more than its one activation, or under autocast one that is no param_dtype."""
     flow, program = constructor.program.flow, constructor.program
+    if any(_autocasts(file) for file in program.files):
+        return True
     for name in _unit_classes(constructor):
         if not isinstance(name, ClassValue):
             return True
@@ -159,6 +161,11 @@ def _side_inputs(constructor: Constructor) -> bool:
         if not found:
             return True
     return not _unit_classes(constructor)
+
+
+def _autocasts(file: FileFacts) -> bool:
+    """Whether autocast is used in a file: activations then come in float32 as well."""
+    return any(call.method == "autocast" for call in file.calls) or any(item.name == "autocast" for item in file.imports)
 
 
 def _unit_classes(constructor: Constructor) -> list[object]:
@@ -245,17 +252,16 @@ def _normalisation(constructor: Constructor, sources: list[Precision]) -> list[s
             "fully_shard(layer, mp_policy=MixedPrecisionPolicy(param_dtype=torch.float32)) before the other units"
         ]
     policy = plan.name(POLICIES[MIXED_PRECISION])
-    shard = plan.name("torch.distributed.fsdp.fully_shard")
     dtype = constructor.view.keep(source.fields["param_dtype"])
     torch = plan.name("torch.float32")
     batch_norm = plan.name("torch.nn.modules.batchnorm._BatchNorm")
-    plan.before.append(
-        code(
-            "for ", UNIT, " in ", MODEL, ".modules():\n    if isinstance(", UNIT,
-            f", {batch_norm}):\n        {shard}(", UNIT, f", mp_policy={policy}(param_dtype={torch}, "
-            "output_dtype=", dtype, "))",
-        )
-    )  # fmt: skip
+    fields = [code(f"param_dtype={torch}"), code("output_dtype=", dtype)]
+    own = listed_call(constructor.view, policy, fields, len(constructor.view.indent(constructor.call)) + 22)
+    if own[-1] == "\n)":
+        local = constructor.view.free_name(constructor.call, "batch_norm_mp_policy")
+        plan.before.append(code(local, " = ", own))
+        own = (local,)
+    plan.first_units.append((code("isinstance(", UNIT, f", {batch_norm})"), own))
     return ["BatchNorm layers are units of their own in float32, as FSDP1 made them"]
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
+from ..analysis.symbols import FSDP1
 from ..analysis.values import Opaque
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Outcome
 from ..sites import Site
 from .arguments import without_arguments
-from .constructor import constructor_of
+from .constructor import Constructor, constructor_of, factory_of, is_partial
 from .outside import for_others, uses_fsdp1
 from .precision import CPU_OFFLOAD, FIELDS, MIXED_PRECISION, POLICIES, Precision, has_buffers, precision_of
 
@@ -34,6 +36,12 @@ def check_precision(site: Site, migration: Migration) -> Outcome:
             holds=True,
         )
     outcome = Outcome(Level.SAFE, "MixedPrecisionPolicy with the same param_dtype and reduce_dtype")
+    if source.flag("cast_forward_inputs", False) is not True and not _constructors_with(migration, site):
+        outcome.level = Level.REVIEW
+        outcome.message += (
+            "; no wrap is seen to take it: MixedPrecision left the inputs of units as they are, this casts those of every "
+            "unit that it is given to; to keep float32 inputs give units a copy with cast_forward_inputs=False"
+        )
     name = migration.use(outcome, site.view, POLICIES[MIXED_PRECISION], site.call)
     outcome.patches.append(site.view.replace(site.call.func, name, "FSDP2 has a policy for precision"))
     gone: list[ast.expr | ast.keyword] = [a for place, a in enumerate(site.call.args) if place > 1]
@@ -95,21 +103,32 @@ def _field(site: Site, migration: Migration) -> Outcome:
 
 def _buffers_matter(site: Site, migration: Migration) -> tuple[bool, bool]:
     """Whether a model that is wrapped with this policy may have float buffers that nothing casts, and whether a wrap casts."""
+    reached = _constructors_with(migration, site)
+    matter = not reached or any(has_buffers(c) and not c.casts_buffers for c in reached)
+    return matter, any(constructor.casts_buffers for constructor in reached)
+
+
+def _constructors_with(migration: Migration, site: Site) -> list[Constructor]:
+    """The wraps, and the partials that make some, which take a policy."""
     number = site.view.call_site(site.call) if site.call is not None else -1
-    reached = cast = False
+    found: list[Constructor] = []
+    for constructor in migration.once("constructors", None, lambda: list(_constructors(migration))):
+        argument = constructor.arguments.get("mixed_precision")
+        if argument is not None and number in {v.site for v in argument.values if isinstance(v, Opaque)}:
+            found.append(constructor)
+    return found
+
+
+def _constructors(migration: Migration) -> Iterator[Constructor]:
     for group in migration.groups.all:
         for wrap in group.wraps:
-            constructor = constructor_of(migration, wrap.view, wrap.node, group)
-            argument = constructor.arguments.get("mixed_precision")
-            sites = (
-                {v.site for v in argument.values if isinstance(v, Opaque)} if argument is not None else set()
-            )
-            if number in sites:
-                reached = True
-                cast = cast or constructor.casts_buffers
-                if has_buffers(constructor) and not constructor.casts_buffers:
-                    return True, cast
-    return not reached, cast
+            if wrap.value.kind == "FSDP1":
+                yield constructor_of(migration, wrap.view, wrap.node, group)
+    for path in sorted(migration.sites):
+        for site in migration.sites[path]:
+            call = site.view.parents.get(site.node)
+            if site.symbol == FSDP1 and isinstance(call, ast.Call) and is_partial(site.view, call, site.node):
+                yield factory_of(migration, site.view, call, site.group)
 
 
 def check_offload(site: Site, migration: Migration) -> Outcome:
