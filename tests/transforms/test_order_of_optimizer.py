@@ -71,15 +71,152 @@ def test_what_needs_both_before_the_wrap_holds_the_group(between: str) -> None:
     assert levels == {Level.MANUAL}
 
 
-def test_different_functions_with_no_common_block_hold_the_group() -> None:
+def test_where_neither_can_move_the_optimizer_gets_the_sharded_parameters() -> None:
     body = (
         "class Trainer:\n    def __init__(self, model, optimizer):\n        self.optimizer = optimizer\n"
         "        self.model = DDP(model)\n\n\n"
         f"model = build()\n{OPTIMIZER}Trainer(model, optimizer)\n"
     )
     text, levels = migrate(body)
+    found = places(text, "def optimizers_following(", "class Trainer", "with optimizers_following(model, optimizer):\n", "for t")
+    assert found == sorted(found)
+    assert levels == {Level.REVIEW}
+
+
+STUCK = """\
+def prepare(module):
+    return DDP(module)
+
+
+def main():
+    model = build()
+    {build}
+    if stop:
+        print({name})
+        return None
+    {shard}
+    {after}
+"""
+SGD = "torch.optim.SGD(model.parameters(), lr=0.1)"
+
+
+def stuck(
+    build: str = f"optimizer = {SGD}", name: str = "optimizer", shard: str = "model = prepare(model)", after: str = "run()"
+) -> tuple[str, str, set[Level]]:
+    """A program in which neither can move: the text before and after, and the levels."""
+    body = STUCK.format(build=build, name=name, shard=shard, after=after)
+    text, levels = migrate(body)
+    return HEAD + body, text, levels
+
+
+@pytest.mark.parametrize(
+    ("changed", "head"),
+    [
+        ({}, "model, optimizer"),
+        ({"build": f"optimizer = None\n    if train:\n        optimizer = {SGD}"}, "model, optimizer"),
+        ({"build": f"optimizers = [{SGD}]", "name": "optimizers"}, "model, *optimizers"),
+        ({"build": f"parameters = list(model.parameters())\n    optimizer = {SGD}"}, "model, optimizer"),
+        ({"build": f"optimizer = {SGD}\n    other = torch.optim.Adam(model.parameters())"}, "model, optimizer, other"),
+        ({"shard": "model = prepare(model) if ddp else model"}, "model, optimizer"),
+        ({"shard": "model = DDP(model.to(device))"}, "model, optimizer"),
+    ],
+)
+def test_ways_in_which_an_optimizer_follows(changed: dict[str, str], head: str) -> None:
+    _, text, levels = stuck(**changed)
+    assert f"    with optimizers_following({head}):\n        " in text
+    assert levels == {Level.REVIEW}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param({"build": f"optimizer = {SGD.replace('SGD', 'LBFGS')}"}, id="its-own-list"),
+        pytest.param({"build": f"optimizer = {{'all': {SGD}}}"}, id="dictionary"),
+        pytest.param({"build": f"if train:\n        optimizer = {SGD}"}, id="unbound"),
+        pytest.param({"build": f"for _ in range(2):\n        optimizer = {SGD}"}, id="the-last-of-several"),
+        pytest.param({"build": f"optimizer = {SGD}\n    engine(optimizer)"}, id="taken-outside"),
+        pytest.param({"shard": "model = torch.compile(prepare(model))"}, id="inside-an-expression"),
+        pytest.param({"shard": "fit(prepare(model), optimizer)"}, id="training-in-the-statement"),
+        pytest.param(
+            {"build": "held = list(model.parameters())\n    optimizer = torch.optim.SGD(held)", "after": "clip(held)"},
+            id="parameters-kept",
+        ),
+    ],
+)
+def test_where_an_optimizer_cannot_follow_the_group_is_held(changed: dict[str, str]) -> None:
+    before, text, levels = stuck(**changed)
+    assert text == before
+    assert levels == {Level.MANUAL}
+
+
+def test_functions_that_shard_and_train_are_no_place_to_follow() -> None:
+    body = STUCK.format(build=f"optimizer = {SGD}", name="optimizer", shard="train(model)", after="run()")
+    body = body.replace("def main", "def train(model):\n    model = prepare(model)\n    model(x).backward()\n\n\ndef main")
+    text, levels = migrate(body)
     assert text == HEAD + body
     assert levels == {Level.MANUAL}
+
+
+def test_the_innermost_place_is_taken_where_the_function_goes_on() -> None:
+    body = STUCK.format(build=f"optimizer = {SGD}", name="optimizer", shard="train(model, optimizer)", after="run()")
+    train = "def train(model, optimizer):\n    model = prepare(model)\n    optimizer.step()\n\n\n"
+    text, _ = migrate(body.replace("def main", f"{train}def main"))
+    assert "    with optimizers_following(model, optimizer):\n        model = prepare(model)\n    optimizer.step()" in text
+
+
+OWN = """\
+class Own(torch.optim.SGD):
+    def __init__(self, params, lr):
+        super().__init__(params, lr)
+        {line}
+
+
+"""
+
+
+@pytest.mark.parametrize(("line", "follows"), [("self.rate = lr", True), ("self.kept = self.param_groups[0]", False)])
+def test_own_optimizers_follow_unless_they_keep_parameters(line: str, follows: bool) -> None:
+    build = "optimizer = Own(model.parameters(), 0.1)"
+    body = STUCK.format(build=build, name="optimizer", shard="model = prepare(model)", after="run()")
+    text, _ = migrate(OWN.format(line=line) + body)
+    assert ("with optimizers_following(model, optimizer)" in text) is follows
+
+
+PARTS = """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+{classes}def main():
+    model = {model}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if stop:
+        print(optimizer)
+        return None
+    for i, layer in enumerate(model.layers):
+        model.layers[i] = FSDP(layer)
+    model = FSDP(model)
+"""
+NET = """\
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(3))
+
+
+"""
+
+
+def test_an_optimizer_follows_parts_that_are_sharded_on_their_own() -> None:
+    _, results = analyse_texts({"train.py": PARTS.format(classes=NET, model="Net()")})
+    assert "        with optimizers_following(layer, optimizer):\n            fully_shard(layer)\n" in results["train.py"]
+    assert "    with optimizers_following(model, optimizer):\n        fully_shard(model)\n" in results["train.py"]
+
+
+def test_parts_of_a_model_that_is_not_seen_hold_it() -> None:
+    analysis, results = analyse_texts({"train.py": PARTS.format(classes="", model="build()")})
+    assert "optimizers_following" not in results["train.py"]
+    assert {f.level for f in analysis.findings if f.rule == "FS501"} == {Level.MANUAL}
 
 
 def test_the_right_order_is_left_alone() -> None:

@@ -13,6 +13,7 @@ from ..migration import Migration
 from ..program import owner_of
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..training.following import HELPER, Spot, follow, write
 from ..training.moves import Meeting, Move, meetings_of, parameters_taken, sound_move
 from ..view import FileView
 
@@ -141,11 +142,13 @@ def check(site: Site, migration: Migration) -> Outcome:
     for node, wrap in early:
         meetings = meetings_of(migration, (view, node), wrap)
         if not meetings:
-            return _manual(f"the optimizer is built here, before the model is wrapped at {places}")
+            reason = f"the optimizer is built here, before the model is wrapped at {places}"
+            return _followed(migration, group) or _manual(reason)
         for meeting in meetings:
             move = _move(migration, meeting)
             if isinstance(move, str):
-                return _manual(f"the optimizer is built before the model is wrapped at {places}: {move}")
+                reason = f"the optimizer is built before the model is wrapped at {places}: {move}"
+                return _followed(migration, group) or _manual(reason)
             what = "the optimizer was built" if node is call else "the optimizer's parameters were collected"
             outcome.message = f"{what} before the wrap: {move.message}"
             outcome.patches.append(move.patch())
@@ -154,6 +157,31 @@ def check(site: Site, migration: Migration) -> Outcome:
 
 def _manual(message: str) -> Outcome:
     return Outcome(Level.MANUAL, message, _ADVICE, holds=True)
+
+
+def _followed(migration: Migration, group: Group) -> Outcome | None:
+    """Where neither can move: the optimizers of a group get the sharded parameters at the statements that shard."""
+    spots = migration.once("following", group, lambda: _spots(migration, group))
+    if not spots:
+        return None
+    outcome = Outcome(
+        Level.REVIEW,
+        "the optimizer is built before the wrap, and neither can move: where the sharding stands, its groups get the "
+        "sharded parameters instead of those they hold, and its state is sharded alike",
+    )
+    write(migration, outcome, spots)
+    return outcome
+
+
+def _spots(migration: Migration, group: Group) -> list[Spot] | None:
+    early: list[tuple[Optimizer, Wrap]] = []
+    for optimizer in _optimizers(migration, group):
+        wraps = [wrap for _, wrap in _early(migration, group, *migration.program.call_node(optimizer.site))]
+        if wraps and not isinstance(optimizer, Optimizer):
+            return None
+        if isinstance(optimizer, Optimizer) and not _takes_wrapped(migration, optimizer):
+            early.extend((optimizer, wrap) for wrap in dict.fromkeys(wraps))
+    return follow(migration, group, early)
 
 
 def _move(migration: Migration, meeting: Meeting) -> Move | str:
@@ -202,6 +230,48 @@ optimizer = torch.optim.AdamW(model.parameters())
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
 """
 
+_STAYS_BEFORE = """\
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def prepare(model):
+    return DDP(model, broadcast_buffers=False)
+
+
+class Trainer:
+    def __init__(self, model, path=None):
+        self.optimizer = torch.optim.AdamW(model.parameters())
+        if path is not None and not self.resume(path):
+            raise ValueError(path)
+        self.model = prepare(model)
+"""
+_STAYS_AFTER = f"""\
+import torch
+import torch.distributed as dist
+from contextlib import contextmanager
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import distribute_tensor
+
+
+{HELPER.format(manager="contextmanager", name="optimizers_following", distribute="distribute_tensor")}
+
+def prepare(model):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+    fully_shard(model)
+    return model
+
+
+class Trainer:
+    def __init__(self, model, path=None):
+        self.optimizer = torch.optim.AdamW(model.parameters())
+        if path is not None and not self.resume(path):
+            raise ValueError(path)
+        with optimizers_following(model, self.optimizer):
+            self.model = prepare(model)
+"""
+
 RULE = Rule(
     id="FS501",
     title="The optimizer is built on the sharded parameters",
@@ -215,5 +285,13 @@ RULE = Rule(
     find=find,
     sources=("https://github.com/pytorch/pytorch/issues/149205",),
     proof=("nanogpt_ddp", "trainer_class"),
-    examples=(Example(_BEFORE, _AFTER),),
+    examples=(
+        Example(_BEFORE, _AFTER),
+        Example(
+            _STAYS_BEFORE,
+            _STAYS_AFTER,
+            Level.REVIEW,
+            "Where neither can move, the optimizer gets the sharded parameters at the statement that shards.",
+        ),
+    ),
 )

@@ -37,6 +37,8 @@ class Patch:
     end: int
     parts: tuple[Part, ...]
     why: str
+    needed: bool = False
+    """Whether text that goes may not take this patch with it."""
 
     @property
     def spans(self) -> list[tuple[int, int]]:
@@ -62,7 +64,7 @@ def old(source: Source, node: ast.AST, indent: str | None = None) -> Old:
 def flatten(source: Source, patches: Iterable[Patch]) -> list[Edit]:
     """Edits that do what the patches say. Raises PatchConflict where two of them overlap.
 
-    A patch that lies inside text which another one drops is dropped with it.
+    A patch that lies inside text which another one drops is dropped with it, unless it is needed.
     """
     ordered = sorted(dict.fromkeys(patches), key=lambda patch: (patch.start, -patch.end))
     outer: list[Patch] = []
@@ -73,6 +75,8 @@ def flatten(source: Source, patches: Iterable[Patch]) -> list[Edit]:
                 raise PatchConflict(covering, patch)
             if patch.start > covering.start or patch.end < covering.end or patch.start < patch.end:
                 if (patch.start, patch.end) == (covering.start, covering.end) and patch.parts != covering.parts:
+                    raise PatchConflict(covering, patch)
+                if patch.needed and not any(s <= patch.start and patch.end <= e for s, e in covering.spans):
                     raise PatchConflict(covering, patch)
                 continue
         outer.append(patch)
