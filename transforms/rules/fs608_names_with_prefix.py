@@ -12,6 +12,7 @@ from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..training.local_reads import runs_behind_the_wrap
+from ..training.wrapped_parameters import asked_of_the_parameter
 from ..view import FileView
 
 PREFIX = "module."
@@ -48,6 +49,11 @@ def _asks_for_mark(view: FileView, node: ast.AST, kind: str, group: Group) -> bo
     """``"fsdp" in name``: whether FSDP1 has wrapped the module that a parameter is in."""
     texts = _texts(view, node, kind) if kind == "contains" and "FSDP1" in group.kinds else []
     return any(text in mark and ("fsdp" in text or "flat_param" in text) for text in texts for mark in _MARKS)
+
+
+def _asks_for_flat(view: FileView, node: ast.AST) -> bool:
+    """Whether the mark is that of flat parameters, which FSDP1 had on some settings only."""
+    return any("fsdp" not in text for text in _texts(view, node, "contains"))
 
 
 def _works_on_names(view: FileView, node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
@@ -146,6 +152,9 @@ def check(site: Site, migration: Migration) -> Outcome:
     assert group is not None
     wrapper = "DDP" if group.kinds == {"DDP"} else "FSDP1" if group.kinds == {"FSDP1"} else "the wrapper"
     if _asks_for_mark(view, node, site.member, group):
+        outcome = asked_of_the_parameter(migration, site) if not _asks_for_flat(view, node) else None
+        if outcome is not None:
+            return outcome
         return Outcome(
             Level.MANUAL,
             f"{view.text(node)} asks whether FSDP1 has wrapped a parameter's module; fully_shard changes no names, so this "
@@ -209,7 +218,21 @@ _MARKED = """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 model = FSDP(build())
-state = {name: p for name, p in model.named_parameters() if "fsdp" in name}
+state = {name: p.numel() for name, p in model.named_parameters() if "fsdp" in name}
+"""
+_ASKED = """\
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+model = build()
+fully_shard(model)
+state = {name: p.numel() for name, p in model.named_parameters() if isinstance(p, DTensor)}
+"""
+_FLAT = """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(build())
+flat = [p for name, p in model.named_parameters() if "_flat_param" in name]
 """
 
 RULE = Rule(
@@ -229,6 +252,7 @@ RULE = Rule(
     examples=(
         Example(_HEAD + _PICKED.format("module."), _SHARD + _PICKED.format(""), Level.REVIEW),
         Example(_NEVER, _NEVER, Level.MANUAL, "under DDP no name starts like this"),
-        Example(_MARKED, _MARKED, Level.MANUAL),
+        Example(_MARKED, _ASKED, Level.REVIEW),
+        Example(_FLAT, _FLAT, Level.MANUAL, "whether FSDP1 made flat parameters depends on use_orig_params"),
     ),
 )

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 
 from ..analysis import library
 from ..analysis.values import Derived
 from ..findings import Level
 from ..migration import Migration
-from ..program import owner_of
 from ..ranks.guards import GuardFinder
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..training.certainty import surely_sharded
-from ..training.conditions import needs_guard
+from ..training.certainty import always_sharded
 from ..training.local_reads import COMPARED, local_reads
 from ..view import FileView
 
@@ -67,10 +64,7 @@ def check(site: Site, migration: Migration) -> Outcome:
         f"{plain} is a DTensor once the model is sharded, and {what} would read this rank's part of it",
         "All ranks have to come here: .full_tensor() is a collective.",
     )
-    owners = (owner_of(value) for value in site.values)
-    wraps = tuple(wrap.value for wrap in group.wraps)
-    models = replace(site, values=tuple(v for v in owners if v in group.raw or v in wraps) or wraps)
-    if surely_sharded(migration, view, node) and not needs_guard(models, node):
+    if always_sharded(migration, site, node):
         simple = isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
         written = [view.keep(node), ".full_tensor()"] if simple else ["(", view.keep(node), ").full_tensor()"]
         outcome.patches.append(view.replace(node, written, "a DTensor is read as a whole"))

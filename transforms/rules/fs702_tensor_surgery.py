@@ -13,6 +13,7 @@ from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..training.certainty import surely_sharded
+from ..training.filled import fill_whole, filled_at
 from ..training.local_reads import runs_behind_the_wrap, runs_on_shards, tensor_values
 from ..view import FileView
 
@@ -200,6 +201,9 @@ def _is_number(node: ast.expr) -> bool:
 
 def check(site: Site, migration: Migration) -> Outcome:
     message, advice = _WHAT[site.member]
+    filled = filled_at(site.view, site.node) if site.member == "store" else None
+    if filled is not None:
+        return fill_whole(migration, site, filled)
     if site.member == "loss" and site.group is not None and "FSDP1" not in site.group.kinds:
         return Outcome(Level.REVIEW, message, advice)
     # What raises is loud: it is named and left for a person. The others would pass unnoticed.

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 
 from ..analysis import library
 from ..analysis.values import Derived, Opaque
 from ..migration import Migration
+from ..program import owner_of
+from ..sites import Site
 from ..view import FileView
+from .conditions import needs_guard
 
 _DEEPEST = 4
 _PARAMETERS = frozenset({"parameters", "named_parameters", "get_parameter"})
@@ -24,6 +28,8 @@ def surely_sharded(migration: Migration, view: FileView, node: ast.expr, depth: 
         return _is_computed(migration, view, node, depth)
     if isinstance(node, ast.BinOp):
         return any(surely_sharded(migration, view, side, depth) for side in (node.left, node.right))
+    if isinstance(node, ast.IfExp):
+        return all(surely_sharded(migration, view, branch, depth) for branch in (node.body, node.orelse))
     if isinstance(node, ast.UnaryOp):
         return surely_sharded(migration, view, node.operand, depth)
     if isinstance(node, ast.Attribute):
@@ -40,6 +46,16 @@ def surely_sharded(migration: Migration, view: FileView, node: ast.expr, depth: 
     if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
         return surely_sharded(migration, view, node.elt, depth)
     return isinstance(node, ast.Name) and _is_sure_name(migration, view, node, depth)
+
+
+def always_sharded(migration: Migration, site: Site, node: ast.expr) -> bool:
+    """Whether the tensor at a hazard's site is surely of sharded parameters, and no plain model comes by there."""
+    group = site.group
+    assert group is not None
+    owners = (owner_of(value) for value in site.values)
+    wraps = tuple(wrap.value for wrap in group.wraps)
+    models = replace(site, values=tuple(v for v in owners if v in group.raw or v in wraps) or wraps)
+    return surely_sharded(migration, site.view, node) and not needs_guard(models, node)
 
 
 def _is_computed(migration: Migration, view: FileView, call: ast.Call, depth: int) -> bool:

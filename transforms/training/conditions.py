@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from functools import partial
 
+from ..analysis.facts import Call
 from ..analysis.scopes import dotted_path
 from ..analysis.symbols import DDP, FSDP1
-from ..analysis.values import Annotated
+from ..analysis.values import Annotated, External
 from ..migration import Migration
 from ..rule import Outcome
 from ..sites import UNIQUE_MEMBERS, Site
@@ -77,8 +79,16 @@ def only_where_sharded(
 
 def compiles(migration: Migration) -> bool:
     """Whether the repository compiles a model anywhere, so that a wrapper of ``torch.compile`` may come by."""
-    calls = (call for file in migration.program.files for call in file.calls)
-    return migration.once("compiles", None, lambda: any(call.method == "compile" for call in calls))
+    return migration.once("compiles", None, lambda: any(map(partial(_compiles, migration), migration.program.flow.calls)))
+
+
+def _compiles(migration: Migration, call: Call) -> bool:
+    """Whether a call may be one of a model's ``compile`` or of torch's, as ``re.compile`` is not."""
+    if call.method != "compile":
+        return False
+    receivers = migration.program.flow.values_of(call.function)
+    names = {value.name.partition(".")[0] for value in receivers if isinstance(value, External)}
+    return not (names and names <= {"re", "regex"})
 
 
 def is_known(site: Site, migration: Migration) -> bool:
