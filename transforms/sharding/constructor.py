@@ -187,7 +187,7 @@ def is_partial(view: FileView, call: ast.Call, function: ast.AST) -> bool:
 
 
 def _translate(constructor: Constructor) -> Constructor:
-    from . import initialization, meshes, performance, policies, precision, spread, strategy  # noqa: F401 - they register here
+    from . import initialization, meshes, offloading, performance, policies, precision, spread, strategy  # noqa: F401 - they register here
 
     _read_arguments(constructor)
     model = constructor.arguments.pop("module", None)

@@ -1,4 +1,4 @@
-"""mixed_precision and cpu_offload: the policies that every fully_shard call takes."""
+"""mixed_precision: the policy that every fully_shard call takes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 
 from ..analysis.facts import FileFacts
-from ..analysis.values import ClassValue, Constant, External, FunctionValue, Instance, Opaque, Unknown, Wrapped
+from ..analysis.values import ClassValue, Constant, External, FunctionValue, Instance, Opaque, Wrapped
 from ..findings import Level
 from ..rule import Outcome
 from ..view import FileView
@@ -63,10 +63,10 @@ def mixed_precision(constructor: Constructor, argument: Argument) -> Outcome:
     foreign = [
         v
         for v in argument.values
-        if not (isinstance(v, Opaque) and v.name == MIXED_PRECISION) and not _is_none(v)
+        if not (isinstance(v, Opaque) and v.name == MIXED_PRECISION) and not is_none(v)
     ]
     plan = constructor.plan
-    plan.arguments["mp_policy"] = _or_default(constructor, argument, MIXED_PRECISION)
+    plan.arguments["mp_policy"] = or_default(constructor, argument, MIXED_PRECISION)
     notes: list[str] = []
     if not sources or foreign:
         notes.append(
@@ -79,11 +79,12 @@ def mixed_precision(constructor: Constructor, argument: Argument) -> Outcome:
     return Outcome(Level.REVIEW if notes else Level.SAFE, "; ".join([message, *notes]))
 
 
-def _is_none(value: object) -> bool:
+def is_none(value: object) -> bool:
+    """Whether a value is None."""
     return isinstance(value, Constant) and value.value is None
 
 
-def _or_default(constructor: Constructor, argument: Argument, old: str) -> Code:
+def or_default(constructor: Constructor, argument: Argument, old: str) -> Code:
     """The argument, with the default policy where it may be None: fully_shard does not take None."""
     if not argument.may_be_none():
         return argument.keep()
@@ -94,7 +95,7 @@ def _or_default(constructor: Constructor, argument: Argument, old: str) -> Code:
         branches = (node.body, node.orelse)
         nones = [b for b in branches if isinstance(b, ast.Constant) and b.value is None]
         rest = [b for b in branches if b not in nones]
-        if nones and all(view.values(b) and not any(_is_none(v) for v in view.values(b)) for b in rest):
+        if nones and all(view.values(b) and not any(is_none(v) for v in view.values(b)) for b in rest):
             indent = view.indent(node)
             body = default if node.body in nones else view.keep(node.body, indent)
             other = default if node.orelse in nones else view.keep(node.orelse, indent)
@@ -202,7 +203,7 @@ def _buffers(constructor: Constructor, argument: Argument, sources: list[Precisi
     one = (
         len(sources) == 1
         and sources[0].view is constructor.view
-        and not any(_is_none(v) for v in argument.values)
+        and not any(is_none(v) for v in argument.values)
         and not constructor.is_elsewhere
     )
     if one and constructor.view.function(sources[0].call) is constructor.view.function(constructor.call):
@@ -274,27 +275,3 @@ def _has_normalisation(constructor: Constructor) -> bool:
 
 def _empty(node: ast.expr | None) -> bool:
     return isinstance(node, (ast.Tuple, ast.List)) and not node.elts
-
-
-# --- cpu_offload --------------------------------------------------------------------------------------------
-
-
-@translates("cpu_offload")
-def cpu_offload(constructor: Constructor, argument: Argument) -> Outcome:
-    """Sets offload_policy for every call."""
-    if argument.is_none or _is_off(argument.node, argument.view):
-        return Outcome(Level.SAFE, "no offloading, no policy")
-    constructor.plan.arguments["offload_policy"] = _or_default(constructor, argument, CPU_OFFLOAD)
-    constructor.plan.named.add("offload_policy")
-    level = Level.SAFE
-    note = "parameters, gradients and optimizer state live on the CPU"
-    if any(isinstance(v, Unknown) for v in argument.values) or not argument.values:
-        level, note = Level.REVIEW, "where it comes from it has to become a CPUOffloadPolicy"
-    return Outcome(level, f"every fully_shard call takes the offloading as offload_policy; {note}")
-
-
-def _is_off(node: ast.expr, view: FileView) -> bool:
-    if not isinstance(node, ast.Call) or view.external(node.func) != CPU_OFFLOAD:
-        return False
-    given = [*node.args, *(k.value for k in node.keywords)]
-    return not given or (isinstance(given[0], ast.Constant) and given[0].value is False)

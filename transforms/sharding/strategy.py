@@ -164,10 +164,9 @@ def _chosen(constructor: Constructor, argument: Argument) -> Outcome:
         plan.before.append(code("assert ", wanted, f" in ({listing}), ", wanted))
     if not gives_mesh:
         _choose_mesh(constructor, wanted, known)
-    message = (
-        f"the strategy is chosen by its name now, {', '.join(names)}; "
-        "any other name raises instead of training differently"
-    )
+    missing = [name for name in MEMBERS if name not in names and not name.startswith("_")]
+    others = f"{' and '.join(missing)} and any other name raise" if missing else "any other name raises"
+    message = f"the strategy is chosen by its name now, {', '.join(names)}; {others} instead of training differently"
     mesh = constructor.arguments.get("device_mesh")
     if mesh is not None and any(isinstance(v, Constant) and v.value is None for v in mesh.values):
         message += (

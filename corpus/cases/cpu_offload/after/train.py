@@ -13,7 +13,7 @@ def main():
     parser.add_argument("--cpu-offload", action="store_true", help="keep parameters in host memory")
     args = parser.parse_args()
 
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     rank = dist.get_rank()
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
