@@ -182,8 +182,12 @@ _WHOSE = (
 
 
 def _is_of_nobody(site: Site) -> bool:
-    """Whether an attribute is read off something that nothing shows to be a wrapped model."""
+    """Whether an attribute is read off something that nothing shows to be a wrapped model.
+
+    ``.module`` of an unknown receiver is only a site where the code itself asks whether that is wrapped.
+    """
     known = site.group is not None or any(isinstance(v, (Wrapped, Annotated)) for v in site.values)
+    known = known or site.member == "module"
     return site.role == "use" and not known
 
 

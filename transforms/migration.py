@@ -17,6 +17,7 @@ from .program import Program
 from .rule import Need, Outcome
 from .sites import RAW_MEMBERS, Site, SiteFinder
 from .text.spelling import spelling
+from .type_tests import asks_for_wrappers
 from .view import FileView
 
 T = TypeVar("T")
@@ -54,7 +55,8 @@ class Migration:
         relevant = relevant_files(program)
         program.flow.seed_unknown(relevant)
         known = Groups(program)
-        more = (files_by_calls(program, known) | files_by_tensors(program, known)).difference(relevant)
+        more = files_by_calls(program, known) | files_by_tensors(program, known) | files_by_tests(program, relevant)
+        more.difference_update(relevant)
         program.flow.seed_unknown(sorted(more))
         relevant = sorted({*relevant, *more})
         groups = Groups(program)
@@ -170,6 +172,22 @@ def files_by_calls(program: Program, groups: Groups) -> set[int]:
                 found.add(program.flow.file_of_call(number))
                 break
     return found
+
+
+def files_by_tests(program: Program, relevant: list[int]) -> set[int]:
+    """Files that take ``.module`` off something, and ask a function that knows the old wrappers about it."""
+    offsets = program.flow.call_offsets
+    return {
+        index
+        for index, file in enumerate(program.files)
+        if any(load[2] == "module" for load in file.loads)
+        and any(
+            callee.file in relevant and asks_for_wrappers(*program.function_node(callee))
+            for number in range(len(file.calls))
+            for callee in program.flow.callees.get(offsets[index] + number, ())
+            if callee.file != index
+        )
+    }
 
 
 _TELLTALE = frozenset({"require_backward_grad_sync", "summon_full_params", "no_sync", "_fsdp_wrapped_module"})

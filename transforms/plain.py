@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from .analysis.symbols import DATA_PARALLEL, WRAPPERS
+from .analysis.symbols import DATA_PARALLEL, FSDP_MODULE, WRAPPERS
 from .analysis.values import Annotated, Value, Wrapped
+from .type_tests import kept_value, leaving_tests, type_test
 from .view import FileView
 
 Asked = Callable[[ast.expr], bool]
@@ -28,10 +29,38 @@ def wrapper_kinds(values: Iterable[Value]) -> set[str]:
 def is_plain(view: FileView, node: ast.AST, asked: Asked, kinds: set[str], once_migrated: bool = True) -> bool:
     """Whether a type test around ``node``, or one that leaves before it, says that the receiver has none of the wrappers.
 
-    The test may stand in the branch itself or be kept under a name before (``is_fsdp = isinstance(model, FSDP)``).
-    A test that names DataParallel, too, is for that alone ``once_migrated``, and sharded models fail it.
+    The test may stand in the branch itself, be kept under a name before (``is_fsdp = isinstance(model, FSDP)``), or be
+    all that a function answers. Once migrated, a test that names FSDPModule is one for every sharded model, and one
+    that names DataParallel without it is for that alone: sharded models fail it.
     """
     return _Question(view, node, asked, kinds, once_migrated).answer()
+
+
+def is_plain_receiver(view: FileView, receiver: ast.expr, kinds: set[str], once_migrated: bool = True) -> bool:
+    """Whether tests say so of a receiver, or of all that a name of its own was made of (``model.module if … else model``)."""
+    return all(
+        is_plain(view, source, like(source), kinds, once_migrated) or _was_made_plain(view, source, kinds, once_migrated)
+        for source in _sources(receiver)
+    )
+
+
+def _was_made_plain(view: FileView, name: ast.expr, kinds: set[str], once_migrated: bool) -> bool:
+    kept = kept_value(view, name) if isinstance(name, ast.Name) else None
+    return kept is not None and all(
+        isinstance(source, (ast.Name, ast.Attribute)) and is_plain(view, source, like(source), kinds, once_migrated)
+        for source in _sources(kept)
+    )
+
+
+def _sources(value: ast.expr) -> Iterator[ast.expr]:
+    """What a value is taken from, without ``.module``, on either way of a choice."""
+    if isinstance(value, ast.IfExp):
+        yield from _sources(value.body)
+        yield from _sources(value.orelse)
+    elif isinstance(value, ast.Attribute) and value.attr == "module":
+        yield from _sources(value.value)
+    else:
+        yield value
 
 
 @dataclass(frozen=True)
@@ -49,62 +78,42 @@ class _Question:
                 holds = child in ancestor.body if isinstance(ancestor, ast.If) else child is ancestor.body
                 if self._excludes(ancestor.test, holds):
                     return True
-            if self._left_before(ancestor, child):
+            if any(self._excludes(test, False) for test in leaving_tests(ancestor, child)):
                 return True
             if isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
                 return False
             child = ancestor
         return False
 
-    def _left_before(self, block: ast.AST, child: ast.AST) -> bool:
-        """Whether a statement before ``child`` leaves its block for good where the receiver is wrapped."""
-        for name in ("body", "orelse", "finalbody"):
-            statements = getattr(block, name, None)
-            if not isinstance(statements, list) or child not in statements:
-                continue
-            for earlier in statements[: statements.index(child)]:
-                leaves = isinstance(earlier, ast.If) and not earlier.orelse and isinstance(earlier.body[-1], _LEAVING)
-                if leaves and self._excludes(earlier.test, False):
-                    return True
-        return False
-
     def _excludes(self, test: ast.expr, holds: bool) -> bool:
         """Whether the receiver has no wrapper where ``test`` is true (``holds``) or false."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             return self._excludes(test.operand, not holds)
+        if isinstance(test, ast.Name):
+            kept = kept_value(self.view, test)
+            return kept is not None and self._excludes(kept, holds)
+        if self._fails(test, holds):
+            return True
         if isinstance(test, ast.BoolOp):
             decides = isinstance(test.op, ast.And) == holds
             return decides and any(self._excludes(value, holds) for value in test.values)
-        if isinstance(test, ast.Name):
-            kept = self._kept(test)
-            return kept is not None and self._excludes(kept, holds)
-        if holds or not isinstance(test, ast.Call) or len(test.args) != 2:
-            return False
-        if self.view.external(test.func) != "builtins.isinstance" or not self.asked(test.args[0]):
-            return False
-        tested = test.args[1].elts if isinstance(test.args[1], ast.Tuple) else [test.args[1]]
-        names = {name for name in map(self.view.external, tested) if name is not None}
-        if self.once_migrated and names & DATA_PARALLEL:
-            return False
-        named = {WRAPPERS[name] for name in names & WRAPPERS.keys()}
-        return bool(named) and self.kinds <= named and not self._rebound(test)
+        return False
 
-    def _kept(self, name: ast.Name) -> ast.expr | None:
-        """The one value that a local name ever gets."""
-        scope = self.view.function(name)
-        if scope is None:
-            return None
-        stores = [
-            n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == name.id and isinstance(n.ctx, ast.Store)
-        ]
-        if len(stores) != 1 or self.view.function(stores[0]) is not scope:
-            return None
-        statement = self.view.parents[stores[0]]
-        return statement.value if isinstance(statement, ast.Assign) and statement.targets == stores else None
+    def _fails(self, test: ast.expr, holds: bool) -> bool:
+        """Whether the receiver fails a type test that every wrapped model would pass."""
+        found = None if holds else type_test(self.view, test)
+        if found is None or not self.asked(found.subject) or self._rebound(test, found.subject):
+            return False
+        if self.once_migrated and FSDP_MODULE in found.names:
+            return True
+        if self.once_migrated and found.names & DATA_PARALLEL:
+            return False
+        named = {WRAPPERS[name] for name in found.names & WRAPPERS.keys()}
+        return bool(named) and self.kinds <= named
 
-    def _rebound(self, test: ast.Call) -> bool:
+    def _rebound(self, test: ast.expr, subject: ast.expr) -> bool:
         """Whether what was tested gets another value between the test and the node."""
-        path = ast.unparse(test.args[0])
+        path = ast.unparse(subject)
         scope = self.view.function(self.node) or self.view.tree
         first, last = self.view.source.span(test)[1], self.view.source.span(self.node)[0]
         return any(
@@ -114,6 +123,3 @@ class _Question:
             and ast.unparse(n) == path
             for n in ast.walk(scope)
         )
-
-
-_LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)

@@ -23,10 +23,11 @@ from .analysis.values import (
     Wrapped,
 )
 from .groups import Group, Groups
-from .plain import is_plain, like, wrapper_kinds
+from .plain import is_plain_receiver, wrapper_kinds
 from .program import owner_of
 from .ranks.conditions import last_name
 from .training.in_scope import means_a_model
+from .type_tests import OF_WRAPPED, classes_asked_for
 from .view import FileView
 from .wrap_blocks import is_enable_wrap, wraps_in
 
@@ -333,6 +334,9 @@ class SiteFinder:
         elif name in UNIQUE_MEMBERS and not wrapped and self._may_be_wrapped(node, values, name):
             owner = FSDP1 if name in _FSDP1_ONLY else DDP
             yield Site(self.view, node, f"{owner}.{name}", "use", group or self._likely_group(owner), values, call)
+        elif name == "module" and not wrapped and not any(isinstance(v, External) for v in values):
+            if not OF_WRAPPED.isdisjoint(classes_asked_for(self.view, node.value)):
+                yield Site(self.view, node, f"{DDP}.{name}", "use", group or self._likely_group(DDP), values, call)
 
     def _means_its_model(self, group: Group, receiver: ast.expr, values: tuple[Value, ...]) -> bool:
         """Whether a receiver is the model of a group; one that may be anything has to be called a model."""
@@ -357,7 +361,7 @@ class SiteFinder:
 
     def _is_plain_here(self, node: ast.Attribute) -> bool:
         """Whether a test for the wrapper around this place says that the receiver is not wrapped."""
-        return is_plain(self.view, node, like(node.value), wrapper_kinds(self.view.values(node.value)))
+        return is_plain_receiver(self.view, node.value, wrapper_kinds(self.view.values(node.value)))
 
     def _is_own_method(self, values: tuple[Value, ...], name: str) -> bool:
         """Whether the repository defines this method itself on all that the receiver may be."""

@@ -11,6 +11,8 @@ import re
 FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
 DDP = "torch.nn.parallel.DistributedDataParallel"
 WRAPPERS = {FSDP1: "FSDP1", DDP: "DDP"}
+FSDP_MODULE = "torch.distributed.fsdp.FSDPModule"
+"""The class that every model of FSDP2 is of."""
 WRAP = "torch.distributed.fsdp.wrap.wrap"
 ENABLE_WRAP = "torch.distributed.fsdp.wrap.enable_wrap"
 CONSTRUCTORS = {**WRAPPERS, WRAP: "FSDP1"}

@@ -15,7 +15,7 @@ from .guards import Guard, GuardFinder, bound_between
 
 _AGREED = re.compile(
     r"epoch|step|iter|idx|index|count|every|interval|freq|period|args|cfg|conf|opt(ion)?s?$|hparam|flag|distributed|ddp|"
-    r"fsdp|world|total|max|debug|dir$|path$|save|checkpoint|ckpt|self|^[a-z]$",
+    r"fsdp|world|total|max|debug|dir$|path$|save|checkpoint|ckpt|self|split|subset|phase|stage|mode$|^[a-z]$",
     re.IGNORECASE,
 )
 _DECIDED_LOCALLY = re.compile(
@@ -59,7 +59,7 @@ def _conditions(finder: GuardFinder, view: FileView, guard: Guard, node: ast.AST
 
 
 def is_agreed(test: ast.expr) -> bool:
-    """Whether all ranks find a condition alike: it is about counters and settings, told by their names."""
+    """Whether all ranks find a condition alike: it is about counters, splits and settings, told by their names."""
     names = [node.id for node in ast.walk(test) if isinstance(node, ast.Name)]
     names += [node.attr for node in ast.walk(test) if isinstance(node, ast.Attribute)]
     roots = [name for name in names if not _AGREED.search(name)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 
+from ..analysis.objects import is_anything
+from ..analysis.values import Annotated, Wrapped
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
@@ -19,6 +21,7 @@ from ..training.unwrapping import (
     tests_around,
     unwrapped_path,
 )
+from ..type_tests import OF_WRAPPED, classes_asked_for
 from ..view import FileView
 
 _WHY = "fully_shard keeps the model itself"
@@ -47,8 +50,11 @@ def check(site: Site, migration: Migration) -> Outcome:
     if loop is not None:
         return _without_loop(view, loop, view.parents[node])
     scope = view.function(node)
-    if may_be_data_parallel(site.values) or (scope is not None and _mentions(view, scope)):
-        outcome = Outcome(Level.REVIEW, "DataParallel still has a .module, an FSDP2 model is itself")
+    is_asked = bool(classes_asked_for(view, node.value) & DATA_PARALLEL)
+    may_hold_another = _may_hold_another(site)
+    if may_hold_another or is_asked or may_be_data_parallel(site.values) or (scope is not None and _mentions(view, scope)):
+        other = "what holds a model as its .module" if may_hold_another else "DataParallel"
+        outcome = Outcome(Level.REVIEW, f"{other} still has a .module, an FSDP2 model is itself")
         outcome.patches.append(
             view.replace(node, ("getattr(", view.keep(node.value), ', "module", ', view.keep(node.value), ")"), _WHY)
         )
@@ -56,6 +62,15 @@ def check(site: Site, migration: Migration) -> Outcome:
     outcome = Outcome(Level.SAFE, "the model itself takes the place of .module")
     outcome.patches.append(_strip(view, node))
     return outcome
+
+
+def _may_hold_another(site: Site) -> bool:
+    """Whether a search of its modules says that an unknown receiver is wrapped: one of them may be what is."""
+    models = site.group.raw if site.group is not None else set()
+    if any(isinstance(v, (Wrapped, Annotated)) or (v in models and not is_anything(v)) for v in site.values):
+        return False
+    assert isinstance(site.node, ast.Attribute)
+    return site.member == "module" and not OF_WRAPPED.isdisjoint(classes_asked_for(site.view, site.node.value, of_parts=True))
 
 
 def _unwrapping_loop(view: FileView, node: ast.Attribute) -> ast.While | None:

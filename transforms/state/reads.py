@@ -11,7 +11,7 @@ from ..analysis.symbols import FSDP1
 from ..analysis.values import Annotated, External, Instance, Opaque, Optimizer, Unknown, Value, Wrapped
 from ..groups import Group
 from ..migration import Migration
-from ..plain import is_plain, like, wrapper_kinds
+from ..plain import is_plain, is_plain_receiver, wrapper_kinds
 from ..sites import RAW_MEMBERS, Site
 from ..text.patches import Part
 from ..training.in_scope import model_at
@@ -108,7 +108,10 @@ def _hidden_uses(migration: Migration) -> Iterator[Site]:
         if not isinstance(function, ast.Attribute) or NOT_A_MODEL.search(last_name(function.value)):
             continue
         values = tuple(view.values(function.value))
-        if any(isinstance(v, (Optimizer, External)) for v in values) or _is_plain(migration, view, function):
+        if any(isinstance(v, Optimizer) for v in values) or _is_plain(migration, view, function):
+            continue
+        is_outside = any(isinstance(v, External) for v in values)
+        if is_outside and not (isinstance(function.value, ast.Attribute) and function.value.attr == "module"):
             continue
         if (view.function(node), view.text(function.value)) in named:
             yield Site(view, function, f"{FSDP1}.{call.method}", "hazard", None, values, node)
@@ -121,7 +124,7 @@ def _hidden_uses(migration: Migration) -> Iterator[Site]:
 def _is_plain(migration: Migration, view: FileView, use: ast.Attribute) -> bool:
     """Whether a test says that the receiver is not wrapped; where nothing is known of it, by any wrapper there is."""
     kinds = wrapper_kinds(view.values(use.value)) or {kind for group in migration.groups.all for kind in group.kinds}
-    return is_plain(view, use, like(use.value), kinds)
+    return is_plain_receiver(view, use.value, kinds)
 
 
 def is_beside_plain(migration: Migration, view: FileView, node: ast.AST, group: Group) -> bool:
@@ -167,22 +170,38 @@ def _read_at(migration: Migration, site: Site, receiver: ast.expr) -> list[State
         return []
     prefixed = is_prefixed(site)
     may_lose = not prefixed and any(isinstance(v, Wrapped) and v.kind == "DDP" for v in site.values)
-    may_lose = may_lose and not _was_plain(site) and not _was_unwrapped(view, receiver)
+    may_lose = may_lose and not _was_plain(site) and not _was_unwrapped(migration, view, receiver)
     return [StateRead(view, call, group, "model", receiver, prefixed=prefixed, may_lose_prefix=may_lose)]
 
 
-def _was_unwrapped(view: FileView, receiver: ast.expr) -> bool:
-    """Whether a name is assigned from ``….module`` somewhere: the wrapper that it may hold is not really held."""
-    if not isinstance(receiver, ast.Name):
-        return False
+def _was_unwrapped(migration: Migration, view: FileView, receiver: ast.expr) -> bool:
+    """Whether a receiver is, or a name is assigned somewhere, what ``.module`` or a function that takes it off gives.
+
+    The wrapper that it may hold as far as values go is then not really held.
+    """
     scope = view.function(receiver) or view.tree
-    return any(
-        isinstance(inner, ast.Attribute) and inner.attr == "module"
+    given = [
+        statement.value
         for statement in ast.walk(scope)
-        if isinstance(statement, ast.Assign)
-        and any(isinstance(target, ast.Name) and target.id == receiver.id for target in statement.targets)
-        for inner in ast.walk(statement.value)
-    )
+        if isinstance(statement, ast.Assign) and any(ast.dump(t) == _stored(receiver) for t in statement.targets)
+    ]
+    return any(_unwraps(migration, view, value) for value in (receiver, *given))
+
+
+def _stored(receiver: ast.expr) -> str:
+    return ast.dump(ast.Name(receiver.id, ast.Store())) if isinstance(receiver, ast.Name) else ""
+
+
+def _unwraps(migration: Migration, view: FileView, value: ast.expr) -> bool:
+    if _takes_module(value):
+        return True
+    calls = (node for node in ast.walk(value) if isinstance(node, ast.Call))
+    callees = (callee for call in calls for callee in migration.program.callees(view, call))
+    return any(_takes_module(migration.program.function_node(callee)[1]) for callee in callees)
+
+
+def _takes_module(node: ast.AST) -> bool:
+    return any(isinstance(inner, ast.Attribute) and inner.attr == "module" for inner in ast.walk(node))
 
 
 def legacy_read(site: Site) -> StateRead | None:
@@ -272,9 +291,8 @@ def is_prefixed(site: Site) -> bool:
 def _was_plain(site: Site) -> bool:
     """Whether a test of the program as it is says that the receiver has no wrapper."""
     node = site.node
-    return isinstance(node, ast.Attribute) and is_plain(
-        site.view, node, like(node.value), wrapper_kinds(site.values), once_migrated=False
-    )
+    kinds = wrapper_kinds(site.values)
+    return isinstance(node, ast.Attribute) and is_plain_receiver(site.view, node.value, kinds, once_migrated=False)
 
 
 def last_name(node: ast.expr | Part | None) -> str:

@@ -8,7 +8,7 @@ from functools import partial
 
 from ..analysis.facts import Call
 from ..analysis.scopes import dotted_path
-from ..analysis.symbols import DDP, FSDP1
+from ..analysis.symbols import DDP, FSDP1, FSDP_MODULE
 from ..analysis.values import Annotated, External
 from ..migration import Migration
 from ..rule import Outcome
@@ -16,7 +16,6 @@ from ..sites import UNIQUE_MEMBERS, Site
 from ..text.patches import Part
 from ..view import FileView
 
-FSDP_MODULE = "torch.distributed.fsdp.FSDPModule"
 _INVERSE = {
     ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Is: "is",
     ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in",

@@ -1,0 +1,69 @@
+"""State of a model that a function unwraps, gathered in front of guards that name a split."""
+
+from __future__ import annotations
+
+import pytest
+from state_programs import DDP, findings, migrated
+
+LOSES = "where DDP wrapped the model, keys began with module."
+UNWRAP = """
+def unwrap(model):
+    return model.module if distributed else model
+
+
+def whole(model):
+    return model
+
+
+def main(net, rank):
+    if distributed:
+        net = DDP(net)
+    {save}
+"""
+
+
+@pytest.mark.parametrize(
+    ("save", "loses"),
+    [
+        ("state = unwrap(net).state_dict()", False),
+        ("bare = unwrap(net)\n    state = bare.state_dict()", False),
+        ("state = (net.module if distributed else net).state_dict()", False),
+        ("state = whole(net).state_dict()", True),
+        ("state = net.state_dict()", True),
+    ],
+)
+def test_only_what_was_wrapped_had_a_prefix(save: str, loses: bool) -> None:
+    (finding,) = findings(DDP, UNWRAP.format(save=save), "FS402")
+    assert (LOSES in finding.message) is loses
+
+
+EVALUATE = """
+class Runner:
+    def save(self):
+        torch.save(self.model.module.state_dict(), "best.pt")
+
+    def train(self, net, rank):
+        self.model = DDP(net)
+        best = 0
+        for split in self.splits:
+            scores = self.evaluate(split)
+            if rank == 0:
+                score = scores["mean"]
+                if score > best and split == "val":
+                    self.save()
+
+
+def main(net, rank):
+    Runner().train(net, rank)
+"""
+
+
+def test_state_is_gathered_for_the_split_that_is_saved() -> None:
+    after = migrated(DDP, EVALUATE)
+    before_guard = after.partition("scores = self.evaluate(split)\n")[2].partition("if rank == 0:")[0]
+    assert before_guard.startswith('            if split == "val":\n                model_state_dict = get_model_state_dict(')
+
+
+def test_state_of_a_model_that_is_imported_from_outside() -> None:
+    after = migrated("from zoo import net\n" + DDP, "model = DDP(net)\nstate = model.module.state_dict()\n")
+    assert "state = get_model_state_dict(" in after
