@@ -17,6 +17,7 @@ from .analysis.symbols import STRONG_TOKENS, holds_token
 from .findings import FileError, Finding, Level
 from .holding import hold_back, hold_groups
 from .judge import Judgement, judge
+from .kept_code import hold_beside_kept
 from .leftovers import leftovers
 from .migration import Migration, Options
 from .program import Program
@@ -57,6 +58,8 @@ def analyse(
     judgements = judge(migration)
     hold_groups(migration, judgements)
     edits, gone = resolve_conflicts(migration, judgements)
+    if hold_beside_kept(migration, judgements, gone):
+        edits, gone = resolve_conflicts(migration, judgements)
     name_leftovers(judgements, gone)
     settle_imports(migration, judgements, edits)
     findings = [finding for judgement in judgements for finding in judgement.findings(migration)]

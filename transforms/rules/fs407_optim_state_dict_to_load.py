@@ -40,7 +40,17 @@ def check(site: Site, migration: Migration) -> Outcome:
         if plan.drops is not None or load.args[:1] == [call]:
             return Outcome(Level.SAFE, f"{site.member} and the load become one set_optimizer_state_dict")
     outcome = Outcome(Level.SAFE, f"{site.member} goes: set_optimizer_state_dict takes the state as it was saved")
+    statement = view.statement(call)
     if not any(group is site.group for _, _, group in optimizer_loads(migration)):
+        if _goes_nowhere(view, statement, call):
+            return Outcome(
+                Level.MANUAL,
+                f"nothing reads what {site.member} gives back here, so no optimizer gets the state; with an FSDP2 model the "
+                "call raises",
+                "If the state is to be loaded, hand the optimizer in and call set_optimizer_state_dict(model, optimizer, "
+                "state, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)) on all ranks; else "
+                "drop the call.",
+            )
         scattered = ", broadcast_from_rank0=True" if site.member == "scatter_full_optim_state_dict" else ""
         outcome.level = Level.REVIEW
         outcome.message = f"{site.member} goes, and the state is handed on as it was saved; what loads it is not seen here"
@@ -48,7 +58,6 @@ def check(site: Site, migration: Migration) -> Outcome:
             "Load it with set_optimizer_state_dict(model, optimizer, state, "
             f"options=StateDictOptions(full_state_dict=True{scattered})): optimizer.load_state_dict() needs shards."
         )
-    statement = view.statement(call)
     if isinstance(statement, ast.Expr) and statement.value is call:
         outcome.level = Level.REVIEW
         outcome.message += "; its result was not used here"
@@ -59,6 +68,19 @@ def check(site: Site, migration: Migration) -> Outcome:
     start, end = _with_its_choice(view, call, conversion.state)
     outcome.patches.append(Patch(view.path, start, end, (view.keep(conversion.state),), _WHY))
     return outcome
+
+
+def _goes_nowhere(view: FileView, statement: ast.stmt, call: ast.Call) -> bool:
+    """Whether the result is dropped, or kept under a local name that its function never reads."""
+    if isinstance(statement, ast.Expr):
+        return statement.value is call
+    function = view.function(statement)
+    if function is None or not isinstance(statement, ast.Assign) or statement.value is not call:
+        return False
+    names = {target.id for target in statement.targets if isinstance(target, ast.Name)}
+    shared = any(isinstance(node, (ast.Global, ast.Nonlocal)) and names & {*node.names} for node in ast.walk(function))
+    read = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    return len(names) == len(statement.targets) and not shared and not names & read
 
 
 def _with_its_choice(view: FileView, call: ast.Call, state: ast.expr) -> tuple[int, int]:

@@ -18,7 +18,11 @@ _PARAMETERS = {
     "save": ("state_dict", "storage_writer", "process_group", "coordinator_rank", "no_dist", "planner"),
     "load": ("state_dict", "storage_reader", "process_group", "coordinator_rank", "no_dist", "planner"),
 }
-_GONE = ("coordinator_rank", "no_dist")
+
+
+def _gone(migration: Migration) -> tuple[str, ...]:
+    """Parameters that save and load of the target version do not have; 2.7 brought no_dist back."""
+    return ("coordinator_rank",) if migration.torch_has(2, 7) else ("coordinator_rank", "no_dist")
 
 
 def check(site: Site, migration: Migration) -> Outcome:
@@ -35,23 +39,24 @@ def check(site: Site, migration: Migration) -> Outcome:
         )
     if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
         return Outcome(Level.MANUAL, "the arguments are unpacked", f"Call dcp.{new}(state_dict, …) with keywords.")
-    outcome = Outcome(Level.SAFE, f"{site.member} is now called {new}: same files, same arguments")
+    outcome = Outcome(Level.SAFE, f"{site.member} is now called {new}: same files")
     if isinstance(call.func, ast.Attribute):
         name = f"{view.text(call.func.value)}.{new}"
     else:
         name = migration.use(outcome, view, f"{_DCP}.{new}", call)
-    gone = [keyword for keyword in call.keywords if keyword.arg in _GONE]
+    absent = _gone(migration)
+    gone = [keyword for keyword in call.keywords if keyword.arg in absent]
     if len(call.args) <= 1 and not gone:
         outcome.patches.append(view.replace(call.func, name, "deprecated names of Distributed Checkpoint"))
         return outcome
-    arguments = _arguments(site, new, outcome)
+    arguments = _arguments(site, new, outcome, absent)
     outcome.patches.append(
         view.replace(call, replaced_call(view, call, name, arguments), "deprecated names of Distributed Checkpoint")
     )
     return outcome
 
 
-def _arguments(site: Site, new: str, outcome: Outcome) -> list[Sequence[Part]]:
+def _arguments(site: Site, new: str, outcome: Outcome, absent: tuple[str, ...]) -> list[Sequence[Part]]:
     """All arguments but the first by keyword, without those that save and load no longer have."""
     view, call = site.view, site.call
     assert call is not None
@@ -59,15 +64,18 @@ def _arguments(site: Site, new: str, outcome: Outcome) -> list[Sequence[Part]]:
     named = [(None if i == 0 else _PARAMETERS[new][i], value) for i, value in enumerate(call.args)]
     named += [(keyword.arg, keyword.value) for keyword in call.keywords]
     for parameter, value in named:
-        if parameter not in _GONE:
+        if parameter not in absent:
             arguments.append((f"{parameter}=", view.keep(value)) if parameter else (view.keep(value),))
         elif not (isinstance(value, ast.Constant) and not value.value):
             outcome.level = Level.REVIEW
+            if parameter == "coordinator_rank":
+                outcome.message += "; coordinator_rank goes: rank 0 of the group coordinates"
+                continue
             outcome.message += (
-                "; no_dist goes: without a process group the call is local by itself"
-                if parameter == "no_dist"
-                else "; coordinator_rank goes: rank 0 of the group coordinates"
+                f"; no_dist goes, which {new} has from torch 2.7 on: without a process group the call is local by itself, "
+                "with one it is collective, and hangs where one rank alone makes it"
             )
+            outcome.advice = "Where a process group may exist, make the call on all ranks, or target torch 2.7."
     return arguments
 
 

@@ -11,11 +11,13 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..text.generated import removed
 from ..training.unwrapping import has_wrapper_of_its_own
 from ..view import FileView
 
 _INNER = "_fsdp_wrapped_module"
 _FLAT = ("_fpw_module", "_flat_param", "flat_param_")
+_WHY = "fully_shard changes no names"
 SYMBOL = f"{FSDP1}.{_INNER}"
 
 
@@ -43,7 +45,12 @@ def check(site: Site, migration: Migration) -> Outcome:
         if not _is_name_of_model(migration, view, call.func.value):
             return Outcome(Level.OK, "names of an FSDP2 model have nothing to take out; files of the old program may have")
         outcome = Outcome(Level.SAFE, "names of an FSDP2 model have nothing to take out")
-        outcome.patches.append(view.replace(call, (view.keep(call.func.value),), "fully_shard changes no names"))
+        statement = view.statement(call)
+        targets = statement.targets if isinstance(statement, ast.Assign) and statement.value is call else []
+        if [view.text(target) for target in targets] == [view.text(call.func.value)]:
+            outcome.patches.append(removed(view, statement, _WHY))
+        else:
+            outcome.patches.append(view.replace(call, (view.keep(call.func.value),), _WHY))
         return outcome
     return Outcome(
         Level.REVIEW,
@@ -102,6 +109,11 @@ RULE = Rule(
         Example(
             _HEAD + 'names = [n.replace("_fsdp_wrapped_module.", "") for n, _ in model.named_parameters()]\n',
             _SHARD + "names = [n for n, _ in model.named_parameters()]\n",
+        ),
+        Example(
+            _HEAD + 'for name, _ in model.named_parameters():\n    name = name.replace("_fsdp_wrapped_module.", "")\n'
+            "    print(name)\n",
+            _SHARD + "for name, _ in model.named_parameters():\n    print(name)\n",
         ),
     ),
 )

@@ -34,7 +34,7 @@ def rewrite(
     complete: dict[str, list[Edit]] = {}
     for path in sorted({*migration.sites, *edits}):
         view = migration.program.view(path)
-        removable = old_import_names(migration, path) - exported.get(path, set())
+        removable = old_import_names(migration, path) & _had_use(migration, view) - exported.get(path, set())
         if path in edits:
             removable |= _own_uses(migration, view)
         local_needs = [need for need in needs if need.view is view]
@@ -69,15 +69,24 @@ def old_import_names(migration: Migration, path: str) -> set[str]:
 
 def _own_uses(migration: Migration, view: FileView) -> set[str]:
     """Names of other imports that the file itself used before (``functools`` for a policy) and no other takes from it."""
+    bound = {alias.asname or alias.name.partition(".")[0] for s in all_imports(view) for alias in s.names}
+    return (bound & used_names(view.tree)) - _taken(migration, view)
+
+
+def _had_use(migration: Migration, view: FileView) -> set[str]:
+    """Names that the file itself or another one used before: an import that never served anything is left alone."""
+    return used_names(view.tree) | _taken(migration, view)
+
+
+def _taken(migration: Migration, view: FileView) -> set[str]:
+    """Names that other files import from this one."""
     program = migration.program
-    taken = {
+    return {
         item.name
         for index, file in enumerate(program.files)
         for item in file.imports
         if item.name is not None and program.flow.modules.find(index, item.module) == view.index
     }
-    bound = {alias.asname or alias.name.partition(".")[0] for s in all_imports(view) for alias in s.names}
-    return (bound & used_names(view.tree)) - taken
 
 
 def _passes_on(migration: Migration, path: str) -> bool:
