@@ -15,7 +15,7 @@ APPLY = f"{WRAPPERS}.apply_activation_checkpointing"
 def statements_behind(
     migration: Migration, view: FileView, call: ast.Call, model: ast.expr
 ) -> list[ast.stmt]:
-    """Statements right behind a wrap that do nothing but apply activation checkpointing to its model."""
+    """Statements right behind a wrap that only apply activation checkpointing to its model, with what they name for it."""
     statement = view.statement(call)
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     path = dotted_path(targets[0]) if len(targets) == 1 else None
@@ -23,11 +23,36 @@ def statements_behind(
         return []
     block, place = view.block_of(statement)
     found: list[ast.stmt] = []
+    named: list[ast.stmt] = []
     for following in block[place + 1 :]:
-        if not view.stands_alone(following) or not _only_applies(migration, view, following, path):
+        if not view.stands_alone(following):
             break
-        found.append(following)
+        if _only_applies(migration, view, following, path):
+            found.extend((*named, following))
+            named.clear()
+        elif _only_names(view, following, taken=view.names_in(statement)):
+            named.append(following)
+        else:
+            break
     return found
+
+
+def _only_names(view: FileView, statement: ast.stmt, taken: set[str]) -> bool:
+    """``wrapper = partial(checkpoint_wrapper, …)``, a lambda or a function, of a name that the wrap does not use."""
+    if isinstance(statement, ast.FunctionDef):
+        given = [*statement.args.defaults, *filter(None, statement.args.kw_defaults), *statement.decorator_list]
+        return statement.name not in taken and not given
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return False
+    target, value = statement.targets[0], statement.value
+    if not isinstance(target, ast.Name) or target.id in taken:
+        return False
+    if isinstance(value, ast.Lambda):
+        return not value.args.defaults
+    if not isinstance(value, ast.Call) or view.external(value.func) != "functools.partial" or view.names_in(value) & taken:
+        return False
+    given = [*value.args, *(keyword.value for keyword in value.keywords)]
+    return all(isinstance(part, (ast.Lambda, ast.Constant)) or dotted_path(part) is not None for part in given)
 
 
 def _only_applies(migration: Migration, view: FileView, statement: ast.stmt, path: str) -> bool:

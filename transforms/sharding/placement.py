@@ -262,8 +262,22 @@ def _moved_up(plan: ShardingPlan, indent: str) -> tuple[list[Part], list[Patch]]
         start = _with_comments(view, statement)
         parts.extend((Old(start, view.source.span(statement)[1]), "\n" + indent))
         begin = view.source.line_starts[view.source.position(start)[0] - 1]
+        if statement is plan.moved_up[0] and not _line_at(view, view.line_end(plan.moved_up[-1])).strip():
+            begin = _without_blank_lines(view, begin)
         patches.append(Patch(view.path, begin, view.line_end(statement), (), "applied before sharding"))
     return parts, patches
+
+
+def _line_at(view: FileView, offset: int) -> str:
+    return view.source.text[offset:].partition("\n")[0]
+
+
+def _without_blank_lines(view: FileView, begin: int) -> int:
+    """Offset of the first of the blank lines right above a line: other blank lines follow what is taken out."""
+    line = view.source.position(begin)[0]
+    while line > 1 and not view.source.lines[line - 2].strip():
+        line -= 1
+    return view.source.line_starts[line - 1]
 
 
 def _with_comments(view: FileView, statement: ast.stmt) -> int:
