@@ -102,6 +102,10 @@ class Move:
         last = self.first + len(self.order) - 1
         begins = {index: _start(view, self.block[index]) for index in self.order}
         ends = {index: _end(view, self.block[index]) for index in self.order}
+        for index in sorted(self.order)[:-1]:
+            # Comments between two statements stay with the first unless they stand right above the second.
+            between = view.source.text[ends[index] : begins[index + 1]]
+            ends[index] += len(between.rstrip()) if "#" in between else 0
         gaps = {index: view.source.text[ends[index - 1] : begins[index]] for index in self.order if index != self.first}
         newline = view.source.newline(ends[last])
         blank = next((gap for gap in gaps.values() if gap.count("\n") > 1), newline)
