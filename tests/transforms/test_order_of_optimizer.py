@@ -284,3 +284,13 @@ def test_groups_that_are_filled_again_behind_the_wrap_hold_the_sharded_parameter
     never = REFILLED.replace("    optimizer.add_param_group", "    other.add_param_group")
     analysis, _ = analyse_texts({"train.py": never})
     assert any(f.rule == "FS501" for f in analysis.findings)
+
+
+def test_comments_below_a_statement_move_with_it() -> None:
+    text, _ = migrate(
+        f"model = build()\n{OPTIMIZER}scheduler = Scheduler(optimizer)\n# scheduler = Other(optimizer,\n#     steps=3)\n\n"
+        f"# device\nmodel.to(device)\n{WRAP}run(optimizer)\n"
+    )
+    assert "scheduler = Scheduler(optimizer)\n# scheduler = Other(optimizer,\n#     steps=3)\n" in text
+    found = places(text, "# device", "model.to(device)", "fully_shard(model)", "optimizer =", "steps=3", "run(optimizer)")
+    assert found == sorted(found)
