@@ -284,7 +284,7 @@ RULE = Rule(
     check=check,
     find=find,
     sources=("https://github.com/pytorch/pytorch/issues/149205",),
-    proof=("nanogpt_ddp", "trainer_class"),
+    proof=("nanogpt_ddp", "trainer_class", "optimizer_before_ddp"),
     examples=(
         Example(_BEFORE, _AFTER),
         Example(
