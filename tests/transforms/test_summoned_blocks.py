@@ -120,3 +120,69 @@ def test_context_that_is_kept_somewhere_else_holds() -> None:
     )
     assert finding.level is Level.MANUAL
     assert "where it is entered cannot be seen" in finding.message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "halve(model)",
+        "for module in model.modules(): halve(module)",
+        "for module in model.modules(): module.reset_parameters()",
+        "model.start_again()",
+    ],
+)
+def test_work_that_is_handed_a_module_is_no_mere_reading(body: str) -> None:
+    program = f"""
+        class Net(torch.nn.Module):
+            def start_again(self):
+                self.layer.reset_parameters()
+
+        def halve(module):
+            for param in module.parameters():
+                param.data.mul_(0.5)
+
+        def main():
+            model = FSDP(Net())
+            with FSDP.summon_full_params(model):
+                {body}
+        """
+    assert "with whole_parameters(model):" in migrated(FSDP, program)
+
+
+def test_generation_runs_on_shards() -> None:
+    after = migrated(
+        FSDP,
+        """
+        def main(net, batch):
+            model = FSDP(net)
+            with FSDP.summon_full_params(model, writeback=False, recurse=False):
+                return model.generate(batch)
+        """,
+    )
+    assert "    return model.generate(batch)" in after
+    assert "with " not in after
+
+
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        ("outside.merge(module)", "is not known"),
+        ("print(module.weight.data.zero_(), module(1))", "a forward runs"),
+        ("print([p.data.zero_() for p in module.parameters()], module(1))", "a forward runs"),
+    ],
+)
+def test_model_of_which_nothing_is_known_is_the_one_that_is_summoned(work: str, said: str) -> None:
+    program = f"""
+        import outside
+
+        def work(module: torch.nn.Module):
+            with FSDP.summon_full_params(module, writeback=True):
+                {work}
+
+        def main(net):
+            model = FSDP(net)
+            model(1)
+        """
+    (finding,) = findings(FSDP, program, "FS413")
+    assert finding.level is Level.MANUAL
+    assert said in finding.message

@@ -30,7 +30,7 @@ def check(site: Site, migration: Migration) -> Outcome:
     statement = view.statement(site.node)
     if not isinstance(view.parents[call], ast.withitem) or not isinstance(statement, ast.With):
         return _as_context(site, migration, call, "the context is not entered where it is made")
-    found = uses_of_parameters(migration.groups, view, statement.body, site.group)
+    found = uses_of_parameters(migration.groups, view, statement, site.group)
     what = _why_it_stays(site, migration, call, statement, found)
     if what:
         return _as_context(site, migration, call, what)

@@ -19,6 +19,15 @@ _SAFE_READS = frozenset(
 _HARMLESS = frozenset({"config", "device", "dtype", "training", "module"})
 
 
+_RUNS = frozenset({"forward", "generate", "train", "eval"})
+_OF_SHARDS = _RUNS | frozenset(
+    {"parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules",
+     "children", "named_children", "state_dict", "load_state_dict", "save_pretrained", "zero_grad",
+     "requires_grad_", "items", "values", "keys"}
+)  # fmt: skip
+"""Methods of modules that run on shards as they do on whole parameters, or have a rule of their own."""
+
+
 @dataclass
 class Summoned:
     """The uses found. ``tensors`` are reads that need the whole parameter; the others are reasons to stop."""
@@ -28,21 +37,32 @@ class Summoned:
     unclear: list[ast.AST] = field(default_factory=list)
 
 
-def uses_of_parameters(groups: Groups, view: FileView, body: list[ast.stmt], group: Group | None) -> Summoned:
-    """Looks at every mention of a parameter of the group in a body."""
+def uses_of_parameters(groups: Groups, view: FileView, block: ast.With, group: Group | None) -> Summoned:
+    """Looks at every mention of a parameter of the group in the body of a block."""
     found = Summoned()
-    labels = _labels(body)
-    for statement in body:
+    labels = _labels(block.body)
+    models = models_of(block)
+    for statement in block.body:
         for node in ast.walk(statement):
             if isinstance(node, ast.Name) and node.id in labels:
                 continue
-            if isinstance(node, ast.Attribute) and _looks_inside(view, node, group):
+            if isinstance(node, (ast.Name, ast.Attribute)) and ast.dump(node) in models:
+                found.unclear += [node] if _is_stranger_at_work(view, node, group) else []
+            elif isinstance(node, ast.Attribute) and _looks_inside(view, node, group):
                 found.unclear.append(node)
             elif isinstance(node, (ast.Name, ast.Attribute)) and _is_parameter(groups, view, node, group):
                 _classify(view, node, found)
             elif isinstance(node, ast.Call):
-                _classify_call(groups, view, node, group, found)
+                _classify_call(view, node, group, models, found)
     return found
+
+
+def _is_stranger_at_work(view: FileView, node: ast.expr, group: Group | None) -> bool:
+    """Whether a model that is summoned, and of whose parameters nothing is known, does more than run."""
+    parent = view.parents[node]
+    runs = isinstance(parent, ast.Attribute) and (parent.attr in _RUNS or parent.attr in _HARMLESS)
+    is_called = isinstance(parent, ast.Call) and parent.func is node
+    return not _is_model(view, node, group) and not runs and not is_called
 
 
 def _looks_inside(view: FileView, node: ast.Attribute, group: Group | None) -> bool:
@@ -134,15 +154,36 @@ def _classify_data(view: FileView, node: ast.Attribute, found: Summoned) -> None
         found.tensors.append(node)
 
 
-def _classify_call(groups: Groups, view: FileView, call: ast.Call, group: Group | None, found: Summoned) -> None:
-    """A call that is given the model: only what is known not to look into its parameters may stay."""
-    if isinstance(call.func, ast.Attribute) and _is_model(view, call.func.value, group):
-        return  # a method of the model itself runs on the sharded model
+def models_of(block: ast.With) -> frozenset[str]:
+    """What a block summons the parameters of, as it is written (dumped)."""
+    calls = [item.context_expr for item in block.items if isinstance(item.context_expr, ast.Call)]
+    return frozenset(
+        ast.dump(call.args[0])
+        for call in calls
+        if call.args and isinstance(call.func, ast.Attribute) and call.func.attr == "summon_full_params"
+    )
+
+
+def _classify_call(
+    view: FileView, call: ast.Call, group: Group | None, models: frozenset[str], found: Summoned
+) -> None:
+    """A call with the model or a module of it: only what is known not to change or read parameters may stay."""
+    if isinstance(call.func, ast.Attribute) and _holds_parameters(view, call.func.value, group, models):
+        if call.func.attr not in _OF_SHARDS:
+            found.unclear.append(call)
+        return
     for argument in [*call.args, *(keyword.value for keyword in call.keywords)]:
-        if _is_model(view, argument, group):
+        if _holds_parameters(view, argument, group, models):
             called = view.external(call.func) or ""
             if called not in ("builtins.len", "builtins.isinstance", "builtins.print", "builtins.id", "builtins.type"):
                 found.unclear.append(call)
+
+
+def _holds_parameters(view: FileView, node: ast.expr, group: Group | None, models: frozenset[str]) -> bool:
+    """Whether an expression may be the model or one of its modules."""
+    values = view.values(node)
+    is_module = any(is_model_of(v, group) or (isinstance(v, Derived) and v.kind == "modules") for v in values)
+    return is_module or ast.dump(node) in models
 
 
 def is_model_of(value: Value, group: Group | None) -> bool:

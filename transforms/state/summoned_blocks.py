@@ -16,7 +16,7 @@ from ..sites import Site
 from ..training.in_scope import means_a_model
 from ..training.passes import BACKWARD, FORWARD, called_name, calls_in, passes_in
 from ..view import FileView
-from .summoned import is_model_of
+from .summoned import is_model_of, models_of
 
 _LOOKS = frozenset(
     {"parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "children", "named_children",
@@ -95,7 +95,10 @@ def what_stops(migration: Migration, block: Block, group: Group | None) -> str:
             return f"the parameters of the block have no gradients ({place})"
         if any(isinstance(value, Optimizer) for value in where.values(call)):
             return f"the optimizer that is built at {place} would hold what is gone after the block"
-        if _may_run(migration, where, call, group):
+        models = models_of(block.statement) if where is view else frozenset[str]()
+        if ast.dump(call.func) in models:
+            return f"a {FORWARD} runs in the block at {place}"
+        if _may_run(migration, where, call, group, models):
             return f"what {ast.unparse(call.func)} at {place} does with the model is not known"
     return ""
 
@@ -135,18 +138,22 @@ def _steps(view: FileView, call: ast.Call) -> bool:
     return receiver is not None and any(isinstance(value, Optimizer) for value in view.values(receiver))
 
 
-def _may_run(migration: Migration, view: FileView, call: ast.Call, group: Group | None) -> bool:
+def _may_run(
+    migration: Migration, view: FileView, call: ast.Call, group: Group | None, models: frozenset[str]
+) -> bool:
     """Whether a call goes out of sight with the model: there it may run a forward."""
     if migration.program.callees(view, call):
         return False
-    if isinstance(call.func, ast.Attribute) and _is_surely_model(view, call.func.value, group):
+    if isinstance(call.func, ast.Attribute) and _is_surely_model(view, call.func.value, group, models):
         return call.func.attr not in _LOOKS
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    return any(_is_surely_model(view, a, group) for a in given) and view.external(call.func) not in _LOOKING
+    return any(_is_surely_model(view, a, group, models) for a in given) and view.external(call.func) not in _LOOKING
 
 
-def _is_surely_model(view: FileView, node: ast.expr, group: Group | None) -> bool:
+def _is_surely_model(view: FileView, node: ast.expr, group: Group | None, summoned: frozenset[str]) -> bool:
     """Whether an expression is a model; where little is known of it, its name has to say so."""
+    if ast.dump(node) in summoned:
+        return True
     models = [value for value in view.values(node) if is_model_of(value, group)]
     return any(not is_anything(value) for value in models) or means_a_model(models, last_name(node))
 
