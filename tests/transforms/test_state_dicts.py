@@ -234,3 +234,16 @@ def test_two_models_of_one_name_get_a_state_each() -> None:
     assert moved.count("get_model_state_dict(") == 2
     assert 'save(a.model, "a.pt", model_state_dict=model_state_dict)' in guarded
     assert 'save(b.model, "b.pt", model_state_dict=model_state_dict_2)' in guarded
+
+
+def test_missing_keys_that_no_longer_raise_are_named() -> None:
+    program = """
+        def resume(path, strict):
+            model = DDP(torch.nn.Linear(2, 2))
+            state = torch.load(path)
+            model.module.load_state_dict(state{strict})
+        """
+    for strict, is_named in (("", True), (", strict=True", True), (", strict=strict", True), (", strict=False", False)):
+        analysis, _ = analyse_texts({"train.py": DDP + textwrap.dedent(program.format(strict=strict))})
+        message = next(f.message for f in analysis.findings if f.rule == "FS403")
+        assert ("that it lacks no longer raises" in message) is is_named, strict

@@ -9,6 +9,7 @@ from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..text.patches import Patch
+from ..training.half_precision import may_be_half
 
 SCALER = "torch.amp.GradScaler"
 OLD = "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler"
@@ -29,6 +30,13 @@ def check(site: Site, migration: Migration) -> Outcome:
             holds=True,
         )
     outcome = Outcome(Level.SAFE, "ShardedGradScaler becomes torch.amp.GradScaler")
+    if site.role in ("call", "reference") and may_be_half(migration):
+        outcome.level = Level.REVIEW
+        outcome.message += (
+            '; parameters that are float16 themselves make it raise "Attempting to unscale FP16 gradients": keep them in '
+            "float32 and have MixedPrecisionPolicy(param_dtype=torch.float16) cast them, or use a subclass whose "
+            "_unscale_grads_ passes allow_fp16=True on"
+        )
     name = migration.use(outcome, view, SCALER, node)
     if site.role != "call" or site.call is None:
         outcome.patches.append(view.replace(node, name, _WHY))
@@ -70,8 +78,9 @@ RULE = Rule(
     title="ShardedGradScaler becomes torch.amp.GradScaler",
     why=(
         "An overflow in one shard has to make all ranks skip the step. torch.amp.GradScaler checks DTensor gradients "
-        "over their mesh and halves the scale on all ranks, as ShardedGradScaler did. With parameters on the CPU the "
-        "process group needs a CPU backend as well (cpu:gloo,cuda:nccl)."
+        "over their mesh and halves the scale on all ranks, as ShardedGradScaler did. Gradients in float16, of parameters "
+        "in float16, it refuses, which ShardedGradScaler did not. With parameters on the CPU the "
+        "process group needs a CPU backend as well (FS212)."
     ),
     symbols=(OLD, OLD + "(*", "torch.distributed.fsdp.sharded_grad_scaler"),
     roles=("call", "keyword", "reference", "annotation", "isinstance", "base"),

@@ -71,6 +71,8 @@ def _rewrite(site: Site, migration: Migration, arguments: dict[str, ast.expr], c
         outcome.message += "; the keys of DDP's file lose their prefix on the way"
     flags = [context.full] if context.full else []
     strict = arguments.get("strict")
+    if not context.is_sharded and not (isinstance(strict, ast.Constant) and not strict.value):
+        outcome.message += "; a key that it lacks no longer raises: that parameter keeps its value"
     if strict is not None and not (isinstance(strict, ast.Constant) and strict.value is True):
         flags.append(f"strict={view.text(strict)}")
         if isinstance(strict, ast.Constant):
@@ -128,7 +130,8 @@ RULE = Rule(
     why=(
         "model.load_state_dict() of full tensors into a sharded model raises (their shapes differ). "
         "set_model_state_dict with full_state_dict=True gives each rank its shards; it replaces the tensors of the "
-        "dict that it is given by shards, so that dict is of no further use."
+        "dict that it is given by shards, so that dict is of no further use. Measured on torch 2.13, strict=True still raises "
+        "for keys that the model lacks, and no more for keys that the dict lacks (it does with broadcast_from_rank0=True)."
     ),
     symbols=(f"{FSDP1}.load_state_dict", f"{DDP}.load_state_dict", "torch.nn.Module.load_state_dict"),
     roles=("use", "hazard"),
