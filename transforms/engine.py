@@ -20,6 +20,7 @@ from .judge import Judgement, judge
 from .kept_code import hold_beside_kept
 from .leftovers import leftovers
 from .migration import Migration, Options
+from .old_names import unread_names
 from .program import Program
 from .sites import Site
 from .text.edits import Edit, apply_edits
@@ -149,6 +150,7 @@ def _edits(migration: Migration, judgements: list[Judgement]) -> tuple[dict[str,
             for patch in judgement.outcome.patches:
                 patches.setdefault(patch.file, []).append(patch)
     gone = [patch for path, wanted in patches.items() for patch in leftovers(migration.program.view(path), wanted)]
+    gone += unread_names(migration, judgements, patches)
     for patch in gone:
         patches[patch.file].append(patch)
     return rewrite(migration, patches, [n for j in judgements if j.applied for n in j.outcome.needs]), gone
