@@ -135,6 +135,7 @@ def test_ways_in_which_an_optimizer_follows(changed: dict[str, str], head: str) 
         pytest.param({"build": f"if train:\n        optimizer = {SGD}"}, id="unbound"),
         pytest.param({"build": f"for _ in range(2):\n        optimizer = {SGD}"}, id="the-last-of-several"),
         pytest.param({"build": f"optimizer = {SGD}\n    engine(optimizer)"}, id="taken-outside"),
+        pytest.param({"build": f"optimizer = {SGD}\n    model, optimizer = amp.begin(model, optimizer)"}, id="made-anew"),
         pytest.param({"shard": "model = torch.compile(prepare(model))"}, id="inside-an-expression"),
         pytest.param({"shard": "fit(prepare(model), optimizer)"}, id="training-in-the-statement"),
         pytest.param(

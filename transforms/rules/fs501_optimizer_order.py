@@ -12,6 +12,7 @@ from ..groups import Group, Wrap
 from ..migration import Migration
 from ..program import owner_of
 from ..rule import Example, Outcome, Rule
+from ..sharding.arguments_of_calls import argument_of
 from ..sites import Site
 from ..training.following import HELPER, Spot, follow, write
 from ..training.moves import Meeting, Move, meetings_of, parameters_taken, sound_move
@@ -50,7 +51,7 @@ def _optimizers(migration: Migration, group: Group) -> list[Optimizer | Opaque]:
     """
     found: list[Optimizer | Opaque] = [*group.optimizers, *_built_outside(migration, group)]
     makers = [migration.program.call_node(value.site) for value in group.raw if isinstance(value, Opaque)]
-    makers.extend(place for wrap in group.wraps for place in _unpacked_from(wrap))
+    makers.extend(place for wrap in group.wraps for place in _unpacked_from(migration, wrap))
     inner: set[Value] = set()
     for view, call in makers:
         for argument in [*call.args, *(keyword.value for keyword in call.keywords)]:
@@ -77,18 +78,25 @@ def _built_outside(migration: Migration, group: Group) -> list[Opaque]:
     return found
 
 
-def _unpacked_from(wrap: Wrap) -> list[tuple[FileView, ast.Call]]:
-    """Calls of outside code whose result is unpacked into the wrapped model, among other things."""
-    view, scope = wrap.view, wrap.view.function(wrap.node) or wrap.view.tree
-    model = wrap.node.args[0] if wrap.node.args else None
-    if model is None or view.values(model):
-        return []
+def _unpacked_from(migration: Migration, wrap: Wrap) -> list[tuple[FileView, ast.Call]]:
+    """Calls of outside code whose result is unpacked into the model, among other things, before it comes to the wrap."""
     found: list[tuple[FileView, ast.Call]] = []
-    for node in ast.walk(scope):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and node.lineno < wrap.node.lineno:
-            targets = [view.text(e) for t in node.targets if isinstance(t, ast.Tuple) for e in t.elts]
-            if view.text(model) in targets:
-                found.append((view, node.value))
+    pending: list[tuple[FileView, ast.Call, ast.expr]] = [(wrap.view, wrap.node, a) for a in wrap.node.args[:1]]
+    seen: set[ast.Call] = set()
+    while pending:
+        view, call, model = pending.pop()
+        seen.add(call)
+        function = view.function(call)
+        for node in ast.walk(function or view.tree) if not view.values(model) else ():
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and node.lineno < call.lineno:
+                targets = [view.text(e) for t in node.targets if isinstance(t, ast.Tuple) for e in t.elts]
+                if view.text(model) in targets:
+                    found.append((view, node.value))
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) and isinstance(model, ast.Name):
+            for place, caller in migration.program.callers(view, function):
+                given = argument_of(place, caller, view, function, model.id)
+                if given is not None and caller not in seen:
+                    pending.append((place, caller, given))
     return found
 
 
