@@ -105,3 +105,12 @@ def test_units_under_autocast_keep_their_float32_inputs() -> None:
     assert "unit_mp_policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, cast_forward_inputs=False)" in results["train.py"]
     _, results = analyse_texts({"train.py": _CASTING.replace("CONTEXT", "torch.enable_grad()")})
     assert "cast_forward_inputs" not in results["train.py"]
+
+
+def test_policy_from_elsewhere_names_the_inputs_of_units() -> None:
+    text = _CASTING.replace("CONTEXT", "torch.enable_grad()").replace("forward(self, x)", "forward(self, x, mask)")
+    text = text.replace("MixedPrecision(param_dtype=torch.bfloat16)", "precision").replace("batch)", "batch, precision)", 1)
+    analysis, _ = analyse_texts({"train.py": text})
+    finding = next(f for f in analysis.findings if f.rule == "FS200")
+    assert finding.level is Level.REVIEW
+    assert "cast_forward_inputs=False" in finding.message

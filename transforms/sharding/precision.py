@@ -119,7 +119,8 @@ def _inputs(constructor: Constructor, argument: Argument, sources: list[Precisio
             "FSDP1 was told not to cast the inputs of the model; FSDP2 casts them unless cast_forward_inputs=False"
         ]
     nested = constructor.group is not None and len(constructor.group.wraps) > 1
-    if not (plan.has_units or nested) or all(cast is True for cast in casts) or not _side_inputs(constructor):
+    asked_for = bool(casts) and all(cast is True for cast in casts)
+    if not (plan.has_units or nested) or asked_for or not _side_inputs(constructor):
         return []
     inline = (
         plan.has_units and len(sources) == 1 and sources[0].view is constructor.view and casts[0] is False
