@@ -13,7 +13,7 @@ from .groups import Group
 from .migration import Migration
 from .rule import Outcome, Rule, all_rules, rule_for
 from .sites import Site
-from .state.strangers import saver_of_strangers
+from .state.strangers import saver_of_optimizers, saver_of_strangers
 from .text.suppressions import Suppressions
 
 
@@ -132,15 +132,18 @@ def _decide(site: Site, rule: Rule, migration: Migration) -> Judgement:
 
 def _unsaved(group: Group, migration: Migration) -> Outcome | None:
     """What holds a model back whose state is saved out of sight, by a function that saves whatever it is handed."""
-    saver = saver_of_strangers(migration, group)
+    saver, what = saver_of_strangers(migration, group), "model"
+    if saver is None:
+        saver, what = saver_of_optimizers(migration, group), "optimizer"
     if saver is None:
         return None
     place = f"{saver.view.path}:{saver.view.line(saver.node)}"
+    whose = "this model" if what == "model" else "this model's optimizer"
     return Outcome(
         Level.MANUAL,
-        f"nothing is seen to save this model but {place}, which saves the state of whatever it is handed: of a sharded "
+        f"nothing is seen to save {whose} but {place}, which saves the state of whatever it is handed: of a sharded "
         "model that would be this rank's shards",
-        "Make the function gather the state of sharded models on all ranks (get_model_state_dict with "
+        f"Make the function gather the state of sharded models on all ranks (get_{what}_state_dict with "
         "full_state_dict=True, cpu_offload=True) and write it on rank 0; then shard the model.",
         holds=True,
     )

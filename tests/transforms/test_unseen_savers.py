@@ -80,3 +80,41 @@ def test_names_alone_are_the_same_for_sharded_models() -> None:
     keys = "\n\ndef keys(model):\n    return sorted(model.state_dict().keys())\n"
     (finding,) = findings(DDP + keys, TRAIN.format(save="pass"), "FS402")
     assert finding.level is Level.OK
+
+
+BOTH = """
+def save(model, optimizer, path):
+    save_on_master({"optimizer": optimizer.state_dict()}, path)
+
+
+def load(optimizer=None):
+    if optimizer is not None:
+        optimizer.load_state_dict(torch.load("state.pt"))
+
+
+def main(net):
+    model = DDP(net)
+    torch.save(model.module.state_dict(), "model.pt")
+    load()
+"""
+
+
+def test_optimizer_that_is_saved_out_of_sight_holds_its_model() -> None:
+    analysis, results = analyse_texts({"train.py": DDP + BOTH})
+    assert results["train.py"] == DDP + BOTH
+    found = {(f.rule, f.level) for f in analysis.findings}
+    assert {("FS404", Level.MANUAL), ("FS405", Level.MANUAL)} <= found
+    (wrap,) = [f for f in analysis.findings if f.rule == "FS120"]
+    assert "nothing is seen to save this model's optimizer but train.py:7" in wrap.message
+
+
+def test_optimizer_that_is_saved_in_sight_does_not() -> None:
+    seen = "    optimizer = torch.optim.AdamW(model.parameters())\n    torch.save(optimizer.state_dict(), 'o.pt')\n"
+    _, results = analyse_texts({"train.py": DDP + BOTH + seen})
+    assert "fully_shard(net)" in results["train.py"]
+
+
+def test_optimizer_state_that_is_not_written_holds_nothing() -> None:
+    analysis, results = analyse_texts({"train.py": DDP + BOTH.replace("save_on_master", "compare")})
+    assert "fully_shard(net)" in results["train.py"]
+    assert [f.level for f in analysis.findings if f.rule == "FS404"] == [Level.MANUAL]

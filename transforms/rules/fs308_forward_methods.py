@@ -9,8 +9,10 @@ from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..training.forward_methods import method_calls, submodule_calls
+from ..training.unseen_methods import unseen_method_calls
 
 SUBMODULE = "torch.nn.Module.__call__"
+UNSEEN = "torch.nn.Module.*"
 SYMBOL = "torch.distributed.fsdp.register_fsdp_forward_method"
 
 
@@ -19,6 +21,8 @@ def find(migration: Migration) -> Iterator[Site]:
         yield Site(found.view, found.call.func, SYMBOL, "hazard", found.group, (), found.call)
     for found in submodule_calls(migration):
         yield Site(found.view, found.call.func, SUBMODULE, "hazard", found.group, (), found.call)
+    for view, call, group in unseen_method_calls(migration):
+        yield Site(view, call.func, UNSEEN, "hazard", group, (), call)
 
 
 def check(site: Site, migration: Migration) -> Outcome:
@@ -30,6 +34,12 @@ def check(site: Site, migration: Migration) -> Outcome:
             "Call it in a method of the model, and register that; or shard it before the model, where the whole model "
             "always runs first (FSDP2 refuses a unit that runs before its root).",
             holds=True,
+        )
+    if site.symbol == UNSEEN:
+        return Outcome(
+            Level.MANUAL,
+            f"{name} is a method of a model whose code is not seen; if it computes with parameters, it raises on their shards",
+            f'Call register_fsdp_forward_method(model, "{name}") behind fully_shard; all ranks have to call {name} then.',
         )
     return Outcome(
         Level.REVIEW,

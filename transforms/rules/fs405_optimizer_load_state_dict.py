@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..state.loads import load_outcome, optimizer_loads
+from ..state.strangers import is_of_stranger, optimizers_of_strangers
 
 _SYMBOL = "torch.optim.Optimizer.load_state_dict"
 
@@ -19,10 +21,19 @@ def find(migration: Migration) -> Iterator[Site]:
         if call in sites:
             continue
         yield Site(view, call, _SYMBOL, "hazard", group, tuple(view.values(call.func)), call)
+    yield from optimizers_of_strangers(migration, "load_state_dict")
 
 
 def check(site: Site, migration: Migration) -> Outcome:
     """The load becomes set_optimizer_state_dict."""
+    if is_of_stranger(migration, site):
+        return Outcome(
+            Level.MANUAL,
+            "nothing in these files calls this function with an optimizer; one over sharded parameters refuses full tensors "
+            "at its next step",
+            "If the optimizers of sharded models come here, load with set_optimizer_state_dict(model, optimizer, state, "
+            "options=StateDictOptions(full_state_dict=True)) on all ranks.",
+        )
     return load_outcome(site, migration)
 
 

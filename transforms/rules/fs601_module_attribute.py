@@ -13,6 +13,7 @@ from ..sites import Site
 from ..text.generated import removed
 from ..text.patches import Patch
 from ..training.passes import outside_name
+from ..training.unseen_methods import is_unseen
 from ..training.unwrapping import (
     DATA_PARALLEL,
     has_wrapper_of_its_own,
@@ -25,6 +26,10 @@ from ..type_tests import OF_WRAPPED, classes_asked_for
 from ..view import FileView
 
 _WHY = "fully_shard keeps the model itself"
+_UNSEEN = (
+    "the code of the model is not seen: where other methods of it than forward compute, they have to be registered "
+    "(register_fsdp_forward_method)"
+)
 
 
 def check(site: Site, migration: Migration) -> Outcome:
@@ -60,8 +65,23 @@ def check(site: Site, migration: Migration) -> Outcome:
         )
         return outcome
     outcome = Outcome(Level.SAFE, "the model itself takes the place of .module")
+    if site.group is not None and "DDP" in site.group.kinds and is_unseen(site.group) and _is_handed_on(view, node):
+        outcome.level = Level.REVIEW
+        outcome.message += f"; {_UNSEEN}"
     outcome.patches.append(_strip(view, node))
     return outcome
+
+
+def _is_handed_on(view: FileView, node: ast.expr) -> bool:
+    """Whether an expression, or the choice that it is one side of, is returned or given to a call that is not seen."""
+    parent = view.parents[node]
+    while isinstance(parent, (ast.IfExp, ast.keyword)):
+        node, parent = parent, view.parents[parent]  # pyright: ignore[reportAssignmentType]
+    if isinstance(parent, ast.Return):
+        return True
+    if not isinstance(parent, ast.Call) or parent.func is node:
+        return False
+    return not view.program.callees(view, parent) and view.external(parent.func) is None
 
 
 def _may_hold_another(site: Site) -> bool:

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator
 
 from ..analysis.facts import NOTHING
-from ..analysis.values import Annotated, Unknown, Wrapped
+from ..analysis.values import Annotated, Constant, Unknown, Wrapped
 from ..groups import Group
 from ..migration import Migration
 from ..plain import is_plain, like
@@ -26,37 +26,63 @@ def states_of_strangers(migration: Migration) -> list[Site]:
     return migration.once("states of strangers", None, lambda: list(_find(migration)))
 
 
+def optimizers_of_strangers(migration: Migration, method: str) -> list[Site]:
+    """The same for optimizers: calls of ``state_dict`` or ``load_state_dict``."""
+    return migration.once("optimizers of strangers", method, lambda: list(_find_optimizers(migration, method)))
+
+
 def is_of_stranger(migration: Migration, site: Site) -> bool:
-    """Whether a read of state is one of them."""
-    return site in states_of_strangers(migration)
+    """Whether a read or a load of state is one of them."""
+    return site in states_of_strangers(migration) or site in optimizers_of_strangers(migration, site.member)
 
 
 def saver_of_strangers(migration: Migration, group: Group) -> Site | None:
     """A function that may save a group's model unseen: one that saves strangers, where none is seen to save this one."""
-    if any(read.group is group or read.group is None for read in reads(migration)):
+    if _is_read(migration, group, "model", "optimizer"):
         return None
     return next((site for site in states_of_strangers(migration) if _is_written(site)), None)
 
 
+def saver_of_optimizers(migration: Migration, group: Group) -> Site | None:
+    """The same for the optimizer of a group."""
+    if _is_read(migration, group, "optimizer"):
+        return None
+    return next((site for site in optimizers_of_strangers(migration, "state_dict") if _is_written(site)), None)
+
+
+def _is_read(migration: Migration, group: Group, *kinds: str) -> bool:
+    return any(read.kind in kinds and (read.group is group or read.group is None) for read in reads(migration))
+
+
 def _find(migration: Migration) -> Iterator[Site]:
+    kinds = {kind for group in migration.groups.all for kind in group.kinds}
+    for view, function, call in _handed_over(migration, "state_dict"):
+        if NOT_A_MODEL.search(last_name(function.value)) or is_plain(view, call, like(function.value), kinds):
+            continue
+        if not _is_plain_fixture(migration, view, function.value):
+            yield Site(view, function, "torch.nn.Module.state_dict", "hazard", None, (), call)
+
+
+def _find_optimizers(migration: Migration, method: str) -> Iterator[Site]:
+    for view, function, call in _handed_over(migration, method):
+        if "optim" in last_name(function.value).lower():
+            yield Site(view, call, f"torch.optim.Optimizer.{method}", "hazard", None, (), call)
+
+
+def _handed_over(migration: Migration, method: str) -> Iterator[tuple[FileView, ast.Attribute, ast.Call]]:
+    """Calls of a method of an argument of which nothing is known."""
     if not migration.groups.all:
         return
-    kinds = {kind for group in migration.groups.all for kind in group.kinds}
     known = {site.node for sites in migration.sites.values() for site in sites}
     for number, call in enumerate(migration.program.flow.calls):
-        if call.method != "state_dict" or any(
-            not isinstance(value, Unknown) for value in migration.program.flow.values_of(call.function)
+        if call.method != method or any(
+            not isinstance(value, (Constant, Unknown)) for value in migration.program.flow.values_of(call.function)
         ):
             continue
         view, node = migration.program.call_node(number)
         function = node.func
-        if not isinstance(function, ast.Attribute) or function in known or not _is_argument(view, function.value):
-            continue
-        if NOT_A_MODEL.search(last_name(function.value)) or is_plain(view, node, like(function.value), kinds):
-            continue
-        if _is_plain_fixture(migration, view, function.value):
-            continue
-        yield Site(view, function, "torch.nn.Module.state_dict", "hazard", None, (), node)
+        if isinstance(function, ast.Attribute) and function not in known and _is_argument(view, function.value):
+            yield view, function, node
 
 
 def _is_argument(view: FileView, receiver: ast.expr) -> bool:
@@ -98,7 +124,5 @@ def _is_written(site: Site) -> bool:
     """Whether the function of a read also writes something to disk."""
     function = site.view.function(site.node)
     assert function is not None
-    return any(
-        isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr in _WRITES
-        for n in ast.walk(function)
-    )
+    called = [last_name(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)]
+    return any(name in _WRITES or name.startswith("save_") for name in called)

@@ -1,0 +1,49 @@
+"""Methods of models whose code lies elsewhere: what computes has to be registered, and nothing here shows it."""
+
+from __future__ import annotations
+
+import pytest
+from state_programs import DDP, findings
+from to_fsdp2.transforms.findings import Level
+
+PROGRAM = """
+from zoo import build
+
+
+class Net(torch.nn.Module):
+    def generate(self, x):
+        return x
+
+
+def evaluate(model, task):
+    {use}
+
+
+def main(task):
+    model = DDP({model})
+    evaluate(model.module, task)
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "told"),
+    [
+        ("model.generate(1)", True),
+        ("model.valid_step(1)", True),
+        ("model.train()", False),
+        ("model.print_trainable_parameters()", False),
+        ("task.generate(model)", False),
+    ],
+)
+def test_methods_that_compute_by_their_name(use: str, told: bool) -> None:
+    found = findings(DDP, PROGRAM.format(use=use, model="build()"), "FS308")
+    assert [(f.level, "code is not seen" in f.message) for f in found] == [(Level.MANUAL, True)] * told
+    assert not findings(DDP, PROGRAM.format(use=use, model="Net()"), "FS308")
+
+
+def test_model_that_is_handed_on_to_unseen_code() -> None:
+    handed = PROGRAM.replace("evaluate(model.module, task)", "task.validate(model=model.module)")
+    (finding,) = findings(DDP, handed.format(use="pass", model="build()"), "FS601")
+    assert finding.level is Level.REVIEW and "register_fsdp_forward_method" in finding.message
+    (finding,) = findings(DDP, handed.format(use="pass", model="Net()"), "FS601")
+    assert "register_fsdp_forward_method" not in finding.message
