@@ -14,8 +14,8 @@ RULE = Rule(
         "FSDP1 hands its precision down to all units; fully_shard takes it in each call, and a call without it trains "
         "that unit in float32. By default FSDP1 casts the inputs of the model alone, FSDP2 those of every "
         "unit: where a "
-        "unit is given more than its activation, units get cast_forward_inputs=False (with True, float32 side inputs "
-        "are rounded: losses off by 8.5e-4)."
+        "unit is given more than its activation, or autocast makes activations float32, units get "
+        "cast_forward_inputs=False (with True, float32 inputs are rounded: losses off by 8.5e-4)."
     ),
     symbols=(f"{FSDP1}(mixed_precision=)",),
     check=check_keyword,
