@@ -129,6 +129,9 @@ def test_context_that_is_kept_somewhere_else_holds() -> None:
         "for module in model.modules(): halve(module)",
         "for module in model.modules(): module.reset_parameters()",
         "model.start_again()",
+        "torch.nn.init.zeros_(model[0].bias)",
+        "torch.nn.init.zeros_(model.module[0].bias)",
+        "model.layers[0].weight.zero_()",
     ],
 )
 def test_work_that_is_handed_a_module_is_no_mere_reading(body: str) -> None:

@@ -48,7 +48,7 @@ def uses_of_parameters(groups: Groups, view: FileView, block: ast.With, group: G
                 continue
             if isinstance(node, (ast.Name, ast.Attribute)) and ast.dump(node) in models:
                 found.unclear += [node] if _is_stranger_at_work(view, node, group) else []
-            elif isinstance(node, ast.Attribute) and _looks_inside(view, node, group):
+            elif isinstance(node, (ast.Attribute, ast.Subscript)) and _looks_inside(view, node, group):
                 found.unclear.append(node)
             elif isinstance(node, (ast.Name, ast.Attribute)) and _is_parameter(groups, view, node, group):
                 _classify(view, node, found)
@@ -65,8 +65,10 @@ def _is_stranger_at_work(view: FileView, node: ast.expr, group: Group | None) ->
     return not _is_model(view, node, group) and not runs and not is_called
 
 
-def _looks_inside(view: FileView, node: ast.Attribute, group: Group | None) -> bool:
-    """Whether an attribute of the model, or of one of its modules, is read that may be a parameter or a submodule."""
+def _looks_inside(view: FileView, node: ast.Attribute | ast.Subscript, group: Group | None) -> bool:
+    """Whether a part of the model, or of one of its modules, is read that may be a parameter or a submodule."""
+    if isinstance(node, ast.Subscript):
+        return _holds_parameters(view, node.value, group)
     if node.attr in _HARMLESS or _is_model(view, node, group):
         return False
     parent = view.parents[node]
@@ -179,7 +181,9 @@ def _classify_call(
                 found.unclear.append(call)
 
 
-def _holds_parameters(view: FileView, node: ast.expr, group: Group | None, models: frozenset[str]) -> bool:
+def _holds_parameters(
+    view: FileView, node: ast.expr, group: Group | None, models: frozenset[str] = frozenset()
+) -> bool:
     """Whether an expression may be the model or one of its modules."""
     values = view.values(node)
     is_module = any(is_model_of(v, group) or (isinstance(v, Derived) and v.kind == "modules") for v in values)
