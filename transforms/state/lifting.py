@@ -12,7 +12,7 @@ from ..ranks.guards import Guard, GuardFinder, bound_between, top_of_chain
 from ..receivers import callees_on_self
 from ..text.generated import LINE_LENGTH
 from ..text.patches import Part, Patch
-from ..training.in_scope import model_at
+from ..training.in_scope import inside_data_parallel, model_at
 from ..training.passes import calls_named
 from ..view import FileView
 from .arithmetic import is_computed_with
@@ -191,5 +191,5 @@ def passed_in_model(
         unpacks = any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
         if model is None or unpacks or len(migration.program.callees(caller, call)) != 1:
             return None
-        patches.append(new_arguments(caller, call, [f"{name}={model}"], why))
+        patches.append(new_arguments(caller, call, [f"{name}={inside_data_parallel(caller, call, model)}"], why))
     return (name, patches) if callers else None

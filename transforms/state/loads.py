@@ -16,7 +16,7 @@ from ..sites import Site
 from ..text.dedent import unwraps
 from ..text.generated import removed, replaced_call
 from ..text.patches import Part, Patch
-from ..training.in_scope import model_at
+from ..training.in_scope import inside_data_parallel, model_at
 from ..view import FileView
 from .contexts import bound_arguments, context_at
 from .lifting import passed_in_model
@@ -247,7 +247,7 @@ def write_load(migration: Migration, view: FileView, call: ast.Call, plan: LoadP
     why = "optimizer state is loaded by name, and sharded on the way"
     name = migration.use(outcome, view, SET_OPTIMIZER, call)
     arguments: list[Sequence[Part]] = [
-        (view.keep(plan.model) if isinstance(plan.model, ast.expr) else str(plan.model),),
+        (view.keep(plan.model) if isinstance(plan.model, ast.expr) else inside_data_parallel(view, call, str(plan.model)),),
         (view.keep(plan.optimizer),),
         (view.keep(plan.state),),
     ]

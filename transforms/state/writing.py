@@ -17,6 +17,7 @@ from ..rule import Outcome
 from ..text.dedent import unwraps
 from ..text.generated import call_text, replaced_call
 from ..text.patches import Old, Part, Patch
+from ..training.in_scope import inside_data_parallel
 from ..view import FileView
 from .lifting import new_arguments
 from .plans import ReadPlan, StateOptions, gathered_name, plan_of
@@ -78,6 +79,8 @@ def read_call(
     name = migration.use(outcome, view, GET_MODEL if read.kind == "model" else GET_OPTIMIZER, node)
     arguments: list[Sequence[Part]] = [(part_of(view, read.model),)]
     if read.kind == "optimizer":
+        if isinstance(read.model, str):
+            arguments = [(inside_data_parallel(view, node, read.model),)]
         arguments.append((part_of(view, read.optimizer),))
     options = options_text(migration, plan.options, outcome, view, node)
     if options:

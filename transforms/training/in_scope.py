@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ..analysis.scopes import dotted_path
+from ..analysis.symbols import DATA_PARALLEL
 from ..analysis.values import Annotated, Opaque, Optimizer, Unknown, Value, Wrapped
 from ..groups import Group, Groups
+from ..text.spelling import quoted
 from ..view import FileView
 
 _MODEL_NAME = re.compile(r"model|net|module|generator|discriminator|student|teacher|backbone|gpt|bert", re.IGNORECASE)
@@ -39,6 +41,16 @@ def model_at(groups: Groups, view: FileView, node: ast.AST, group: Group) -> str
         if best is None or rank < best[0]:
             best = (rank, path)
     return best[1] if best else None
+
+
+def inside_data_parallel(view: FileView, node: ast.AST, path: str) -> str:
+    """An expression for the model at a path that torch.nn.DataParallel may have wrapped on the way to ``node``.
+
+    Optimizer state is kept by the names of parameters, and those of its wrapper begin with ``module.``.
+    """
+    held = next((values for found, values in _paths(view, node) if found == path), [])
+    wrapped = any(isinstance(value, Opaque) and value.name in DATA_PARALLEL for value in held)
+    return f"getattr({path}, {quoted(view, 'module')}, {path})" if wrapped else path
 
 
 def optimizer_at(view: FileView, node: ast.AST, group: Group) -> str | None:
