@@ -67,3 +67,39 @@ def test_state_is_gathered_for_the_split_that_is_saved() -> None:
 def test_state_of_a_model_that_is_imported_from_outside() -> None:
     after = migrated("from zoo import net\n" + DDP, "model = DDP(net)\nstate = model.module.state_dict()\n")
     assert "state = get_model_state_dict(" in after
+
+
+CHOSEN = """
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel as FSDP
+
+
+def is_wrapped(model):
+    return isinstance(model, (torch.nn.DataParallel, DDP, FSDP, FSDPModule))
+
+
+def save_on_master(*args):
+    if dist.get_rank() == 0:
+        torch.save(*args)
+
+
+def save(model):
+    state = model.module.state_dict() if is_wrapped(model) else model.state_dict()
+    {use}
+
+
+def main(net):
+    model = DDP(net) if small else FSDP(net)
+    save(model)
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "options"),
+    [
+        ('save_on_master(state, "model.pt")', "full_state_dict=True, cpu_offload=True"),
+        ('torch.save(state, "model.pt")', "full_state_dict=True"),
+    ],
+)
+def test_choice_of_which_rank_zero_alone_has_use(use: str, options: str) -> None:
+    after = migrated(DDP, CHOSEN.format(use=use))
+    assert f"StateDictOptions({options})\n    ) if is_wrapped(model) else model.state_dict()\n" in after

@@ -121,7 +121,7 @@ def _plan(migration: Migration, read: StateRead) -> ReadPlan:
         return plan
     plan.options = options_of(read, context, plan.notes)
     kinds = read.group.kinds if read.group is not None else set[str]()
-    if kinds == {"DDP"} and plan.options == StateOptions() and rank_zero_alone_reads(finder, read.view, read.call):
+    if "DDP" in kinds and plan.options == StateOptions() and rank_zero_alone_reads(finder, read.view, read.call):
         plan.options = StateOptions(cpu_offload=True)
     return plan
 

@@ -9,7 +9,12 @@ from ..view import FileView
 
 
 def rank_zero_alone_reads(finder: GuardFinder, view: FileView, node: ast.expr, depth: int = 0) -> bool:
-    """Whether a value is bound to a local name, or put into a dict that is, which rank 0 alone goes on to read."""
+    """Whether a value is bound to a local name, or put into a dict that is, which rank 0 alone goes on to read.
+
+    It may be one side of a choice (``model.module.state_dict() if wrapped else model.state_dict()``).
+    """
+    while isinstance(parent := view.parents[node], ast.IfExp) and node is not parent.test:
+        node = parent
     statement = view.statement(node)
     function = view.function(node)
     value = getattr(statement, "value", None)
