@@ -14,6 +14,7 @@ from .analysis.extract import Extractor
 from .analysis.facts import FileFacts
 from .analysis.flow import Flow
 from .analysis.symbols import STRONG_TOKENS, holds_token
+from .branch_chains import BRANCH_GOES
 from .findings import FileError, Finding, Level
 from .holding import hold_back, hold_groups
 from .judge import Judgement, judge
@@ -105,9 +106,13 @@ def uses(judgement: Judgement, imported: Site) -> bool:
 
 
 def name_leftovers(judgements: list[Judgement], gone: list[Patch]) -> None:
-    """Says of sites that go with an assignment that nothing reads any more."""
+    """Says of sites that go with an assignment that nothing reads any more, or with the branch that they stand in."""
+    branches = [p for j in judgements if j.applied for p in j.outcome.patches if p.why == BRANCH_GOES]
     for judgement in judgements:
         patches = judgement.outcome.patches
+        if judgement.applied and branches and patches and all(p.why != BRANCH_GOES for p in patches):
+            if all(any(_lies_in(patch, branch) for branch in branches) for patch in patches):
+                judgement.outcome.message = "goes with the branch that it stands in"
         if judgement.applied and patches and all(any(_lies_in(patch, other) for other in gone) for patch in patches):
             judgement.outcome.message = "goes with its assignment, which nothing reads any more"
 

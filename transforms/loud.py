@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from .analysis.symbols import FSDP1, WRAPPERS
+from .branch_chains import raises_otherwise
 from .sites import Site
 from .view import FileView
 
@@ -29,6 +30,8 @@ def is_loud(site: Site) -> bool:
     child = node
     for ancestor in view.ancestors(node):
         if isinstance(ancestor, ast.Assert) and _demands_wrapper(view, ancestor):
+            return True
+        if isinstance(ancestor, ast.If) and child not in ancestor.orelse and raises_otherwise(view, ancestor):
             return True
         if isinstance(ancestor, ast.With) and _is_under_context(view, ancestor):
             return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from ..branch_chains import same_branches
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
@@ -48,7 +49,15 @@ def check(site: Site, migration: Migration) -> Outcome:
     if is_used(view, call):
         parts.append(".full_tensor()")
         outcome.message += ", and its norm, a DTensor, is gathered"
-    outcome.patches.append(view.replace(call, parts, _WHY))
+    statement = view.statement(call)
+    arguments_text = "".join(f", {view.text(part)}" for part in rest)
+    other = same_branches(view, statement, f"{clip}({view.text(receiver)}.parameters(){arguments_text})")
+    if other is not None and isinstance(statement, ast.Expr):
+        branch = view.parents[statement]
+        outcome.message += "; the other branch does the same, so the condition goes"
+        outcome.patches.append(view.replace(branch, (view.keep(other, view.indent(branch)),), _WHY))
+    else:
+        outcome.patches.append(view.replace(call, parts, _WHY))
     return outcome
 
 
@@ -68,6 +77,16 @@ RULE = Rule(
     check=check,
     proof=("trainer_class", "trainer_files", "finetuning_package"),
     examples=(
+        Example(
+            _WRAP + "if config.shard:\n    model.clip_grad_norm_(1.0)\nelse:\n"
+            "    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
+            _SHARD + "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
+        ),
+        Example(
+            _WRAP + 'if hasattr(model, "clip_grad_norm_"):\n    model.clip_grad_norm_(1.0)\nelse:\n'
+            "    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
+            _SHARD + "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
+        ),
         Example(
             _WRAP + "model.clip_grad_norm_(1.0)\n",
             _SHARD + "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",

@@ -6,7 +6,9 @@ import ast
 
 from ..analysis.symbols import DDP, FSDP1
 from ..analysis.values import ClassValue
+from ..branch_chains import counterpart, without_branch
 from ..findings import Level
+from ..flat_parameters import reads
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sharding.aliases import alias_outcome
@@ -71,9 +73,45 @@ def check(site: Site, migration: Migration) -> Outcome:
             "Take the test out of the function.",
             holds=True,
         )
+    other = _branch_of_both(migration, view, classes)
+    if other is not None:
+        return _branch_goes(view, *other)
     module = migration.use(outcome, view, FSDP_MODULE, node)
     outcome.patches.append(_listed(migration, view, classes, module))
     return outcome
+
+
+def _branch_of_both(migration: Migration, view: FileView, classes: ast.expr) -> tuple[ast.If, ast.If] | None:
+    """The branch for models of DDP that a test decides, and the one for FSDP1 of the same chain."""
+    test = view.parents[classes]
+    branch = view.parents[test]
+    if not isinstance(branch, ast.If) or branch.test is not test or DDP in staying_wrappers(migration):
+        return None
+    serving = counterpart(view, branch)
+    return (branch, serving) if serving is not None else None
+
+
+def _branch_goes(view: FileView, branch: ast.If, serving: ast.If) -> Outcome:
+    """Models of both wrappers become FSDPModule: the branch for FSDP1 is what a sharded model needs."""
+    flat = next((read for statement in serving.body for read in reads(view, statement)), None)
+    patch = without_branch(view, branch) if flat is None else None
+    if patch is not None:
+        return Outcome(
+            Level.REVIEW,
+            f"the branch goes: models of both wrappers are FSDPModule, so those of DDP take the one of line "
+            f"{view.line(serving)} now; see that it does what they need",
+            patches=[patch],
+        )
+    reason = f", and {flat.attr} in the one for FSDP1 is no member of FSDP2 (line {view.line(flat)})" if flat is not None else ""
+    function = view.function(branch)
+    return Outcome(
+        Level.MANUAL,
+        f"models of both wrappers are FSDPModule, which one branch would have to serve{reason}",
+        "Write one branch for isinstance(model, FSDPModule), with get_model_state_dict or set_model_state_dict and their "
+        "like for optimizers, called on all ranks.",
+        holds=True,
+        within=frozenset({function}) if function is not None else None,
+    )
 
 
 def _skips_wrappers(view: FileView, classes: ast.expr) -> bool:

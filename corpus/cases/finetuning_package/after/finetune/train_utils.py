@@ -31,10 +31,7 @@ def train(model, optimizer, lr_scheduler, train_config, fsdp_config, device, ran
         loss = model(input_ids, labels)
         loss.backward()
         if train_config.gradient_clipping and train_config.gradient_clipping_threshold > 0.0:
-            if train_config.enable_fsdp:
-                torch.nn.utils.clip_grad_norm_(model.parameters(), train_config.gradient_clipping_threshold)
-            else:
-                torch.nn.utils.clip_grad_norm_(model.parameters(), train_config.gradient_clipping_threshold)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), train_config.gradient_clipping_threshold)
         optimizer.step()
         optimizer.zero_grad()
         lr_scheduler.step()

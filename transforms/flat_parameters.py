@@ -1,0 +1,98 @@
+"""Members that only FSDP1's modules and their flat parameters have, and where they are read."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from .analysis.symbols import FSDP1
+from .view import FileView
+
+FLAT: frozenset[str] = frozenset(
+    {
+        "_is_flat_param", "_fqns", "_shard_param_infos", "_param_infos", "_shared_param_infos", "_numels_with_padding",
+        "_unpadded_unsharded_size", "_sharded_size", "_local_shard", "_full_param_padded", "_shard_numel_padded",
+    }
+)  # fmt: skip
+"""Attributes of a flat parameter, which nothing else has."""
+
+_OF_UNITS = frozenset({"params", "_handle", "_handles", "_streams", "sharding_strategy", "compute_device", "_has_params"})
+"""Attributes of FSDP1's modules with names that others may have as well."""
+
+
+def reads(view: FileView, root: ast.AST | None = None) -> Iterator[ast.Attribute]:
+    """Reads of such attributes in a file, or below a node."""
+    nodes = view.nodes(ast.Attribute) if root is None else (n for n in ast.walk(root) if isinstance(n, ast.Attribute))
+    for node in nodes:
+        if not isinstance(node.ctx, ast.Load):
+            continue
+        if node.attr in FLAT or (node.attr in _OF_UNITS and isinstance(node.value, ast.Name) and _is_unit(view, node.value)):
+            yield node
+
+
+def _is_unit(view: FileView, name: ast.Name) -> bool:
+    """Whether a name is a unit of FSDP1 where it is read: a loop over the units binds it, or a test says so."""
+    child: ast.AST = name
+    for ancestor in view.ancestors(name):
+        if isinstance(ancestor, ast.For) and child in ancestor.body:
+            if _binds_units(view, ancestor.target, ancestor.iter, name.id):
+                return True
+        if isinstance(ancestor, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
+            if any(_binds_units(view, g.target, g.iter, name.id) for g in ancestor.generators):
+                return True
+            if any(_asks(view, test, name.id) for g in ancestor.generators for test in g.ifs):
+                return True
+        if isinstance(ancestor, ast.If) and child in ancestor.body and _asks(view, ancestor.test, name.id):
+            return True
+        if isinstance(ancestor, ast.BoolOp) and isinstance(ancestor.op, ast.And):
+            if any(_asks(view, value, name.id) for value in ancestor.values):
+                return True
+        if isinstance(child, ast.stmt) and _left_before(view, child, name.id):
+            return True
+        if isinstance(ancestor, (ast.FunctionDef, ast.Lambda)):
+            return False
+        child = ancestor
+    return False
+
+
+def _left_before(view: FileView, statement: ast.stmt, name: str) -> bool:
+    """``if not isinstance(module, FSDP): continue`` above a statement of the same block."""
+    block, place = view.block_of(statement)
+    for earlier in block[:place]:
+        if isinstance(earlier, ast.If) and isinstance(earlier.test, ast.UnaryOp) and isinstance(earlier.test.op, ast.Not):
+            if isinstance(earlier.body[-1], (ast.Continue, ast.Return)) and _asks(view, earlier.test.operand, name):
+                return True
+    return False
+
+
+def _asks(view: FileView, test: ast.expr, name: str) -> bool:
+    """``isinstance(name, FSDP)``, alone or beside other conditions."""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        return any(_asks(view, value, name) for value in test.values)
+    if not isinstance(test, ast.Call) or len(test.args) != 2 or view.external(test.func) != "builtins.isinstance":
+        return False
+    return isinstance(test.args[0], ast.Name) and test.args[0].id == name and view.external(test.args[1]) == FSDP1
+
+
+def _binds_units(view: FileView, target: ast.expr, over: ast.expr, name: str) -> bool:
+    """Whether a loop over ``FSDP.fsdp_modules(model)``, or several of them side by side, binds a name."""
+    if not any(isinstance(inner, ast.Name) and inner.id == name for inner in ast.walk(target)):
+        return False
+    if isinstance(over, ast.Call) and isinstance(over.func, ast.Name) and over.func.id == "zip":
+        return all(_lists_units(view, argument) for argument in over.args)
+    return _lists_units(view, over)
+
+
+def _lists_units(view: FileView, node: ast.expr) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    if view.external(node.func) == f"{FSDP1}.fsdp_modules":
+        return True
+    callees = view.program.callees(view, node)
+    return bool(callees) and all(_answers_units(view, callee) for callee in callees)
+
+
+def _answers_units(view: FileView, callee: object) -> bool:
+    there, function = view.program.function_node(callee)  # pyright: ignore[reportArgumentType]
+    returns = [n.value for n in ast.walk(function) if isinstance(n, ast.Return) and n.value is not None]
+    return len(returns) == 1 and isinstance(returns[0], ast.Call) and there.external(returns[0].func) == f"{FSDP1}.fsdp_modules"
