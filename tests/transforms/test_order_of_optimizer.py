@@ -295,3 +295,10 @@ def test_comments_below_a_statement_move_with_it() -> None:
     assert "scheduler = Scheduler(optimizer)\n# scheduler = Other(optimizer,\n#     steps=3)\n" in text
     found = places(text, "# device", "model.to(device)", "fully_shard(model)", "optimizer =", "steps=3", "run(optimizer)")
     assert found == sorted(found)
+
+
+def test_a_blank_line_in_front_of_what_stays_is_kept() -> None:
+    text, _ = migrate(
+        f"model = build()\nrate = 0.1\n{OPTIMIZER}\n# device\nmodel.to(device)\n{WRAP}run(optimizer)\n"
+    )
+    assert "rate = 0.1\n\n# device\nmodel.to(device)\n" in text

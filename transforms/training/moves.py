@@ -95,6 +95,8 @@ class Move:
     first: int
     order: list[int]
     message: str
+    goes_down: bool = False
+    """Whether the first of the statements goes behind others, which then follow the line above it."""
 
     def patch(self) -> Patch:
         """One patch over all the statements, which keeps the text of each with what is rewritten inside."""
@@ -110,6 +112,10 @@ class Move:
         newline = view.source.newline(ends[last])
         blank = next((gap for gap in gaps.values() if gap.count("\n") > 1), newline)
         parts: list[Part] = []
+        opens = self.order[0]
+        above = view.source.text[: begins[self.first]]
+        if self.goes_down and self.first and gaps[opens].count("\n") > 1 and not above.endswith(newline * 2):
+            parts.append(newline)
         for place, index in enumerate(self.order):
             if place:
                 follows = index - 1 == self.order[place - 1]
@@ -136,7 +142,7 @@ def sound_move(
         return Move(view, block, first, [first + index for index in order], "the sharding moves above the optimizer")
     down = _down(migration, view, span, effects, moved, names, groups)
     if isinstance(down, list):
-        return Move(view, block, first, [first + i for i in down], "the optimizer moves below the sharding")
+        return Move(view, block, first, [first + i for i in down], "the optimizer moves below the sharding", True)
     return f"the sharding cannot move up ({up}), and the optimizer cannot move down ({down})"
 
 
