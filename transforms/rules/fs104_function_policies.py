@@ -55,9 +55,8 @@ def adapter_policy(layers):
     def is_adapter(module):
         return not list(module.children()) and getattr(module, "trained", False)
 
-    adapters = is_adapter
     blocks = tuple(layers)
-    return lambda module: adapters(module) or isinstance(module, blocks)
+    return lambda module: is_adapter(module) or isinstance(module, blocks)
 
 
 def shard(model, layers):

@@ -9,11 +9,14 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Outcome
 from ..sites import Site
+from ..text.generated import removed
 from ..view import FileView
 from .constructor import constructor_of
 from .plan import Name
 from .policy_definitions import (
+    DISPLAYS,
     NO_POLICIES,
+    WRAP,
     Definition,
     definition_of_call,
     form_at,
@@ -81,6 +84,13 @@ def check_definition(site: Site, migration: Migration) -> Outcome:
             holds=site.group is not None,
         )
     parts, outcome = text
+    function = definition.argument
+    alias = _alias(view, definition)
+    if alias is not None and isinstance(function, ast.Name):
+        statement, reads = alias
+        outcome.patches.append(removed(view, statement, NO_POLICIES))
+        outcome.patches.extend(view.replace(read, function.id, NO_POLICIES) for read in reads)
+        return outcome
     indent = "\n" + view.indent(definition.node)
     texts = [
         part.replace("\n", indent) if isinstance(part, str) else part
@@ -89,6 +99,31 @@ def check_definition(site: Site, migration: Migration) -> Outcome:
     ]
     outcome.patches.append(view.replace(definition.node, texts, NO_POLICIES))
     return outcome
+
+
+def _alias(view: FileView, definition: Definition) -> tuple[ast.Assign, list[ast.Name]] | None:
+    """The assignment that would be left a second name of the function, and what reads it: lists of policies alone."""
+    function, statement = definition.argument, view.parents[definition.node]
+    scope = view.function(definition.node)
+    if definition.symbol != f"{WRAP}lambda_auto_wrap_policy" or not isinstance(function, ast.Name) or scope is None:
+        return None
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or not isinstance(statement.targets[0], ast.Name):
+        return None
+    if not isinstance(definition.node, ast.Call) or not view.stands_alone(statement):
+        return None
+    name = statement.targets[0].id
+    mentions = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == name and n is not statement.targets[0]]
+    rebound = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == function.id and isinstance(n.ctx, ast.Store)]
+    if rebound or not mentions or not all(_is_in_list_of_policies(view, mention) for mention in mentions):
+        return None
+    return statement, mentions
+
+
+def _is_in_list_of_policies(view: FileView, name: ast.Name) -> bool:
+    """``functools.partial(_or_policy, policies=[name, …])``"""
+    display = view.parents[name]
+    keyword = view.parents[display]
+    return isinstance(display, DISPLAYS) and isinstance(keyword, ast.keyword) and keyword.arg == "policies"
 
 
 def _is_handed_out(view: FileView, definition: Definition) -> bool:

@@ -16,9 +16,8 @@ def get_lambda_policy():
 
 
 def get_or_policy(layer_cls):
-    lambda_policy = is_trainable_leaf
     transformer_wrap_policy = (layer_cls,)
-    auto_wrap_policy = lambda module: lambda_policy(module) or isinstance(module, transformer_wrap_policy)
+    auto_wrap_policy = lambda module: is_trainable_leaf(module) or isinstance(module, transformer_wrap_policy)
     return auto_wrap_policy
 
 
