@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, TypeVar
 
 from .analysis.library import TENSORS
@@ -176,13 +177,15 @@ def files_by_calls(program: Program, groups: Groups) -> set[int]:
 
 def files_by_tests(program: Program, relevant: list[int]) -> set[int]:
     """Files that take ``.module`` off something, and ask a function that knows the old wrappers about it."""
-    offsets = program.flow.call_offsets
+    offsets, within = program.flow.call_offsets, frozenset(relevant)
+    asks = cache(lambda callee: asks_for_wrappers(*program.function_node(callee)))
     return {
         index
         for index, file in enumerate(program.files)
-        if any(load[2] == "module" for load in file.loads)
+        if index not in within
+        and any(load[2] == "module" for load in file.loads)
         and any(
-            callee.file in relevant and asks_for_wrappers(*program.function_node(callee))
+            callee.file in within and asks(callee)
             for number in range(len(file.calls))
             for callee in program.flow.callees.get(offsets[index] + number, ())
             if callee.file != index
