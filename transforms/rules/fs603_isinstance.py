@@ -17,6 +17,7 @@ from ..sharding.subclass_findings import staying_wrappers
 from ..sites import Site
 from ..text.generated import removed
 from ..text.patches import Part, Patch
+from ..told_apart import told_apart
 from ..training.conditions import FSDP_MODULE
 from ..training.passes import outside_name
 from ..training.unwrapping import WRAPPERS, names_data_parallel, type_argument
@@ -76,6 +77,9 @@ def check(site: Site, migration: Migration) -> Outcome:
     other = _branch_of_both(migration, view, classes)
     if other is not None:
         return _branch_goes(view, *other)
+    apart = told_apart(migration, view, classes, site.group)
+    if apart is not None:
+        return apart
     module = migration.use(outcome, view, FSDP_MODULE, node)
     outcome.patches.append(_listed(migration, view, classes, module))
     return outcome

@@ -1,0 +1,55 @@
+"""Answers that tell models of FSDP1 from models of DDP, in a program that offers both and makes both FSDPModule."""
+
+from __future__ import annotations
+
+import ast
+
+from .analysis.symbols import DDP, WRAPPERS
+from .branch_chains import wrapper_kind
+from .findings import Level
+from .groups import Group
+from .migration import Migration
+from .rule import Outcome
+from .sharding.subclass_findings import staying_wrappers
+from .training.conditions import FSDP_MODULE
+from .training.passes import outside_name
+from .view import FileView
+
+
+def told_apart(migration: Migration, view: FileView, classes: ast.expr, group: Group | None) -> Outcome | None:
+    """What holds a model back that may have been of either kind, where code elsewhere acts on which of them it was.
+
+    A branch on the test itself is seen with the test: what it does is migrated, and a sharded model needs it. What is
+    done with an answer that is returned or kept is not, and it would be yes for both.
+    """
+    if group is None or not set(WRAPPERS.values()) <= group.kinds or DDP in staying_wrappers(migration):
+        return None
+    test = view.parents[classes]
+    kind = wrapper_kind(view, test) if isinstance(test, ast.expr) else None
+    if kind is None or not _is_handed_on(view, test) or _knows_sharded_modules(view, test):
+        return None
+    return Outcome(
+        Level.MANUAL,
+        f"the answer tells models of {kind[1]} from those of the other wrapper; both are FSDPModule, so it would be yes for "
+        "either, and what acts on it elsewhere would do for one what was meant for the other",
+        "With --ddp keep they stay apart. Or note how the model was wrapped where it is wrapped, and ask for that.",
+        holds=True,
+    )
+
+
+def _knows_sharded_modules(view: FileView, test: ast.AST) -> bool:
+    """Whether the function asks for FSDPModule as well: then its yes is meant for every sharded model."""
+    function = view.function(test)
+    names = ast.walk(function) if function is not None else ()
+    return any(isinstance(n, (ast.Name, ast.Attribute)) and outside_name(view, n) == FSDP_MODULE for n in names)
+
+
+def _is_handed_on(view: FileView, test: ast.AST) -> bool:
+    """``return isinstance(…)``, ``answer = isinstance(…)``, ``if isinstance(…): return True``."""
+    statement = view.statement(test)
+    if isinstance(statement, ast.If):
+        first = statement.body[0]
+        return isinstance(first, ast.Return) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, bool)
+    return isinstance(statement, (ast.Return, ast.Assign, ast.AnnAssign)) and not any(
+        isinstance(ancestor, ast.IfExp) and test in (ancestor.test, *ast.walk(ancestor.test)) for ancestor in view.ancestors(test)
+    )
