@@ -76,10 +76,11 @@ def main():
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        average.update(model)
+        if step % 3 == 0:
+            average.update(model)
         if rank == 0:
             print(f"step {step} loss {loss.item()!r}")
-        if step % 2 == 1:
+        if step % 3 == 2:
             average.swap(model)
             result = evaluate(model, words)
             average.swap(model)
