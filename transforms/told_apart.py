@@ -32,7 +32,8 @@ def told_apart(migration: Migration, view: FileView, classes: ast.expr, group: G
         Level.MANUAL,
         f"the answer tells models of {kind[1]} from those of the other wrapper; both are FSDPModule, so it would be yes for "
         "either, and what acts on it elsewhere would do for one what was meant for the other",
-        "With --ddp keep they stay apart. Or note how the model was wrapped where it is wrapped, and ask for that.",
+        "Where the model is wrapped, note how (an attribute that says so), let this answer with that, and run the migration "
+        "again.",
         holds=True,
     )
 

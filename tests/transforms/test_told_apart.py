@@ -41,7 +41,7 @@ def test_an_answer_about_one_wrapper_holds_a_model_of_both(answer: str) -> None:
     analysis, results = analyse_texts({"train.py": text})
     assert results["train.py"] == text
     asked = next(finding for finding in analysis.findings if "tells models of" in finding.message)
-    assert asked.level is Level.MANUAL and "--ddp keep" in asked.advice
+    assert asked.level is Level.MANUAL and "note how" in asked.advice
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
