@@ -90,3 +90,14 @@ def test_the_first_import_of_a_file_stands_apart(before: str, expected: str) -> 
     )
     _, after = analyse_texts({"main.py": wrap, "steps.py": before})
     assert after["steps.py"].startswith(expected), after["steps.py"]
+
+
+def test_imports_between_functions_take_nothing_on() -> None:
+    head = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\n"
+    text = (
+        "def shard(model):\n    return FSDP(model, use_orig_params=True)\n\n\nshard(build())\n"
+        "from torch.distributed.fsdp import _state_dict_utils\n\n\ndef load_hook(module, *rest):\n    return {'fsdp': FSDP}\n\n\n"
+        "_state_dict_utils._sharded_pre_load_state_dict_hook = load_hook\n"
+    )
+    _, after = analyse_texts({"train.py": head + text})
+    assert after["train.py"].index("import fully_shard\n") < after["train.py"].index("def shard")

@@ -160,12 +160,21 @@ def _own_imports(view: FileView) -> set[ImportStatement]:
     return own
 
 
+def _at_the_top(source: Source) -> list[ImportStatement]:
+    """The imports of a module in front of its functions and classes, all of them where none stands there."""
+    body = source.tree.body
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    first = next((number for number, statement in enumerate(body) if isinstance(statement, definitions)), len(body))
+    imports = [statement for statement in body if isinstance(statement, (ast.Import, ast.ImportFrom))]
+    return [statement for statement in imports if statement in body[:first]] or imports
+
+
 def _joining(
     source: Source, wanted: _Wanted, gone: set[str], own: set[ImportStatement]
 ) -> dict[ImportStatement, list[str]]:
     """The wanted names that a statement takes along which imports from their module; they are taken off the list."""
     found: dict[ImportStatement, list[str]] = {}
-    for statement in source.tree.body:
+    for statement in _at_the_top(source):
         if not isinstance(statement, ast.ImportFrom) or statement.level or not statement.module:
             continue
         names = wanted.modules.get(statement.module, set())
@@ -305,7 +314,7 @@ def _additions(
     The block is that of the first changed import, of the last import of torch, or of the last import of all.
     """
     lines = _lines(wanted)
-    imports = [statement for statement in source.tree.body if isinstance(statement, (ast.Import, ast.ImportFrom))]
+    imports = _at_the_top(source)
     if not lines:
         return []
     if not imports:
