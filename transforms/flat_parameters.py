@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from .analysis.symbols import FSDP1
+from .type_tests import type_test
 from .view import FileView
 
 FLAT: frozenset[str] = frozenset(
@@ -26,7 +27,9 @@ def reads(view: FileView, root: ast.AST | None = None) -> Iterator[ast.Attribute
     for node in nodes:
         if not isinstance(node.ctx, ast.Load):
             continue
-        if node.attr in FLAT or (node.attr in _OF_UNITS and isinstance(node.value, ast.Name) and _is_unit(view, node.value)):
+        if node.attr in FLAT or (node.attr == "_streams" and isinstance(node.value, ast.Attribute)):
+            yield node  # model.head._streams; an object's own are self._streams
+        elif node.attr in _OF_UNITS and isinstance(node.value, ast.Name) and _is_unit(view, node.value):
             yield node
 
 
@@ -66,12 +69,11 @@ def _left_before(view: FileView, statement: ast.stmt, name: str) -> bool:
 
 
 def _asks(view: FileView, test: ast.expr, name: str) -> bool:
-    """``isinstance(name, FSDP)``, alone or beside other conditions."""
+    """``isinstance(name, FSDP)``, or a function that answers it, alone or beside other conditions."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         return any(_asks(view, value, name) for value in test.values)
-    if not isinstance(test, ast.Call) or len(test.args) != 2 or view.external(test.func) != "builtins.isinstance":
-        return False
-    return isinstance(test.args[0], ast.Name) and test.args[0].id == name and view.external(test.args[1]) == FSDP1
+    found = type_test(view, test)
+    return found is not None and isinstance(found.subject, ast.Name) and found.subject.id == name and found.names == {FSDP1}
 
 
 def _binds_units(view: FileView, target: ast.expr, over: ast.expr, name: str) -> bool:

@@ -96,3 +96,12 @@ def test_members_of_units_are_named() -> None:
     found = [finding for finding in analysis.findings if finding.rule == "FS614"]
     assert [finding.symbol.rpartition(".")[2] for finding in found] == ["_streams", "params", "params"]
     assert {finding.level for finding in found} == {Level.MANUAL}
+
+
+def test_members_behind_a_function_that_asks_are_named() -> None:
+    text = HEAD.partition("\n\n\n")[0] + (
+        "\n\n\ndef is_fsdp(model):\n    return isinstance(model, FSDP)\n\n\n"
+        "def has_streams(model, other):\n    return is_fsdp(model) and model._streams is not other.head._streams\n"
+    )
+    analysis, _ = analyse_texts({"train.py": text})
+    assert [finding.rule for finding in analysis.findings].count("FS614") == 2
