@@ -15,6 +15,10 @@ from .training.conditions import FSDP_MODULE
 from .training.passes import outside_name
 from .view import FileView
 
+_REDUCTIONS = frozenset(
+    f"torch.distributed.{name}" for name in ("all_reduce", "reduce", "all_gather", "gather", "all_gather_into_tensor")
+)
+
 
 def told_apart(migration: Migration, view: FileView, classes: ast.expr, group: Group | None) -> Outcome | None:
     """What holds a model back that may have been of either kind, where code elsewhere acts on which of them it was.
@@ -36,6 +40,28 @@ def told_apart(migration: Migration, view: FileView, classes: ast.expr, group: G
         "again.",
         holds=True,
     )
+
+
+def reduced_by_hand(view: FileView, classes: ast.expr) -> str:
+    """What is to be said of a test behind which ranks combine what they hold, empty if that is not seen.
+
+    Under FSDP1 what came from a parameter or gradient was this rank's part, a plain tensor; now it is a DTensor.
+    """
+    test = view.parents[classes]
+    branch = next((a for a in view.ancestors(test) if isinstance(a, (ast.If, ast.IfExp, ast.stmt))), None)
+    if isinstance(branch, ast.If) and test in ast.walk(branch.test):
+        calls = [node for statement in branch.body for node in ast.walk(statement) if isinstance(node, ast.Call)]
+        if any(view.external(call.func) in _REDUCTIONS for call in calls):
+            return (
+                "the branch combines tensors of all ranks by hand; what comes from parameters, gradients or optimizer state is "
+                "a DTensor there, which collectives refuse: take .to_local() of it, or .full_tensor() and no collective"
+            )
+    elif isinstance(view.parents[test], (ast.Dict, ast.keyword)):
+        return (
+            "the answer is handed on; where the code that acts on it combines this rank's parts of parameters or gradients by "
+            "hand, these are DTensors now, which collectives refuse"
+        )
+    return ""
 
 
 def _knows_sharded_modules(view: FileView, test: ast.AST) -> bool:

@@ -185,3 +185,25 @@ def test_functions_for_wraps_inside_expressions_have_names_of_their_own() -> Non
     )
     assert "first = lambda net: shard(net)\n" in text
     assert "second = [shard_2(net) for net in nets]\n" in text
+
+
+@pytest.mark.parametrize("shape", ["[]", "()", "[1] if large else []", "shape"])
+def test_a_parameter_that_may_have_no_dimension_is_named(shape: str) -> None:
+    text = f"""\
+import torch
+import torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Pair(nn.Module):
+    def __init__(self, large, scale=2.6):
+        super().__init__()
+        shape = [1] if large else []
+        self.scale = nn.Parameter(torch.ones({shape}) * scale)
+
+
+model = DDP(Pair(False))
+"""
+    analysis, results = analyse_texts({"train.py": text})
+    assert results["train.py"] == text
+    assert any("parameters without dimensions, as at train.py:10" in finding.message for finding in analysis.findings)

@@ -55,3 +55,28 @@ def test_an_answer_about_both_wrappers_holds_nothing() -> None:
     answer = "    def is_sharded(self):\n        return isinstance(self.model, (FSDP, DDP))\n"
     _, results = analyse_texts({"train.py": PROGRAM.format(answer=answer)})
     assert "return isinstance(self.model, FSDPModule)" in results["train.py"]
+
+
+REDUCING = """\
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def total(model, optimizer):
+    norm = torch.stack([p.grad.norm() for p in model.parameters()]).square().sum()
+    if {test}:
+        dist.all_reduce(norm)
+    return norm.sqrt()
+
+
+def collect(model):
+    return {{"sharded": isinstance(model, FSDP)}}
+"""
+
+
+def test_a_branch_that_combines_ranks_by_hand_is_for_review() -> None:
+    analysis, _ = analyse_texts({"train.py": REDUCING.format(test="isinstance(model, FSDP)")})
+    first, second = [finding for finding in analysis.findings if finding.rule == "FS603"]
+    assert first.level is Level.REVIEW and "by hand" in first.message
+    assert second.level is Level.REVIEW and "handed on" in second.message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from migrating import analyse_texts
 from state_programs import DDP, findings
 from to_fsdp2.transforms.findings import Level
 
@@ -47,3 +48,38 @@ def test_model_that_is_handed_on_to_unseen_code() -> None:
     assert finding.level is Level.REVIEW and "register_fsdp_forward_method" in finding.message
     (finding,) = findings(DDP, handed.format(use="pass", model="Net()"), "FS601")
     assert "register_fsdp_forward_method" not in finding.message
+
+
+def test_a_method_of_something_else_that_the_name_may_hold_is_not_registered() -> None:
+    text = """\
+import torch
+import torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Backend(nn.Module):
+    def __init__(self, path):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def warm_up(self, x):
+        return self.layer(x)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def validate(model=None, path=""):
+    if model is None:
+        model = Backend(path)
+        model.warm_up(torch.zeros(1, 4))
+    return model(torch.zeros(1, 4))
+
+
+net = nn.Linear(4, 4)
+model = DDP(net)
+validate(model=net)
+"""
+    _, results = analyse_texts({"train.py": text})
+    assert "fully_shard(net)" in results["train.py"]
+    assert "register_fsdp_forward_method" not in results["train.py"]

@@ -17,7 +17,7 @@ from ..sharding.subclass_findings import staying_wrappers
 from ..sites import Site
 from ..text.generated import removed
 from ..text.patches import Part, Patch
-from ..told_apart import told_apart
+from ..told_apart import reduced_by_hand, told_apart
 from ..training.conditions import FSDP_MODULE
 from ..training.passes import outside_name
 from ..training.unwrapping import WRAPPERS, names_data_parallel, type_argument
@@ -80,6 +80,10 @@ def check(site: Site, migration: Migration) -> Outcome:
     apart = told_apart(migration, view, classes, site.group)
     if apart is not None:
         return apart
+    caution = reduced_by_hand(view, classes)
+    if caution:
+        outcome.level = Level.REVIEW
+        outcome.message += f"; {caution}"
     module = migration.use(outcome, view, FSDP_MODULE, node)
     outcome.patches.append(_listed(migration, view, classes, module))
     return outcome

@@ -156,8 +156,26 @@ def _is_scalar(view: FileView, node: ast.expr) -> bool:
     name, first = outside_name(view, node.func), node.args[0]
     if name == "torch.tensor":
         return _is_number(view, first)
-    empty = isinstance(first, (ast.List, ast.Tuple)) and not first.elts
-    return name in ("torch.ones", "torch.zeros", "torch.empty", "torch.rand", "torch.randn") and empty
+    shaped = name in ("torch.ones", "torch.zeros", "torch.empty", "torch.rand", "torch.randn")
+    return shaped and _may_be_empty(view, first)
+
+
+def _may_be_empty(view: FileView, shape: ast.expr) -> bool:
+    """Whether a shape is ``[]`` or ``()``: as it stands, on one side of a choice, or by a name that the function gives it."""
+    if isinstance(shape, (ast.List, ast.Tuple)):
+        return not shape.elts
+    if isinstance(shape, ast.IfExp):
+        return _may_be_empty(view, shape.body) or _may_be_empty(view, shape.orelse)
+    function = view.function(shape)
+    if not isinstance(shape, ast.Name) or function is None:
+        return False
+    return any(
+        isinstance(node, ast.Assign)
+        and any(isinstance(target, ast.Name) and target.id == shape.id for target in node.targets)
+        and not isinstance(node.value, ast.Name)
+        and _may_be_empty(view, node.value)
+        for node in ast.walk(function)
+    )
 
 
 def _is_number(view: FileView, node: ast.expr) -> bool:
@@ -167,6 +185,13 @@ def _is_number(view: FileView, node: ast.expr) -> bool:
         return isinstance(node.value, (int, float))
     if isinstance(node, ast.Call):
         return (outside_name(view, node.func) or "").startswith(("math.", "numpy.log", "numpy.sqrt"))
+    function = view.function(node)
+    if isinstance(node, ast.Name) and isinstance(function, ast.FunctionDef):
+        given = function.args
+        named = [*given.posonlyargs, *given.args][::-1]
+        defaults = dict(zip((arg.arg for arg in named), given.defaults[::-1], strict=False))
+        defaults |= {arg.arg: value for arg, value in zip(given.kwonlyargs, given.kw_defaults, strict=True) if value}
+        return node.id in defaults and _is_number(view, defaults[node.id])
     return False
 
 

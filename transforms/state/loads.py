@@ -131,7 +131,7 @@ def load_outcome(site: Site, migration: Migration) -> Outcome:
     outcome = Outcome(Level.SAFE, "optimizer state is loaded by parameter name")
     if site.group is not None and "DDP" in site.group.kinds:
         outcome.level = Level.REVIEW
-        outcome.message += "; files that the old program wrote under DDP have numbers for names and are refused with an error"
+        outcome.message += "; files that the old program wrote have numbers for names and are refused with an error"
     if plan.keeps_tensors == "maybe" or (plan.keeps_tensors == "no" and plan.options):
         outcome.level = Level.REVIEW
         outcome.message += "; without momentum SGD has no tensors to load, and full_state_dict=True raises: leave it out then"

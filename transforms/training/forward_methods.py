@@ -89,6 +89,8 @@ def _find(migration: Migration) -> Iterator[MethodCall]:
                 continue
             if isinstance(receiver, ast.Name) and receiver.id == "self":
                 continue
+            if not _has(migration, values, group, name):
+                continue
             callees = migration.program.callees(view, node)
             if not any(_computes(migration, callee, set(), 0) for callee in callees):
                 continue
@@ -100,6 +102,13 @@ def _find(migration: Migration) -> Iterator[MethodCall]:
 
 def _is_model(values: Sequence[Value], group: Group) -> bool:
     return any(value in group.raw or any(wrap.value == value for wrap in group.wraps) for value in values)
+
+
+def _has(migration: Migration, values: Sequence[Value], group: Group, name: str) -> bool:
+    """Whether the method is the model's own, rather than one of something else that the receiver may be instead."""
+    models = [value for value in values if value in group.raw or any(wrap.value == value for wrap in group.wraps)]
+    flow = migration.program.flow
+    return any(not isinstance(model, Instance) or flow.has_member(model.cls, name) for model in models)
 
 
 def _computes(migration: Migration, callee: FunctionValue, seen: set[FunctionValue], depth: int) -> bool:
