@@ -14,15 +14,15 @@ from .analysis.extract import Extractor
 from .analysis.facts import FileFacts
 from .analysis.flow import Flow
 from .analysis.symbols import STRONG_TOKENS, holds_token
-from .branch_chains import BRANCH_GOES
 from .findings import FileError, Finding, Level
 from .holding import hold_back, hold_groups
+from .introspection.branch_chains import BRANCH_GOES
 from .judge import Judgement, judge
-from .kept_code import hold_beside_kept
-from .leftovers import leftovers
+from .leaving.leftovers import leftovers
+from .leaving.old_names import unread_names
 from .migration import Migration, Options
-from .old_names import unread_names
 from .program import Program
+from .remaining.kept_code import hold_beside_kept
 from .sites import Site
 from .text.edits import Edit, apply_edits
 from .text.patches import Patch, PatchConflict

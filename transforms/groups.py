@@ -27,10 +27,10 @@ from .analysis.values import (
     Wrapped,
 )
 from .holders import holders_of
+from .introspection.subclasses import Subclasses
 from .program import Program, owner_of
-from .subclasses import Subclasses
+from .sharding.wrap_blocks import settings_of
 from .view import FileView
-from .wrap_blocks import settings_of
 
 _PLAIN_BASES = (
     "builtins.", "abc.", "typing.", "typing_extensions.", "enum.", "collections.", "torch.optim.", "torch.utils.data.",

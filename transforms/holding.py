@@ -6,8 +6,8 @@ from .analysis.symbols import CONSTRUCTORS
 from .findings import Level
 from .groups import Group
 from .judge import Judgement
-from .loose import holder_of, holder_of_group, widen
 from .migration import Migration, Options
+from .remaining.loose import holder_of, holder_of_group, widen
 
 
 def hold_groups(migration: Migration, judgements: list[Judgement]) -> None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from .analysis.symbols import DDP, WRAPPERS
 from .analysis.values import Annotated, Wrapped
-from .bypassed import Bypassed, changes_the_class
 from .findings import Finding, Level, Step
 from .groups import Group
 from .migration import Migration
+from .remaining.bypassed import Bypassed, changes_the_class
 from .rule import Outcome, Rule, all_rules, rule_for
 from .sites import Site
 from .state.strangers import saver_of_optimizers, saver_of_strangers

@@ -13,12 +13,12 @@ from .analysis.symbols import canonical, is_old, is_old_module
 from .analysis.values import Annotated, Derived, External, Instance, Opaque, Unknown, Wrapped
 from .findings import Level
 from .groups import Group, Groups, Wrap
+from .introspection.type_tests import asks_for_wrappers
 from .order import Order
 from .program import Program
 from .rule import Need, Outcome
 from .sites import RAW_MEMBERS, Site, SiteFinder
 from .text.spelling import spelling
-from .type_tests import asks_for_wrappers
 from .view import FileView
 
 T = TypeVar("T")

@@ -23,13 +23,13 @@ from .analysis.values import (
     Wrapped,
 )
 from .groups import Group, Groups
-from .plain import is_plain_receiver, wrapper_kinds
+from .introspection.plain import is_plain_receiver, wrapper_kinds
+from .introspection.type_tests import OF_WRAPPED, classes_asked_for
 from .program import owner_of
 from .ranks.conditions import last_name
+from .sharding.wrap_blocks import is_enable_wrap, wraps_in
 from .training.in_scope import means_a_model
-from .type_tests import OF_WRAPPED, classes_asked_for
 from .view import FileView
-from .wrap_blocks import is_enable_wrap, wraps_in
 
 _SYMBOL_OF_KIND = {"FSDP1": FSDP1, "DDP": DDP}
 

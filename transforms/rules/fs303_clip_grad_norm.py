@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from ..branch_chains import same_branches
 from ..findings import Level
+from ..introspection.branch_chains import same_branches
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site

@@ -6,7 +6,7 @@ import ast
 
 from ..analysis.symbols import FSDP1
 from ..findings import Level
-from ..harmless import is_harmless
+from ..leaving.harmless import is_harmless
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from ..analysis.objects import is_anything
 from ..findings import Level
+from ..introspection.plain import is_plain, like
 from ..migration import Migration
-from ..plain import is_plain, like
 from ..ranks.conditions import last_name
 from ..ranks.evaluation import of_group
 from ..rule import Example, Outcome, Rule

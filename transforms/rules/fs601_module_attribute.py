@@ -7,6 +7,7 @@ import ast
 from ..analysis.objects import is_anything
 from ..analysis.values import Annotated, Wrapped
 from ..findings import Level
+from ..introspection.type_tests import OF_WRAPPED, classes_asked_for
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -22,7 +23,6 @@ from ..training.unwrapping import (
     tests_around,
     unwrapped_path,
 )
-from ..type_tests import OF_WRAPPED, classes_asked_for
 from ..view import FileView
 
 _WHY = "fully_shard keeps the model itself"

@@ -6,9 +6,10 @@ import ast
 
 from ..analysis.symbols import DDP, FSDP1
 from ..analysis.values import ClassValue
-from ..branch_chains import counterpart, without_branch
 from ..findings import Level
-from ..flat_parameters import reads
+from ..introspection.branch_chains import counterpart, without_branch
+from ..introspection.flat_parameters import reads
+from ..introspection.told_apart import reduced_by_hand, told_apart
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sharding.aliases import alias_outcome
@@ -17,7 +18,6 @@ from ..sharding.subclass_findings import staying_wrappers
 from ..sites import Site
 from ..text.generated import removed
 from ..text.patches import Part, Patch
-from ..told_apart import reduced_by_hand, told_apart
 from ..training.conditions import FSDP_MODULE
 from ..training.passes import outside_name
 from ..training.unwrapping import WRAPPERS, names_data_parallel, type_argument

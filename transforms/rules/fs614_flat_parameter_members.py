@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..analysis.symbols import FSDP1
 from ..findings import Level
-from ..flat_parameters import FLAT, reads
+from ..introspection.flat_parameters import FLAT, reads
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site

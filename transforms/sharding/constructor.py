@@ -16,11 +16,11 @@ from ..rule import Outcome
 from ..sites import Site
 from ..text.patches import Patch
 from ..view import FileView
-from ..wrap_blocks import inner_wrap, is_enable_wrap, outer_wrap, settings_of
 from .checkpointing import statements_behind
 from .placement import CannotPlace, place
 from .plan import Code, ShardingPlan, code
 from .subclass_findings import built_subclass
+from .wrap_blocks import inner_wrap, is_enable_wrap, outer_wrap, settings_of
 
 if TYPE_CHECKING:
     from .spread import Dictionary

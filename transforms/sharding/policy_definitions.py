@@ -15,7 +15,7 @@ from ..groups import Wrap
 from ..migration import Migration
 from ..program import Program
 from ..view import FileView
-from ..wrap_blocks import settings_of
+from .wrap_blocks import settings_of
 
 WRAP = "torch.distributed.fsdp.wrap."
 _CLASS_POLICIES = {

@@ -14,10 +14,10 @@ from ..sites import Site
 from ..text.dedent import can_unwrap, unwrapped
 from ..text.patches import Part, Patch
 from ..view import FileView
-from ..wrap_blocks import inner_wrap, model_of, outer_wrap, settings_of, wraps_in
 from .constructor import Constructor, constructor_of
 from .placement import path_text, shard_function
 from .plan import MODEL, Code, length, written
+from .wrap_blocks import inner_wrap, model_of, outer_wrap, settings_of, wraps_in
 
 _WHY = "wrap becomes fully_shard on the module itself"
 _WIDTH = 100

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from ..analysis.symbols import FSDP1
 from ..analysis.values import Annotated, External, Instance, Opaque, Optimizer, Unknown, Value, Wrapped
 from ..groups import Group
+from ..introspection.plain import is_plain, is_plain_receiver, wrapper_kinds
 from ..migration import Migration
-from ..plain import is_plain, is_plain_receiver, wrapper_kinds
 from ..sites import RAW_MEMBERS, Site
 from ..text.patches import Part
 from ..training.in_scope import model_at

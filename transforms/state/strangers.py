@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from ..analysis.facts import NOTHING
 from ..analysis.values import Annotated, Constant, Unknown, Wrapped
 from ..groups import Group
+from ..introspection.plain import is_plain, like
 from ..migration import Migration
-from ..plain import is_plain, like
 from ..sites import Site
 from ..view import FileView
 from .reads import NOT_A_MODEL, last_name, reads

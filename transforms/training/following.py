@@ -11,10 +11,10 @@ from ..groups import Group, Wrap
 from ..migration import Migration
 from ..order import Place
 from ..rule import Outcome
+from ..sharding.wrap_blocks import settings_of
 from ..text.definitions import defined_before
 from ..text.patches import Old, Patch
 from ..view import FileView
-from ..wrap_blocks import settings_of
 from .named_there import model_at, optimizer_at, stale_parameters, taken_outside
 from .passes import calls_named
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ast
 
-from .analysis.symbols import DDP, WRAPPERS
+from ..analysis.symbols import DDP, WRAPPERS
+from ..findings import Level
+from ..groups import Group
+from ..migration import Migration
+from ..rule import Outcome
+from ..sharding.subclass_findings import staying_wrappers
+from ..training.conditions import FSDP_MODULE
+from ..training.passes import outside_name
+from ..view import FileView
 from .branch_chains import wrapper_kind
-from .findings import Level
-from .groups import Group
-from .migration import Migration
-from .rule import Outcome
-from .sharding.subclass_findings import staying_wrappers
-from .training.conditions import FSDP_MODULE
-from .training.passes import outside_name
-from .view import FileView
 
 _REDUCTIONS = frozenset(
     f"torch.distributed.{name}" for name in ("all_reduce", "reduce", "all_gather", "gather", "all_gather_into_tensor")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from .analysis.symbols import ENABLE_WRAP, WRAP
-from .view import FileView
+from ..analysis.symbols import ENABLE_WRAP, WRAP
+from ..view import FileView
 
 
 def is_wrap(view: FileView, node: ast.AST) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from .judge import Judgement
-from .migration import Migration
-from .text.patches import Patch
-from .view import FileView
+from ..judge import Judgement
+from ..migration import Migration
+from ..text.patches import Patch
+from ..view import FileView
 
 _OF_FSDP1 = "torch.distributed.fsdp"
 

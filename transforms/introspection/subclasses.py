@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from .analysis.values import ClassValue, Instance
-from .program import Program
-from .view import FileView
+from ..analysis.values import ClassValue, Instance
+from ..program import Program
+from ..view import FileView
 
 
 class Subclasses:

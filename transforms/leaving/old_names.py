@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 
-from .judge import Judgement
-from .migration import Migration
-from .text.generated import removed
-from .text.imports import used_names
-from .text.patches import Patch, flatten
-from .text.rewrite import parse_edited
-from .text.spelling import all_imports
-from .view import FileView
+from ..judge import Judgement
+from ..migration import Migration
+from ..text.generated import removed
+from ..text.imports import used_names
+from ..text.patches import Patch, flatten
+from ..text.rewrite import parse_edited
+from ..text.spelling import all_imports
+from ..view import FileView
 
 _WHY = "nothing reads the old name any more"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from .analysis.symbols import FSDP1
+from ..analysis.symbols import FSDP1
+from ..view import FileView
 from .type_tests import type_test
-from .view import FileView
 
 FLAT: frozenset[str] = frozenset(
     {

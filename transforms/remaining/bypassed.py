@@ -10,12 +10,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from .analysis.symbols import FSDP1
-from .analysis.trees import walk
-from .analysis.values import ClassValue
-from .analysis.versions import OLDEST, never_runs
-from .migration import Migration
-from .view import FileView
+from ..analysis.symbols import FSDP1
+from ..analysis.trees import walk
+from ..analysis.values import ClassValue
+from ..analysis.versions import OLDEST, never_runs
+from ..migration import Migration
+from ..view import FileView
 
 _PRIVATE = ("torch.distributed.fsdp._", "torch.distributed.fsdp.fully_sharded_data_parallel")
 _SHARED = ("torch.distributed.fsdp._fully_shard", "torch.distributed.fsdp._common_utils")

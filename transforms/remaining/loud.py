@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 
-from .analysis.symbols import FSDP1, WRAPPERS
-from .branch_chains import raises_otherwise
-from .sites import Site
-from .view import FileView
+from ..analysis.symbols import FSDP1, WRAPPERS
+from ..introspection.branch_chains import raises_otherwise
+from ..sites import Site
+from ..view import FileView
 
 _RAISING = frozenset(
     f"{FSDP1}.{name}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
+from ..text.edits import apply_edits
+from ..text.patches import Patch, flatten
+from ..view import FileView
 from .harmless import is_harmless
-from .text.edits import apply_edits
-from .text.patches import Patch, flatten
-from .view import FileView
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _WHY = "it served something that is gone"

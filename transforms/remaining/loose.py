@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from .analysis.symbols import DDP, FSDP1, WRAPPERS
-from .analysis.values import Annotated, Wrapped
-from .findings import Level
-from .groups import Group
-from .judge import Judgement
+from ..analysis.symbols import DDP, FSDP1, WRAPPERS
+from ..analysis.values import Annotated, Wrapped
+from ..findings import Level
+from ..groups import Group
+from ..judge import Judgement
+from ..sites import Site
 from .loud import is_loud
-from .sites import Site
 
 _FSDP1_MODULE = "torch.distributed.fsdp."
 _BOTH = frozenset({"FSDP1", "DDP"})

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .analysis.scopes import dotted_path
-from .analysis.symbols import FSDP_MODULE, WRAPPERS
-from .analysis.values import External
-from .view import FileView
+from ..analysis.scopes import dotted_path
+from ..analysis.symbols import FSDP_MODULE, WRAPPERS
+from ..analysis.values import External
+from ..view import FileView
 
 OF_WRAPPED = frozenset({*WRAPPERS, FSDP_MODULE})
 """The classes that a wrapped model is of, before and after."""

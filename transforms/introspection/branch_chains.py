@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from .analysis.symbols import WRAPPERS
-from .text.patches import Patch
-from .view import FileView
+from ..analysis.symbols import WRAPPERS
+from ..text.patches import Patch
+from ..view import FileView
 
 BRANCH_GOES = "models of both wrappers are FSDPModule now"
 """Why a branch is taken out."""

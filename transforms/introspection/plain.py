@@ -6,10 +6,10 @@ import ast
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from .analysis.symbols import DATA_PARALLEL, FSDP_MODULE, WRAPPERS
-from .analysis.values import Annotated, Value, Wrapped
+from ..analysis.symbols import DATA_PARALLEL, FSDP_MODULE, WRAPPERS
+from ..analysis.values import Annotated, Value, Wrapped
+from ..view import FileView
 from .type_tests import kept_value, leaving_tests, type_test
-from .view import FileView
 
 Asked = Callable[[ast.expr], bool]
 """Whether a test of this expression is one of the receiver."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from .analysis.symbols import is_old
-from .view import FileView
+from ..analysis.symbols import is_old
+from ..view import FileView
 
 _TELLS = frozenset(
     {
