@@ -39,3 +39,11 @@ def test_a_model_without_it_stands_alone() -> None:
     plain = _TRAIN.replace("    if rank == -1:\n        model = torch.nn.DataParallel(model)\n", "")
     _, after = analyse_texts({"train.py": plain})
     assert "getattr" not in after["train.py"]
+
+
+def test_the_wrapper_is_left_out_where_the_load_moves_behind_it() -> None:
+    optimizer = "    optimizer = torch.optim.AdamW(model.parameters())\n    resume(torch.load(path), optimizer)\n"
+    head, model, rest = _TRAIN.replace(optimizer, "").partition("    model = torch.nn.Linear(2, 2)\n")
+    _, after = analyse_texts({"train.py": head + model + optimizer + rest})
+    moved = after["train.py"].partition("fully_shard(model)\n")[2]
+    assert 'resume(torch.load(path), optimizer, model=getattr(model, "module", model))' in moved, after["train.py"]

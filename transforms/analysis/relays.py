@@ -10,8 +10,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
-from .calls import Calls
 from .facts import NOTHING, Call, FileFacts
+from .named_hooks import NamedHooks
 from .symbols import WRAPPERS
 from .values import Annotated, ClassValue, Constant, Container, External, FunctionValue
 
@@ -19,7 +19,7 @@ _DEEPEST = 2
 """How far calls inside a copied body are told apart as well."""
 
 
-class Relays(Calls):
+class Relays(NamedHooks):
     """The part of the flow analysis that copies small bodies."""
 
     def __init__(self, files: Sequence[FileFacts]) -> None:

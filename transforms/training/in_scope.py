@@ -44,11 +44,12 @@ def model_at(groups: Groups, view: FileView, node: ast.AST, group: Group) -> str
 
 
 def inside_data_parallel(view: FileView, node: ast.AST, path: str) -> str:
-    """An expression for the model at a path that torch.nn.DataParallel may have wrapped on the way to ``node``.
+    """An expression for the model at a path that torch.nn.DataParallel may wrap in the function around ``node``.
 
-    Optimizer state is kept by the names of parameters, and those of its wrapper begin with ``module.``.
+    Optimizer state is kept by the names of parameters, and those of its wrapper begin with ``module.``. What is wrapped
+    further down counts, too: statements on optimizers move behind that.
     """
-    held = next((values for found, values in _paths(view, node) if found == path), [])
+    held = next((values for found, values in _paths(view, node, in_all=True) if found == path), [])
     wrapped = any(isinstance(value, Opaque) and value.name in DATA_PARALLEL for value in held)
     return f"getattr({path}, {quoted(view, 'module')}, {path})" if wrapped else path
 
@@ -63,8 +64,11 @@ def optimizer_at(view: FileView, node: ast.AST, group: Group) -> str | None:
     return min(found, key=lambda path: path.count(".")) if found else None
 
 
-def _paths(view: FileView, node: ast.AST) -> Iterator[tuple[str, list[Value]]]:
-    """Names and attribute paths that are bound where ``node`` is evaluated, with all they may have held till there."""
+def _paths(view: FileView, node: ast.AST, *, in_all: bool = False) -> Iterator[tuple[str, list[Value]]]:
+    """Names and attribute paths that are bound where ``node`` is evaluated, with all they may have held till there.
+
+    With ``in_all``, what they hold anywhere in the functions around it.
+    """
     found: dict[str, list[Value]] = {}
     function = view.function(node)
     line = view.line(node)
@@ -73,8 +77,9 @@ def _paths(view: FileView, node: ast.AST) -> Iterator[tuple[str, list[Value]]]:
         for inner in ast.walk(scope):
             if isinstance(inner, ast.arg) and view.function(inner) is scope:
                 found.setdefault(inner.arg, []).extend(view.values(inner))
-            elif isinstance(inner, (ast.Name, ast.Attribute)) and inner.lineno < line and view.function(inner) is scope:
-                _add(found, view, inner)
+            elif isinstance(inner, (ast.Name, ast.Attribute)) and view.function(inner) is scope:
+                if in_all or inner.lineno < line:
+                    _add(found, view, inner)
         scope = view.function(scope)
     for inner in _attributes_of_self(view, node):
         _add(found, view, inner)
