@@ -311,3 +311,40 @@ def test_keywords_of_fsdp1_that_the_repository_writes_are_not_handed_on() -> Non
     analysis, results = analyse_texts({"train.py": text})
     assert results["train.py"] == text
     assert any(f.rule == "FS112" and f.level is Level.MANUAL for f in analysis.findings)
+
+
+def test_the_broadcast_leaves_out_what_is_ignored() -> None:
+    body, _ = migrate("ignored_states=args.ignored, sync_module_states=True", target_torch=(2, 7))
+    broadcast = "if tensor not in ignored_params:\n        dist.broadcast(tensor.detach(), src=0)"
+    assert body.index("ignored_params = ") < body.index(broadcast)
+
+
+@pytest.mark.parametrize(("group", "level"), [("args.group", Level.REVIEW), ("(args.shard, args.replicate)", Level.SAFE)])
+def test_a_broadcast_to_more_ranks_than_the_group_is_named(group: str, level: Level) -> None:
+    _, levels = migrate(f"sync_module_states=True, process_group={group}")
+    assert levels["sync_module_states"] is level
+
+
+def test_no_shard_that_is_chosen_at_run_time_replicates_where_nothing_gives_a_mesh() -> None:
+    chosen = "sharding_strategy=ShardingStrategy.NO_SHARD if args.whole else ShardingStrategy.FULL_SHARD"
+    mesh = "init_device_mesh('cuda', (dist.get_world_size(), 1), mesh_dim_names=('replicate', 'shard'))"
+    body, _ = migrate(chosen)
+    assert f"== 'NO_SHARD':\n    mesh = {mesh}\nelse:\n    mesh = None\n" in body
+    body, levels = migrate(f"{chosen}, device_mesh=args.mesh")
+    assert "mesh = args.mesh\nif mesh is None:\n    if sharding_strategy in (" in body
+    assert f"    elif sharding_strategy == 'NO_SHARD':\n        mesh = {mesh}\n" in body
+    assert levels["sharding_strategy"] is Level.REVIEW
+
+
+def test_a_mesh_of_the_strategy_gives_way_to_one_in_a_dictionary() -> None:
+    text = f"{IMPORTS}    kwargs = {{}}\n    if args.mesh:\n        kwargs[\"device_mesh\"] = args.mesh\n"
+    text += "    strategy = ShardingStrategy.NO_SHARD if args.whole else ShardingStrategy.FULL_SHARD\n"
+    text += "    return FSDP(model, sharding_strategy=strategy, **kwargs)\n"
+    _, results = analyse_texts({"train.py": text})
+    assert '    if "mesh" not in kwargs and strategy == "NO_SHARD":\n        mesh = ' in results["train.py"]
+    assert '    kwargs.setdefault("mesh", mesh)\n' in results["train.py"]
+
+
+def test_no_shard_over_a_mesh_of_its_own_is_for_review() -> None:
+    body, levels = migrate("sharding_strategy=ShardingStrategy.NO_SHARD, device_mesh=args.mesh")
+    assert body == "fully_shard(model, mesh=args.mesh)" and levels["sharding_strategy"] is Level.REVIEW

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ..findings import Level
 from ..rule import Example, Rule
-from ..sharding.strategy import STRATEGY, check_mention, names_of_chosen
+from ..sharding.strategy import STRATEGY
+from ..sharding.strategy_names import check_mention, names_of_chosen
 
 RULE = Rule(
     id="FS107",

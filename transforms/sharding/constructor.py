@@ -113,6 +113,10 @@ class Constructor:
     """Whether the current device has to be set before the model is sharded."""
     casts_buffers: bool = False
     """Whether the plan casts float buffers as FSDP1 did."""
+    ignored: tuple[str, Code] | None = None
+    """The local name of the parameters that are left alone, and the statement that collects them."""
+    chosen: tuple[Code, list[str]] | None = None
+    """The name of the strategy, where it is chosen at run time, and the names that it may be."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     patches: list[Patch] = field(default_factory=list)
     """Changes elsewhere that the plan takes (the definition of a mesh, a helper function)."""
@@ -193,6 +197,7 @@ def _translate(constructor: Constructor) -> Constructor:
     model = constructor.arguments.pop("module", None)
     constructor.plan.model = model.node if model is not None else None
     translate(constructor, [name for name in constructor.arguments if name not in constructor.outcomes])
+    meshes.choose_mesh(constructor)
     initialization.prepare(constructor)
     for keyword in constructor.unused:
         text = constructor.view.keep(keyword.value)

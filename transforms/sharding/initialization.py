@@ -77,12 +77,15 @@ def sync_module_states(constructor: Constructor, argument: Argument) -> Outcome:
     if isinstance(argument.node, ast.Constant) and not constant:
         return Outcome(Level.SAFE, "nothing is broadcast, as before")
     message = "parameters and buffers of rank 0 are broadcast before sharding: fully_shard leaves every rank its own"
+    differences: list[str] = []
+    group = constructor.arguments.get("process_group")
+    if group is not None and not group.is_none and not isinstance(group.node, ast.Tuple):
+        differences.append("all ranks get those of rank 0, FSDP1 kept to its process group")
     if needs_moving(constructor):
-        return Outcome(
-            Level.REVIEW,
-            f"{message}; the whole model is on the device for a moment, where FSDP1 went unit by unit",
-        )
-    return Outcome(Level.SAFE, message)
+        differences.append("the whole model is on the device for a moment, where FSDP1 went unit by unit")
+        if any(name in constructor.arguments for name in ("ignored_modules", "ignored_states", "ignored_parameters")):
+            differences.append("what is ignored goes to the device with it, where FSDP1 left it")
+    return Outcome(Level.REVIEW if differences else Level.SAFE, "; ".join([message, *differences]))
 
 
 @translates("param_init_fn")
@@ -148,7 +151,7 @@ def _ignore(constructor: Constructor, argument: Argument, parameters: Code) -> O
         )
     plan = constructor.plan
     local = constructor.view.free_name(constructor.call, "ignored_params")
-    plan.before.append(code(local, " = ", parameters))
+    constructor.ignored = (local, code(local, " = ", parameters))
     if is_known:
         plan.arguments["ignored_params"] = (local,)
     else:
@@ -183,9 +186,13 @@ def prepare(constructor: Constructor) -> None:
     init = arguments.get("param_init_fn")
     if init is not None and not init.is_none:
         found.extend(_commented(comments.pop("param_init_fn", []), _materialise(constructor, init)))
+    ignored = ""
+    if constructor.ignored is not None:
+        ignored, definition = constructor.ignored
+        found.append(definition)
     sync = arguments.get("sync_module_states")
     if sync is not None and not (isinstance(sync.node, ast.Constant) and not sync.node.value):
-        statements = [broadcast(plan, skips_shards=constructor.is_shared)]
+        statements = [broadcast(plan, skips_shards=constructor.is_shared, ignored=ignored)]
         if needs_moving(constructor):
             assert device is not None
             statements.insert(0, move_to(device.keep()))

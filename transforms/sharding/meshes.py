@@ -9,11 +9,12 @@ from ..analysis.values import Constant, Container, Opaque, Value
 from ..findings import Level
 from ..rule import Outcome
 from ..text.patches import Part, Patch
+from ..text.spelling import quoted
 from ..view import FileView
 from .constructor import Argument, Constructor, translates
-from .plan import code
+from .mesh_text import DIMENSIONS, HYBRID, device_type, mesh_of_pair, node_mesh, replicated_mesh
+from .plan import Code, code, deeper
 from .process_groups import mesh_in_variable
-from .strategy import DIMENSIONS, device_type, mesh_of_pair
 
 _MESHES = (
     "torch.distributed.device_mesh.init_device_mesh",
@@ -141,3 +142,54 @@ def _name_dimensions(view: FileView, call: ast.Call) -> Patch:
     if shape is not None and not _dimensions(call):
         names.extend(("[-len(", view.keep(shape), ") :]"))
     return Patch(view.path, end, end, tuple(names), "FSDP2 requires named dimensions")
+
+
+# --- strategies that are chosen at run time -----------------------------------------------------------------
+
+
+def choose_mesh(constructor: Constructor) -> None:
+    """A mesh by the strategy that is chosen at run time, where no argument gives one."""
+    if constructor.chosen is None or {*HYBRID, "NO_SHARD"}.isdisjoint(constructor.chosen[1]):
+        return
+    plan, view = constructor.plan, constructor.view
+    given = plan.arguments.get("mesh")
+    if given is not None and not _may_be_missing(constructor):
+        return
+    own = given[0] if given is not None and len(given) == 1 and isinstance(given[0], str) else None
+    local = own or view.free_name(constructor.call, "mesh")
+    if given is not None and own is None:
+        plan.before.append(code(local, " = ", given))
+    missing: list[Code] = [code(f"{local} is None")] if given is not None else []
+    missing.extend(code(quoted(view, "mesh"), " not in ", view.keep(k.value)) for k, _ in constructor.with_mesh)
+    plan.before.append(_by_strategy(constructor, local, missing, "" if given is not None else "None"))
+    plan.arguments["mesh"] = (local,)
+
+
+def _by_strategy(constructor: Constructor, local: str, missing: list[Code], otherwise: str) -> Code:
+    """``if`` the strategy is one that replicates: its mesh; each only where it is ``missing``."""
+    assert constructor.chosen is not None
+    strategy, names = constructor.chosen
+    branches: list[tuple[Code, Code]] = []
+    hybrid = [name for name in HYBRID if name in names]
+    if hybrid:
+        listed = f' == "{hybrid[0]}"' if len(hybrid) == 1 else f" in {tuple(hybrid)}".replace("'", '"')
+        branches.append((code(strategy, listed), node_mesh(constructor)))
+    if "NO_SHARD" in names:
+        branches.append((code(strategy, ' == "NO_SHARD"'), replicated_mesh(constructor)))
+    guard = code(*(code(" and ", test) if number else test for number, test in enumerate(missing)))
+    if len(branches) == 1 and guard:
+        branches = [(code(guard, " and ", branches[0][0]), branches[0][1])]
+    text: Code = ()
+    for number, (test, mesh) in enumerate(branches):
+        text = code(text, "\nelif " if number else "if ", test, f":\n    {local} = ", deeper(mesh))
+    if len(branches) > 1 and guard:
+        text = code("if ", guard, ":\n    ", deeper(text))
+    return code(text, f"\nelse:\n    {local} = {otherwise}") if otherwise else text
+
+
+def _may_be_missing(constructor: Constructor) -> bool:
+    """Whether an argument that gives ranks may come without any."""
+    group, mesh = (constructor.arguments.get(name) for name in ("process_group", "device_mesh"))
+    if mesh is not None and not mesh.is_none:
+        return mesh.may_be_none()
+    return group is not None and not group.is_none and _is_optional(constructor, group)

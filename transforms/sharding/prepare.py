@@ -9,13 +9,16 @@ from ..view import FileView
 from .plan import MODEL, Code, ShardingPlan, code, deeper
 
 
-def broadcast(plan: ShardingPlan, condition: Code | None = None, skips_shards: bool = False) -> Code:
+def broadcast(plan: ShardingPlan, condition: Code | None = None, skips_shards: bool = False, ignored: str = "") -> Code:
     """Every rank gets rank 0's parameters and buffers; without it each contributes its own rows of the model.
 
-    ``skips_shards`` leaves out parameters that an earlier call has broadcast and sharded.
+    ``skips_shards`` leaves out parameters that an earlier call has broadcast and sharded. ``ignored`` names the set of
+    those that FSDP1 leaves alone: every rank keeps its own of them, though not of the buffers beside them.
     """
     function = plan.name("torch.distributed.broadcast")
     statement: Code = (f"{function}(tensor.detach(), src=0)",)
+    if ignored:
+        statement = under((f"tensor not in {ignored}",), statement)
     if skips_shards:
         statement = under((f"not isinstance(tensor, {plan.name('torch.distributed.tensor.DTensor')})",), statement)
     loop = code(

@@ -10,8 +10,8 @@ from ..rule import Outcome
 from ..text.patches import Part
 from ..view import FileView
 from .constructor import Argument, Constructor
+from .mesh_text import mesh_of_pair, node_mesh
 from .plan import Code, Name
-from .strategy import mesh_of_pair, node_mesh
 
 NODE_GROUPS = "torch.distributed.fsdp._init_utils._init_intra_and_inter_node_groups"
 _WHY = "a mesh in the place of two process groups"

@@ -214,11 +214,7 @@ def spread_outcome(site: Site, constructor: Constructor) -> Outcome:
             holds=True,
         )
     if any(site.keyword is keyword for keyword, _ in constructor.with_mesh):
-        return Outcome(
-            Level.REVIEW,
-            f"**{text} goes to fully_shard, with the mesh under its new name; without one HYBRID_SHARD shards over all "
-            "ranks now, FSDP1 made groups of a node's ranks",
-        )
+        return Outcome(Level.REVIEW, f"**{text} goes to fully_shard, with the mesh under its new name")
     if site.keyword in constructor.opened:
         return Outcome(
             Level.REVIEW,
