@@ -20,6 +20,7 @@ from .introspection.branch_chains import BRANCH_GOES
 from .judge import Judgement, judge
 from .leaving.leftovers import leftovers
 from .leaving.old_names import unread_names
+from .leaving.same_branches import same_branches
 from .migration import Migration, Options
 from .program import Program
 from .remaining.kept_code import hold_beside_kept
@@ -63,6 +64,7 @@ def analyse(
     if hold_beside_kept(migration, judgements, gone):
         edits, gone = resolve_conflicts(migration, judgements)
     name_leftovers(judgements, gone)
+    name_same_branches(migration, judgements)
     settle_imports(migration, judgements, edits)
     findings = [finding for judgement in judgements for finding in judgement.findings(migration)]
     findings.sort(key=lambda f: (f.file, f.line, f.column, f.rule))
@@ -117,6 +119,22 @@ def name_leftovers(judgements: list[Judgement], gone: list[Patch]) -> None:
             judgement.outcome.message = "goes with its assignment, which nothing reads any more"
 
 
+def name_same_branches(migration: Migration, judgements: list[Judgement]) -> None:
+    """Says of sites in branches that became the same what comes of the condition."""
+    applied = [judgement for judgement in judgements if judgement.applied and judgement.outcome.patches]
+    for view in {judgement.site.view for judgement in applied}:
+        same = same_branches(view, [p for j in applied for p in j.outcome.patches if p.file == view.path])
+        for judgement in applied:
+            if judgement.site.view is not view:
+                continue
+            node = judgement.site.node
+            staying = next((b for b in same.staying if b in view.ancestors(node)), None)
+            if any(_lies_in(inner, other) for inner in judgement.outcome.patches for other in same.patches):
+                judgement.notes.append("either way is the same now, so the condition goes")
+            elif staying is not None:
+                judgement.notes.append(f"either way is the same now, whatever the condition in line {staying.lineno} says")
+
+
 def _lies_in(patch: Patch, other: Patch) -> bool:
     return patch.file == other.file and other.start <= patch.start and patch.end <= other.end
 
@@ -154,7 +172,11 @@ def _edits(migration: Migration, judgements: list[Judgement]) -> tuple[dict[str,
         if judgement.applied:
             for patch in judgement.outcome.patches:
                 patches.setdefault(patch.file, []).append(patch)
-    gone = [patch for path, wanted in patches.items() for patch in leftovers(migration.program.view(path), wanted)]
+    gone: list[Patch] = []
+    for path, wanted in patches.items():
+        view = migration.program.view(path)
+        wanted += same_branches(view, wanted).patches
+        gone += leftovers(view, wanted)
     gone += unread_names(migration, judgements, patches)
     for patch in gone:
         patches[patch.file].append(patch)

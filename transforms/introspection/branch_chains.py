@@ -72,24 +72,3 @@ def without_branch(view: FileView, branch: ast.If) -> Patch | None:
             return None
         end = source.line_starts[head - 1]
     return Patch(view.path, begin, end, (), BRANCH_GOES)
-
-
-def same_branches(view: FileView, statement: ast.stmt, text: str) -> ast.stmt | None:
-    """The only statement of the other branch where it is what ``statement``, once it reads ``text``, would be as well.
-
-    The condition decides nothing then; it has to be free of effects, and no comment may hang on it.
-    """
-    branch = view.parents[statement]
-    if not isinstance(branch, ast.If) or not view.stands_alone(branch) or view.text(branch).startswith("elif"):
-        return None
-    sides = (branch.body, branch.orelse)
-    if any(len(side) != 1 for side in sides) or "#" in view.text(branch) or not _is_plain(view, branch.test):
-        return None
-    other = branch.orelse[0] if statement is branch.body[0] else branch.body[0]
-    return other if ast.dump(other) == ast.dump(ast.parse(text).body[0]) else None
-
-
-def _is_plain(view: FileView, test: ast.expr) -> bool:
-    calls = [node for node in ast.walk(test) if isinstance(node, ast.Call)]
-    harmless = (view.external(call.func) in ("builtins.isinstance", "builtins.hasattr") for call in calls)
-    return all(harmless) and not any(isinstance(node, (ast.Await, ast.NamedExpr, ast.Yield)) for node in ast.walk(test))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 
 from ..findings import Level
-from ..introspection.branch_chains import same_branches
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -49,15 +48,7 @@ def check(site: Site, migration: Migration) -> Outcome:
     if is_used(view, call):
         parts.append(".full_tensor()")
         outcome.message += ", and its norm, a DTensor, is gathered"
-    statement = view.statement(call)
-    arguments_text = "".join(f", {view.text(part)}" for part in rest)
-    other = same_branches(view, statement, f"{clip}({view.text(receiver)}.parameters(){arguments_text})")
-    if other is not None and isinstance(statement, ast.Expr):
-        branch = view.parents[statement]
-        outcome.message += "; the other branch does the same, so the condition goes"
-        outcome.patches.append(view.replace(branch, (view.keep(other, view.indent(branch)),), _WHY))
-    else:
-        outcome.patches.append(view.replace(call, parts, _WHY))
+    outcome.patches.append(view.replace(call, parts, _WHY))
     return outcome
 
 

@@ -1,0 +1,74 @@
+"""Conditions whose branches become the same: they go where nothing notices, and are named where they stay."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+from migrating import analyse_texts
+
+_HEAD = """\
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def main(args, ask):
+    model = DDP(torch.nn.Linear(2, 2), broadcast_buffers=False)
+"""
+_SAME = "either way is the same now"
+
+
+def _after(body: str) -> tuple[str, list[str]]:
+    analysis, texts = analyse_texts({"train.py": _HEAD + textwrap.indent(textwrap.dedent(body), "    ")})
+    after = texts["train.py"].partition("    fully_shard(model)\n")[2]
+    return textwrap.dedent(after), [finding.message for finding in analysis.findings if _SAME in finding.message]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("if args.ddp:\n    return model.module\nelse:\n    return model\n", "return model\n"),
+        ("if args.ddp:\n    return model.module\n\nreturn model\n", "return model\n"),
+        (
+            "if args.ddp:  # wrapped\n    # the inner one\n    inner = model.module\nelse:\n    inner = model\nuse(inner)\n",
+            "# wrapped\n# the inner one\ninner = model\nuse(inner)\n",
+        ),
+        (
+            "if args.a:\n    if args.ddp:\n        use(model.module)\n    else:\n        use(model)\nelse:\n    use(model)\n",
+            "use(model)\n",
+        ),
+    ],
+)
+def test_a_condition_goes_with_its_branches(before: str, after: str) -> None:
+    text, named = _after(before)
+    assert text == after
+    assert len(named) == 1
+    assert named[0].endswith("so the condition goes")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if ask():\n    use(model.module)\nelse:\n    use(model)\n",
+        "if args.ddp:\n    use(model.module)\nelse:\n    # on one device\n    use(model)\n",
+    ],
+)
+def test_a_condition_stays_where_it_would_be_missed(body: str) -> None:
+    text, named = _after(body)
+    assert text == body.replace(".module", "")
+    assert len(named) == 1
+    assert named[0].endswith("whatever the condition in line 7 says")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if args.ddp:\n    use(model.module)\nelse:\n    use(args)\n",
+        "if args.verbose:\n    print(1)\nelse:\n    print(1)\nuse(model.module)\n",
+        "if args.a:\n    use(model.module)\nelif args.b:\n    use(model)\n",
+    ],
+)
+def test_other_conditions_stay(body: str) -> None:
+    text, named = _after(body)
+    assert text == body.replace(".module", "")
+    assert not named
