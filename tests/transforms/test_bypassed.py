@@ -7,6 +7,7 @@ import ast
 import pytest
 from migrating import analyse_texts
 from to_fsdp2.transforms.analysis.versions import outcome
+from to_fsdp2.transforms.analysis.written_names import Names
 from to_fsdp2.transforms.findings import Level
 
 WRAP = """\
@@ -32,11 +33,35 @@ def shard(model):
         ("version.parse(torch.__version__) >= version.parse('2.6')", None),
         ("version.parse(torch.__version__) < version.parse('2.9')", None),
         ("version.parse(numpy.__version__) < version.parse('1.9')", None),
-        ("torch.__version__ < '2.1'", None),
+        ("torch.__version__ < '2.1'", False),
+        ("torch.__version__ >= (2, 0)", True),
+        ("str(torch.__version__) < '2.1'", False),
+        ("str(torch.__version__) < '2.3'", None),
+        ("digit_version(torch.__version__) < digit_version('2.0.1')", False),
+        ("digit_version('1.5.0') <= digit_version(torch.__version__) < digit_version('1.10.0')", False),
+        ("tidy_version(torch.__version__) < tidy_version('2.3')", None),
+        ("minor_version(torch.__version__) < minor_version('1.8')", None),
+        ("int(torch.__version__.split('.')[0]) < 2", False),
+        ("int(torch.__version__.split('.')[1]) < 9", None),
+        ("[int(n) for n in torch.__version__.split('.')[:2]] >= [1, 12]", True),
+        ("tuple(map(int, torch.__version__.split('.')[:2])) < (2, 3)", False),
+        ("float(torch.__version__[:3]) >= 1.8", True),
+        ("float(torch.__version__[:3]) >= 2.5", None),
+        ("torch.__version__.startswith('1.')", False),
+        ("torch.__version__.startswith('2.')", None),
+        ("version.parse(torch.__version__).major >= 2", True),
+        ("version.parse(torch.__version__).release[:2] < (2, 1)", False),
+        ("Version(importlib.metadata.version('torch')) < Version('2.1')", False),
+        ("is_torch_version('>=', '2.1')", True),
+        ("'parrots' not in torch.__version__", None),
+        ("len(torch.__version__) > len('1.8')", None),
+        ("False", None),
+        ("3 > 2", None),
     ],
 )
 def test_what_a_version_test_comes_out_as(test: str, known: bool | None) -> None:
-    assert outcome(ast.parse(test, mode="eval").body) is known
+    tree = ast.parse(test, mode="eval")
+    assert outcome(tree.body, Names(tree)) is known
 
 
 def test_a_branch_for_old_torch_neither_counts_nor_holds() -> None:

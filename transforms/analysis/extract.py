@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from .expressions import ExpressionExtractor
 from .facts import NOTHING, Import
 from .scopes import assigned_names, dotted_path, outer_names
-from .versions import outcome
+from .versions import outcome, speaks_of_versions
+from .written_names import Names
 
 
 class Extractor(ExpressionExtractor):
@@ -31,6 +32,7 @@ class Extractor(ExpressionExtractor):
         }  # fmt: skip
         if hasattr(ast, "TryStar"):
             self.statements[ast.TryStar] = self.statement_Try  # pyright: ignore
+        self.names = Names(tree)
         self.scope.locals = assigned_names(tree.body)
         self.facts.defined = set(self.scope.locals)
         self.block(tree.body)
@@ -166,7 +168,7 @@ class Extractor(ExpressionExtractor):
 
     def statement_If(self, node: ast.If) -> None:
         self.expression(node.test)
-        known = outcome(node.test)
+        known = outcome(node.test, self.names) if speaks_of_versions(node.test) else None
         if known is None:
             self.branches([lambda: self.block(node.body), lambda: self.block(node.orelse)])
         else:

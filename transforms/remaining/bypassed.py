@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from ..analysis.symbols import FSDP1
 from ..analysis.trees import walk
 from ..analysis.values import ClassValue
-from ..analysis.versions import OLDEST, never_runs
+from ..analysis.versions import OLDEST
 from ..migration import Migration
 from ..view import FileView
+from .old_torch import OldTorch
 
 _PRIVATE = ("torch.distributed.fsdp._", "torch.distributed.fsdp.fully_sharded_data_parallel")
 _SHARED = ("torch.distributed.fsdp._fully_shard", "torch.distributed.fsdp._common_utils")
@@ -31,6 +32,7 @@ class Bypassed:
 
     def __init__(self, migration: Migration) -> None:
         self.migration = migration
+        self.old_torch = OldTorch.of(migration)
         self._suspects = set(_suspects(migration))
         self._reasons: dict[ast.AST, str] = {}
 
@@ -41,11 +43,19 @@ class Bypassed:
 
     def reason(self, view: FileView, node: ast.AST) -> str:
         """Why nothing reaches a place; empty if something may."""
-        return _reason_here(view, node) or self._reason_of_definition(view, node)
+        return self._reason_here(view, node) or self._reason_of_definition(view, node)
 
     def is_for_old_torch(self, view: FileView, node: ast.AST) -> bool:
         """Whether only torch versions without fully_shard reach a place, so that nothing is left to be done there."""
         return self.reason(view, node).endswith(_OLD_TORCH)
+
+    def _reason_here(self, view: FileView, node: ast.AST) -> str:
+        """Why a statement or a branch around a place does not count any more."""
+        if self.old_torch.is_around(view, node):
+            return _OLD_TORCH
+        if any(isinstance(ancestor, ast.Assign) and _patches_fsdp1(view, ancestor) for ancestor in view.ancestors(node)):
+            return "that patches FSDP1 itself, which fully_shard does without"
+        return ""
 
     def _reason_of_definition(self, view: FileView, node: ast.AST) -> str:
         """Why a function or class around a place is not used."""
@@ -86,12 +96,10 @@ def _suspects(migration: Migration) -> Iterator[str]:
     names: set[str] = set()
     definitions: dict[str, list[ast.AST]] = {}
     for view in migration.views():
-        for node in view.nodes(ast.If, ast.IfExp, ast.Assign, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef):
-            if isinstance(node, (ast.If, ast.IfExp)):
-                for part in ast.iter_child_nodes(node):
-                    if never_runs(node, part):
-                        names |= _names_in(part)
-            elif not isinstance(node, ast.Assign):
+        for part in OldTorch.of(migration).parts(view):
+            names |= _names_in(part)
+        for node in view.nodes(ast.Assign, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef):
+            if not isinstance(node, ast.Assign):
                 definitions.setdefault(node.name, []).append(node)
             elif _patches_fsdp1(view, node):
                 names |= _names_in(node.value)
@@ -110,24 +118,6 @@ def _names_in(node: ast.AST) -> set[str]:
     return names | {n.attr for n in inner if isinstance(n, ast.Attribute)}
 
 
-def _reason_here(view: FileView, node: ast.AST) -> str:
-    """Why a statement or a branch around a place does not count any more."""
-    if _is_for_old_torch(view, node):
-        return _OLD_TORCH
-    if any(isinstance(ancestor, ast.Assign) and _patches_fsdp1(view, ancestor) for ancestor in view.ancestors(node)):
-        return "that patches FSDP1 itself, which fully_shard does without"
-    return ""
-
-
-def _is_for_old_torch(view: FileView, node: ast.AST) -> bool:
-    child = node
-    for ancestor in view.ancestors(node):
-        if isinstance(ancestor, (ast.If, ast.IfExp)) and never_runs(ancestor, child):
-            return True
-        child = ancestor
-    return False
-
-
 def changes_the_class(view: FileView, node: ast.AST) -> bool:
     """Whether a place is a member of FSDP1's class that is replaced there: calls of it did what the patch does."""
     return (
@@ -135,7 +125,6 @@ def changes_the_class(view: FileView, node: ast.AST) -> bool:
         and isinstance(node.ctx, ast.Store)
         and view.external(node.value) == FSDP1
         and isinstance(view.parents[node], ast.Assign)
-        and not _is_for_old_torch(view, node)
     )
 
 
