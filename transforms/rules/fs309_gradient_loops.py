@@ -56,7 +56,7 @@ def _site(migration: Migration, view: FileView, node: ast.AST, model: ast.expr) 
     group = migration.groups.of([v for v in values if _is_model(migration, v)]) or migration.groups.of_tensors(values)
     if group is None or not _is_behind_the_wrap(migration, view, node, group):
         return None
-    if not follows_a_forward(migration, view, node, group):
+    if not follows_a_forward(migration, view, node, group, values):
         return None
     return Site(view, node, _SYMBOL, "hazard", group, values)
 
@@ -127,6 +127,8 @@ def check(site: Site, migration: Migration) -> Outcome:
         "the units are resharded first",
     )
     lines = reshard_lines(migration, outcome, view, view.keep(model), view.indent(statement), node)
+    if site.group is not None and "FSDP1" in site.group.kinds:
+        outcome.message += "; FSDP1's root ran on with what it had gathered before, whatever was written since"
     if site.maybe_plain or (site.group is not None and migration.sharded_when(site) == "maybe"):
         outcome.message += "; on a plain model the loop finds no unit and does nothing"
     outcome.patches.append(view.insert_before(statement, lines, "work goes to the sharded parameters"))

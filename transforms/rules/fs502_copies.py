@@ -62,7 +62,7 @@ def check(site: Site, migration: Migration) -> Outcome:
     assert group is not None
     order = _order(migration, site.view, site.node, group)
     if order == "before":
-        return _whole_copy(site)
+        return _whole_copy(site, migration)
     if site.symbol == _SAVE:
         message = "a whole model is pickled, and a sharded one cannot be"
         advice = "Save get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)) instead."
@@ -78,7 +78,7 @@ def check(site: Site, migration: Migration) -> Outcome:
     return Outcome(Level.REVIEW, f"{message}; whether this runs after the sharding is not seen", advice)
 
 
-def _whole_copy(site: Site) -> Outcome:
+def _whole_copy(site: Site, migration: Migration) -> Outcome:
     """A copy from before the sharding stays whole, which matters to averages that are updated from the model."""
     if site.symbol == _SAVE:
         return Outcome(Level.OK, "saved before the model is sharded")
@@ -92,6 +92,8 @@ def _whole_copy(site: Site) -> Outcome:
         )
     statement = site.view.statement(site.node)
     targets = statement.targets if isinstance(statement, ast.Assign) else []
+    if _is_wrapped_itself(site.view, migration, [site.view.text(target) for target in targets]):
+        return Outcome(Level.OK, "copied before the model is sharded, and sharded itself")
     names = " ".join(site.view.text(target).lower() for target in targets)
     if any(word in names for word in ("ema", "average", "avg", "teacher", "target", "momentum")):
         return Outcome(
@@ -101,6 +103,13 @@ def _whole_copy(site: Site) -> Outcome:
             advice,
         )
     return Outcome(Level.OK, "copied before the model is sharded")
+
+
+def _is_wrapped_itself(view: FileView, migration: Migration, names: list[str]) -> bool:
+    """Whether a wrap of the same file takes the copy by one of these names."""
+    calls = [wrap.node for group in migration.groups.all for wrap in group.wraps if wrap.view is view]
+    handed = [argument for call in calls for argument in (*call.args[:1], *(k.value for k in call.keywords if k.arg == "module"))]
+    return any(view.text(argument) in names for argument in handed)
 
 
 def _order(migration: Migration, view: FileView, node: ast.AST, group: Group) -> str:
@@ -133,6 +142,13 @@ RULE = Rule(
             "model = build()\nfully_shard(model)\nema = copy.deepcopy(model)\n",
             Level.MANUAL,
             "the copy raises when it is reached, as it did with FSDP1",
+        ),
+        Example(
+            _HEAD + "model = build()\nteacher = copy.deepcopy(model)\nmodel = FSDP(model)\nteacher = FSDP(teacher)\n",
+            "import copy\n\nfrom torch.distributed.fsdp import fully_shard\n\n"
+            "model = build()\nteacher = copy.deepcopy(model)\nfully_shard(model)\nfully_shard(teacher)\n",
+            Level.OK,
+            "a copy that is sharded itself",
         ),
         Example(
             _HEAD + "model = build()\nfrozen = copy.deepcopy(model)\nmodel = FSDP(model)\n",

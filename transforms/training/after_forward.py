@@ -8,17 +8,40 @@ from __future__ import annotations
 
 import ast
 
+from ..analysis.values import Optimizer, Value
 from ..groups import Group
 from ..migration import Migration
+from ..program import owner_of
 from ..view import FileView
 from .passes import BACKWARD, FORWARD, passes_in
 
 _DEEPEST = 4
 
 
-def follows_a_forward(migration: Migration, view: FileView, node: ast.AST, group: Group) -> bool:
-    """Whether a place is reached, on some way, behind a forward of the group's model with no backward between."""
-    return FORWARD in _last_pass(migration, view, node, group, 0)
+def follows_a_forward(
+    migration: Migration, view: FileView, node: ast.AST, group: Group, values: tuple[Value, ...] = ()
+) -> bool:
+    """Whether a place is reached, on some way, behind a forward of the group's model with no backward between.
+
+    ``values`` are those that the place deals with: of a group of several models, only these count.
+    """
+    return FORWARD in _last_pass(migration, view, node, _part(migration, group, values), 0)
+
+
+def _part(migration: Migration, group: Group, values: tuple[Value, ...]) -> Group:
+    """The models among the values, with their optimizers: a student and its teacher may be of one group."""
+    models = {owner_of(value) for value in values}
+    wraps = [wrap for wrap in group.wraps if wrap.value in models]
+    if not wraps or len(wraps) == len(group.wraps):
+        return group
+    others = {wrap.value for wrap in group.wraps} - models
+    optimizers = [optimizer for optimizer in group.optimizers if not _trained(migration, optimizer) <= others]
+    return Group(group.name, wraps, group.raw, optimizers)
+
+
+def _trained(migration: Migration, optimizer: Optimizer) -> set[Value]:
+    """What the parameters of an optimizer belong to."""
+    return {owner_of(value) for value in migration.program.elements(list(migration.program.attribute(optimizer, "params")))}
 
 
 def _last_pass(migration: Migration, view: FileView, node: ast.AST, group: Group, depth: int) -> set[str]:
@@ -58,7 +81,7 @@ def _of_statements(migration: Migration, view: FileView, statements: list[ast.st
 
 def _is_never_trained(migration: Migration, group: Group) -> bool:
     """Whether the backward passes are those of other models: a teacher or target has no optimizer, others have."""
-    return not group.optimizers and any(other.optimizers for other in migration.groups.all)
+    return not group.optimizers and any(whole.optimizers for whole in migration.groups.all)
 
 
 def _last_inside(migration: Migration, view: FileView, statement: ast.stmt, group: Group) -> str:
