@@ -58,14 +58,14 @@ UNIQUE_MEMBERS: frozenset[str] = frozenset(
         "clip_grad_norm_", "optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict",
         "optim_state_dict_to_load", "shard_full_optim_state_dict", "flatten_sharded_optim_state_dict",
         "scatter_full_optim_state_dict", "rekey_optim_state_dict", "fsdp_modules", "require_forward_param_sync",
-        "_fsdp_wrapped_module", "flat_param", "consolidate_state_dict",
+        "_fsdp_wrapped_module", "flat_param", "consolidate_state_dict", "check_is_root",
     }
 )  # fmt: skip
 """Names that only the old wrappers have: a use is a site even where nothing is known of the receiver."""
 
 _FSDP1_ONLY = frozenset(
     {"summon_full_params", "state_dict_type", "set_state_dict_type", "clip_grad_norm_", "_fsdp_wrapped_module",
-     "flat_param", "fsdp_modules"}
+     "flat_param", "fsdp_modules", "check_is_root"}
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ..analysis.symbols import FSDP1
+from ..training.in_scope import means_a_model
 from ..view import FileView
 from .type_tests import type_test
 
@@ -20,6 +21,9 @@ FLAT: frozenset[str] = frozenset(
 _OF_UNITS = frozenset({"params", "_handle", "_handles", "_streams", "sharding_strategy", "compute_device", "_has_params"})
 """Attributes of FSDP1's modules with names that others may have as well."""
 
+PRIVATE = frozenset({"_device_mesh", "_exec_order_data", "_all_handles", "_all_fsdp_states"})
+"""Attributes of FSDP1's modules that a model which is called so has of nothing else."""
+
 
 def reads(view: FileView, root: ast.AST | None = None) -> Iterator[ast.Attribute]:
     """Reads of such attributes in a file, or below a node."""
@@ -29,8 +33,15 @@ def reads(view: FileView, root: ast.AST | None = None) -> Iterator[ast.Attribute
             continue
         if node.attr in FLAT or (node.attr == "_streams" and isinstance(node.value, ast.Attribute)):
             yield node  # model.head._streams; an object's own are self._streams
+        elif node.attr in PRIVATE:
+            if means_a_model(view.values(node.value), _last_name(node.value)):
+                yield node
         elif node.attr in _OF_UNITS and isinstance(node.value, ast.Name) and _is_unit(view, node.value):
             yield node
+
+
+def _last_name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def _is_unit(view: FileView, name: ast.Name) -> bool:

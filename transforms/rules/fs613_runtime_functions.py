@@ -16,10 +16,18 @@ _READIES = (
     "forward and needs nothing of the kind before its state is taken or loaded"
 )
 
+_FINAL = "_post_backward_final_callback"
+_GIVEN_UP = (
+    "_post_backward_final_callback ends a backward that was given up half-way; it raises on a model of FSDP2, where torch "
+    "has no public call for that before 2.13"
+)
+
 
 def check(site: Site, migration: Migration) -> Outcome:
     """``_reshard(model, handles, frees)`` becomes ``model.reshard()``."""
     view, call = site.view, site.call
+    if site.member == _FINAL and not migration.torch_has(2, 13):
+        return Outcome(Level.MANUAL, _GIVEN_UP, "From torch 2.13 there is reset_iter_state() for it, on the root.")
     if site.member == "_lazy_init":
         return Outcome(Level.MANUAL, _READIES, "Drop the call together with the work on flat parameters that it goes before.")
     statement = view.statement(site.node)
@@ -29,7 +37,21 @@ def check(site: Site, migration: Migration) -> Outcome:
         outcome = Outcome(Level.REVIEW, "the model's own reshard() frees its whole parameters; units inside it keep theirs")
         outcome.patches.append(view.replace(call, (view.keep(call.args[0]), ".reshard()"), "FSDP2 has a method for it"))
         return outcome
+    if site.member == _FINAL:
+        return _reset(site, call)
     return Outcome(Level.MANUAL, f"{site.member} is called in a way that FSDP2 has no counterpart for")
+
+
+def _reset(site: Site, call: ast.Call) -> Outcome:
+    """``_post_backward_final_callback(root, root)``, after an exception: the root's own reset."""
+    view = site.view
+    if len(call.args) != 2 or view.text(call.args[0]) != view.text(call.args[1]):
+        return Outcome(Level.MANUAL, _GIVEN_UP, "Call reset_iter_state() on the root where the exception is caught.")
+    outcome = Outcome(
+        Level.REVIEW, "reset_iter_state() of the root clears what a given-up pass left, gradients of its backward included"
+    )
+    outcome.patches.append(view.replace(call, (view.keep(call.args[0]), ".reset_iter_state()"), "FSDP2 has a method for it"))
+    return outcome
 
 
 def _is_true(view: FileView, node: ast.expr) -> bool:
@@ -84,7 +106,7 @@ RULE = Rule(
         "whole parameters with reshard() and gathers them with unshard()."
     ),
     advice="model.unshard() and model.reshard() act on the parameters of one unit, not on those of the units inside it.",
-    symbols=tuple(f"{_RUNTIME}.{name}" for name in ("_reshard", "_unshard", "_lazy_init")),
+    symbols=tuple(f"{_RUNTIME}.{name}" for name in ("_reshard", "_unshard", "_lazy_init", _FINAL)),
     roles=("call", "reference"),
     check=check,
     sources=("torch/distributed/fsdp/_runtime_utils.py", "torch/distributed/fsdp/_fully_shard/_fully_shard.py: reshard"),

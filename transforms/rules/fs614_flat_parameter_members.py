@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..analysis.symbols import FSDP1
 from ..findings import Level
-from ..introspection.flat_parameters import FLAT, reads
+from ..introspection.flat_parameters import FLAT, PRIVATE, reads
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -36,6 +36,9 @@ def check(site: Site, migration: Migration) -> Outcome:
 _ADVICE = {
     "sharding_strategy": "Keep the strategy in a variable of your own where the model is sharded.",
     "_streams": "Leave it out: FSDP2 keeps its streams to itself, and its units need not share them.",
+    "_device_mesh": "Keep the mesh of the sharding, or read it off a parameter: next(model.parameters()).device_mesh.",
+    "_exec_order_data": "Take it out: FSDP2 gathers in the order of the calls and keeps no limits; with hasattr the branch for "
+    "other versions runs.",
     "params": "Use parameters(): every parameter is a DTensor of its own name and shape, to_local() is this rank's shard.",
 }
 
@@ -54,8 +57,8 @@ RULE = Rule(
         "FSDP1 keeps the parameters of a unit in one flat parameter, and its module has attributes of its own. None of "
         "them exists on a model of FSDP2, where reading one raises."
     ),
-    symbols=(f"{_SYMBOL}.*",),
-    roles=("hazard",),
+    symbols=(f"{_SYMBOL}.*", *(f"{FSDP1}.{name}" for name in sorted(PRIVATE))),
+    roles=("hazard", "use"),
     check=check,
     find=find,
     sources=("torch/distributed/fsdp/_flat_param.py: FlatParameter", "torch/distributed/fsdp/_fully_shard/_fully_shard.py"),
