@@ -26,3 +26,10 @@ def test_a_patch_goes_with_the_text_around_it() -> None:
 def test_a_needed_patch_does_not_go() -> None:
     with pytest.raises(PatchConflict):
         rendered(Patch("a.py", 2, 5, ("1",), "inner", needed=True), "g(", Old(7, 10), ")")
+
+
+def test_an_argument_that_joins_a_call_is_not_repeated_with_its_neighbour() -> None:
+    elsewhere = Patch("a.py", 0, 0, ("use(", Old(7, 10), ")\n"), "a statement before")
+    joins = Patch("a.py", 10, 10, (", three",), "one more argument")
+    texts = [edit.text for edit in flatten(SOURCE, [elsewhere, joins])]
+    assert texts == ["use(two)\n", ", three"]

@@ -98,6 +98,7 @@ def _render_old(source: Source, part: Old, owner: Patch, patches: Sequence[Patch
         and other.end <= part.end
         and (other.start, other.end) != (owner.start, owner.end)
         and not _belongs_to_next_line(source, part, other)
+        and not _belongs_to_list(part, owner, other)
     ]
     pieces: list[str] = []
     reached = part.start
@@ -118,6 +119,13 @@ def _render_old(source: Source, part: Old, owner: Patch, patches: Sequence[Patch
 def _belongs_to_next_line(source: Source, part: Old, other: Patch) -> bool:
     """Whether an insertion at the end of whole lines is one before the line that follows them."""
     return other.start == other.end == part.end and source.text[part.end - 1 : part.end] == "\n"
+
+
+def _belongs_to_list(part: Old, owner: Patch, other: Patch) -> bool:
+    """Whether an insertion behind an expression that is repeated elsewhere adds an element to the list around it."""
+    if not other.start == other.end == part.end or owner.start < other.start < owner.end:
+        return False
+    return bool(other.parts) and isinstance(other.parts[0], str) and other.parts[0].startswith(",")
 
 
 def reindent(text: str, before: str, after: str) -> str:
