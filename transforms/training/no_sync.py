@@ -15,6 +15,7 @@ from ..text.patches import Part, Patch
 from ..view import FileView
 from .conditions import is_known, needs_guard, negated, negated_all, only_where_sharded, split_guard
 from .gradient_sync import WHY, as_helper, in_try, stays_unsharded, switch, without_item
+from .own_gradients import uses_own_gradients
 from .passes import (
     BACKWARD,
     FORWARD,
@@ -45,6 +46,12 @@ def rewritten(site: Site, migration: Migration) -> Outcome:
         return _manual(
             "gradients are reduced by hand near it: behind a backward without sync FSDP2 keeps them to itself, p.grad stays "
             "None, and the loop would find nothing to reduce and raise nothing"
+        )
+    if outcome.patches and uses_own_gradients(site.view, site.node):
+        return _manual(
+            "each rank uses the gradients of this pass alone, or zeroes them, before a pass with sync adds to them: behind a "
+            "backward without sync FSDP2 keeps them to itself, p.grad stays None, and zero_grad does not reach them",
+            _OWN_GRADIENTS,
         )
     if outcome.patches and gives_windows_up(site.view, site.node):
         outcome.level = Level.REVIEW
@@ -408,11 +415,15 @@ def _yielding(site: Site, migration: Migration, statement: ast.With, outcome: Ou
     return outcome
 
 
-def _manual(reason: str, holds: bool = False) -> Outcome:
-    return Outcome(
-        Level.MANUAL,
-        f"no_sync is left alone: {reason}",
-        "Call model.set_requires_gradient_sync(False) before the backward passes that only accumulate, and True "
-        "before the one that has to reduce; the setting stays until it is changed.",
-        holds=holds,
-    )
+_ACCUMULATE = (
+    "Call model.set_requires_gradient_sync(False) before the backward passes that only accumulate, and True "
+    "before the one that has to reduce; the setting stays until it is changed."
+)
+_OWN_GRADIENTS = (
+    "Let this pass sync as well: every rank then works with the gradients of the whole batch (sharpness-aware training takes "
+    "one step for all ranks instead of one for each). To keep them apart, keep DDP for this model (--ddp keep)."
+)
+
+
+def _manual(reason: str, advice: str = _ACCUMULATE, holds: bool = False) -> Outcome:
+    return Outcome(Level.MANUAL, f"no_sync is left alone: {reason}", advice, holds=holds)
