@@ -122,7 +122,7 @@ def _difference(pair: Pair, tolerance: Tolerance, step: int) -> _Difference | No
         if text:
             return _Difference(name, f"{what} {text}", math.inf)
     limit = tolerance.tensor(pair.key, step, old.dtype)
-    if old.shape != new.shape:
+    if old.shape != new.shape and not (old.shape == () and new.shape == (1,)):
         return _Difference(name, f"{what} has shape {old.shape} on the old side, {new.shape} on the new", math.inf)
     if old.dtype != new.dtype and old.value is None and new.value is None:
         text = f"{what} is {old.dtype} on the old side, {new.dtype} on the new"

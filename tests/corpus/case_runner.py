@@ -158,13 +158,18 @@ def compare_printed(before: str, after: str, tolerance: float) -> float:
 
 
 def compare_parameters(before: Path, after: Path, tolerance: float) -> float:
-    """Largest difference between two files of tensors, which must have the same keys, shapes and types."""
+    """Largest difference between two files of tensors, which must have the same keys, shapes and types.
+
+    A parameter without dimensions may have got one of size 1.
+    """
     old, new = (dict(_tensors(torch.load(path, weights_only=False))) for path in (before, after))
     assert old and set(old) == set(new), f"{before.name}: keys differ: {sorted(set(old) ^ set(new))}"
     worst = 0.0
     for name, tensor in old.items():
         other = new[name]
         assert type(other) is type(tensor), f"{name} is {type(tensor)} and {type(other)}"
+        if tensor.shape == () and other.shape == (1,):
+            tensor = tensor.reshape(1)
         assert (other.shape, other.dtype) == (tensor.shape, tensor.dtype), f"{name} differs in shape or type"
         difference = (tensor.double() - other.double()).abs().max().item() if tensor.numel() else 0.0
         assert difference <= tolerance, f"{name} differs by {difference}"

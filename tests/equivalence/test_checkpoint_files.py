@@ -172,3 +172,16 @@ def test_shards_over_two_dimensions_are_not_called_incomplete():
     parts = [(None, torch.zeros(2, 2)) for _ in range(4)]
     found = list(compare_tensors("w", torch.zeros(4, 4), Shards("DTensor", (4, 4), torch.float32, parts), 0.0))
     assert [difference.outcome for difference in found] == ["not compared"]
+
+
+@pytest.mark.parametrize(
+    ("new", "told"),
+    [
+        (torch.tensor([2.5]), [("dimension", "expected")]),
+        (torch.tensor([2.25]), [("dimension", "expected"), ("values", "fail")]),
+        (torch.tensor([2.5, 2.5]), [("local shard", "fail")]),
+    ],
+)
+def test_a_scalar_may_have_got_a_dimension(new, told):
+    differences = compare_tensors("scale", torch.tensor(2.5), new, 0.0)
+    assert [(difference.kind, difference.outcome) for difference in differences] == told

@@ -110,13 +110,6 @@ def test_no_hook_where_nothing_has_to_be_kept_equal(body: str, layer: str) -> No
     assert "fully_shard(model)" in text
 
 
-def test_a_parameter_without_dimensions_holds_the_group() -> None:
-    body = "model = DDP(model)\n"
-    text, levels = migrate(body, "nn.Parameter(torch.ones([]) * 2.6)")
-    assert text == body
-    assert levels["FS120"] == [Level.MANUAL]
-
-
 def test_without_a_device_set_anywhere_it_is_set_before() -> None:
     source = HEAD.format(layer="nn.Linear(8, 8)").replace("torch.cuda.set_device(0)\n", "")
     _, results = analyse_texts({"train.py": source + "model = DDP(model, device_ids=[local_rank])\n"})
@@ -185,25 +178,3 @@ def test_functions_for_wraps_inside_expressions_have_names_of_their_own() -> Non
     )
     assert "first = lambda net: shard(net)\n" in text
     assert "second = [shard_2(net) for net in nets]\n" in text
-
-
-@pytest.mark.parametrize("shape", ["[]", "()", "[1] if large else []", "shape"])
-def test_a_parameter_that_may_have_no_dimension_is_named(shape: str) -> None:
-    text = f"""\
-import torch
-import torch.nn as nn
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-
-class Pair(nn.Module):
-    def __init__(self, large, scale=2.6):
-        super().__init__()
-        shape = [1] if large else []
-        self.scale = nn.Parameter(torch.ones({shape}) * scale)
-
-
-model = DDP(Pair(False))
-"""
-    analysis, results = analyse_texts({"train.py": text})
-    assert results["train.py"] == text
-    assert any("parameters without dimensions, as at train.py:10" in finding.message for finding in analysis.findings)

@@ -10,31 +10,19 @@ from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..training.local_reads import runs_on_shards, tensor_values
+from ..training.shape_tests import shaped
 
 
 def find(migration: Migration) -> Iterator[Site]:
     """Comparisons of ``p.dim()``, ``p.ndim`` or ``len(p.shape)`` on parameters of an FSDP1 model."""
     for view in migration.views():
         for node in view.nodes(ast.Compare):
-            tensor = next((t for part in (node.left, *node.comparators) if (t := _shaped(part)) is not None), None)
+            tensor = next((t for part in (node.left, *node.comparators) if (t := shaped(part)) is not None), None)
             if tensor is None:
                 continue
             group, values = tensor_values(migration, view, tensor)
             if group is not None and "FSDP1" in group.kinds and runs_on_shards(migration, view, node, group):
                 yield Site(view, node, "torch.Tensor.shape_test", "hazard", group, values)
-
-
-def _shaped(node: ast.expr) -> ast.expr | None:
-    """The tensor whose number of dimensions an expression is."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("dim", "ndimension"):
-        return node.func.value
-    if isinstance(node, ast.Attribute) and node.attr == "ndim":
-        return node.value
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len" and node.args:
-        inner = node.args[0]
-        if isinstance(inner, ast.Attribute) and inner.attr == "shape":
-            return inner.value
-    return None
 
 
 def check(site: Site, migration: Migration) -> Outcome:

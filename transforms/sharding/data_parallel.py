@@ -16,8 +16,8 @@ from ..training.forward_methods import methods_of
 from ..view import FileView
 from .constructor import Argument
 from .data_parallel_duties import mesh_of_model, prepare, refused, replicate
-from .model_code import scalar_parameters
 from .plan import MODEL, Code, ShardingPlan, code
+from .scalars import made_elsewhere
 
 PARAMETERS = ("module", "device_ids", "output_device", "dim", "broadcast_buffers")
 """Parameters of DistributedDataParallel whose position has been the same since torch 1.0."""
@@ -73,11 +73,13 @@ def _translate(ddp: DataParallel) -> DataParallel:
         ddp.refusal = refused("the call does not say which model it wraps")
         return ddp
     ddp.plan.model = model.node
-    scalars = scalar_parameters(ddp.migration, ddp.models)
-    if scalars:
+    maker = made_elsewhere(ddp.migration, ddp.models)
+    if maker:
         ddp.refusal = refused(
-            f"fully_shard refuses parameters without dimensions, as at {', '.join(scalars)}",
-            "Give such a parameter one element and one dimension (old checkpoints then need a reshape), and run again.",
+            f"{maker} makes a model with a parameter without dimensions, which fully_shard refuses, and its code is not here",
+            "Give that parameter one dimension behind the call (model.logit_scale = nn.Parameter(model.logit_scale.detach()"
+            ".reshape(1))) and look at what reads it; or leave it out with ignored_params= (torch 2.7) and reduce its "
+            "gradient by hand on every step.",
         )
         return ddp
     for name, argument in ddp.arguments.items():

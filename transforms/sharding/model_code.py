@@ -1,4 +1,4 @@
-"""What the code of a model's class tells: buffers that training changes, parameters without dimensions, its blocks."""
+"""What the code of a model's class tells: buffers that training changes, its blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ _RUNNING = (
     "LazyBatchNorm3d", "spectral_norm",
 )  # fmt: skip
 _LANGUAGE_MODELS = ("CausalLM", "Seq2SeqLM", "MaskedLM", "LMHeadModel", "ConditionalGeneration")
-_PARAMETER = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
 _CHANGING_CALLS = ("copy_", "add_", "mul_", "lerp_", "fill_", "zero_", "sub_", "div_")
 
 
@@ -126,72 +125,6 @@ def _builds_unknown(view: FileView, node: ast.ClassDef) -> bool:
         name = outside_name(view, inner.func) or ""
         if name.startswith(("torchvision.", "timm.", "monai.", "segmentation_models_pytorch.")):
             return True
-    return False
-
-
-def scalar_parameters(migration: Migration, models: Iterable[Value]) -> list[str]:
-    """Places (``file:line``) of parameters without dimensions, which ``fully_shard`` refuses."""
-    found: list[str] = []
-    for value in models:
-        if not isinstance(value, Instance):
-            continue
-        for view, node in classes_of(migration, value.cls):
-            for inner in ast.walk(node):
-                if not isinstance(inner, ast.Call) or outside_name(view, inner.func) not in _PARAMETER:
-                    continue
-                if inner.args and _is_scalar(view, inner.args[0]):
-                    found.append(f"{view.path}:{inner.lineno}")
-    return sorted(set(found))
-
-
-def _is_scalar(view: FileView, node: ast.expr) -> bool:
-    """``torch.tensor(0.07)``, ``torch.ones([])``, and arithmetic of one with numbers."""
-    if isinstance(node, ast.BinOp):
-        sides = (node.left, node.right)
-        return any(_is_scalar(view, side) for side in sides) and all(
-            _is_scalar(view, side) or _is_number(view, side) for side in sides
-        )
-    if not isinstance(node, ast.Call) or not node.args:
-        return False
-    name, first = outside_name(view, node.func), node.args[0]
-    if name == "torch.tensor":
-        return _is_number(view, first)
-    shaped = name in ("torch.ones", "torch.zeros", "torch.empty", "torch.rand", "torch.randn")
-    return shaped and _may_be_empty(view, first)
-
-
-def _may_be_empty(view: FileView, shape: ast.expr) -> bool:
-    """Whether a shape is ``[]`` or ``()``: as it stands, on one side of a choice, or by a name that the function gives it."""
-    if isinstance(shape, (ast.List, ast.Tuple)):
-        return not shape.elts
-    if isinstance(shape, ast.IfExp):
-        return _may_be_empty(view, shape.body) or _may_be_empty(view, shape.orelse)
-    function = view.function(shape)
-    if not isinstance(shape, ast.Name) or function is None:
-        return False
-    return any(
-        isinstance(node, ast.Assign)
-        and any(isinstance(target, ast.Name) and target.id == shape.id for target in node.targets)
-        and not isinstance(node.value, ast.Name)
-        and _may_be_empty(view, node.value)
-        for node in ast.walk(function)
-    )
-
-
-def _is_number(view: FileView, node: ast.expr) -> bool:
-    if isinstance(node, ast.UnaryOp):
-        return _is_number(view, node.operand)
-    if isinstance(node, ast.Constant):
-        return isinstance(node.value, (int, float))
-    if isinstance(node, ast.Call):
-        return (outside_name(view, node.func) or "").startswith(("math.", "numpy.log", "numpy.sqrt"))
-    function = view.function(node)
-    if isinstance(node, ast.Name) and isinstance(function, ast.FunctionDef):
-        given = function.args
-        named = [*given.posonlyargs, *given.args][::-1]
-        defaults = dict(zip((arg.arg for arg in named), given.defaults[::-1], strict=False))
-        defaults |= {arg.arg: value for arg, value in zip(given.kwonlyargs, given.kw_defaults, strict=True) if value}
-        return node.id in defaults and _is_number(view, defaults[node.id])
     return False
 
 
