@@ -7,7 +7,7 @@ from .findings import Level
 from .groups import Group
 from .judge import Judgement
 from .migration import Migration, Options
-from .remaining.loose import holder_of, holder_of_group, widen
+from .remaining.loose import holder_of, holder_of_group, reaches, widen
 
 
 def hold_groups(migration: Migration, judgements: list[Judgement]) -> None:
@@ -22,6 +22,10 @@ def hold_groups(migration: Migration, judgements: list[Judgement]) -> None:
         if reason:
             for member in _rewritten(members):
                 member.hold(reason)
+            for member in members:
+                if member.is_made_to_raise:
+                    member.hold(reason)
+                    member.outcome.holds = True
         elif commented:
             _leave_out(members if group is not None else commented, commented[0])
         elif group is not None:
@@ -38,7 +42,16 @@ def hold_groups(migration: Migration, judgements: list[Judgement]) -> None:
         holders.extend(_hold_unwritten_wraps(migration, judgements, groups))
         holders.extend(_hold_groups_of_loose(groups, loose))
         if held == sum(judgement.held_by is not None for judgement in judgements):
-            return
+            break
+    _drop_needless(judgements)
+
+
+def _drop_needless(judgements: list[Judgement]) -> None:
+    """Leaves alone what would be made to raise for models of which none is rewritten."""
+    rewritten = [j for j in _rewritten(judgements) if j.held_by is None and j.outcome.patches and j.site.role != "import"]
+    for judgement in judgements:
+        if judgement.is_made_to_raise and not any(reaches(judgement, other) for other in rewritten):
+            judgement.hold("nothing is rewritten that would bring it here")
 
 
 def _hold_unwritten_wraps(
@@ -92,6 +105,8 @@ def _hold_groups_of_loose(groups: dict[Group | None, list[Judgement]], loose: li
 
 def hold_back(judgements: list[Judgement], cause: Judgement, reason: str) -> None:
     """Leaves a site alone after all, and with it the rest of its group."""
+    if cause.is_made_to_raise:
+        _hold([j for j in judgements if reaches(cause, j)], cause)
     cause.hold(reason)
     if cause.site.group is not None:
         _hold([j for j in judgements if j.site.group is cause.site.group], cause)

@@ -34,7 +34,12 @@ class Judgement:
     @property
     def applied(self) -> bool:
         """Whether the site is rewritten."""
-        return self.held_by is None and self.level in (Level.SAFE, Level.REVIEW, Level.OK)
+        return self.held_by is None and (self.level in (Level.SAFE, Level.REVIEW, Level.OK) or self.is_made_to_raise)
+
+    @property
+    def is_made_to_raise(self) -> bool:
+        """Whether a person has to rewrite the site, which raises until then."""
+        return self.outcome.raises and not self.suppressed and not self.hold_reason
 
     @property
     def place(self) -> str:

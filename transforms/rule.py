@@ -53,6 +53,8 @@ class Outcome:
     """For a hazard of no known group: the functions in which alone it can come true; None where that is not known."""
     silent: bool = False
     """No finding of its own: the site is part of another one (a call and its plain keywords are one site)."""
+    raises: bool = False
+    """For what is left to a person: its patches are applied with the rest, so that it raises instead of going wrong."""
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,7 @@ _FSDP1_ONLY = frozenset(
 
 
 _FSDP1_PACKAGE = "torch.distributed.fsdp."
+_SHARDED_TENSOR = "torch.distributed._shard.sharded_tensor"
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,7 +239,12 @@ class SiteFinder:
         return by_choice or self._group_near(symbol)
 
     def _group_near(self, symbol: str) -> Group | None:
-        """The group that a site without a receiver belongs to: the one wrapped in this file, or the only one."""
+        """The group that a site without a receiver belongs to: the one wrapped in this file, or the only one.
+
+        A tensor of sharded state may be any model's.
+        """
+        if symbol.startswith(_SHARDED_TENSOR):
+            return None
         of_fsdp1 = symbol.startswith(_FSDP1_PACKAGE)
         everywhere = [group for group in self.groups.all if not (of_fsdp1 and group.stays_ddp)]
         here = [group for group in everywhere if any(wrap.view is self.view for wrap in group.wraps)]

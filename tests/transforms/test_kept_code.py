@@ -38,6 +38,18 @@ def test_an_assertion_stays_with_what_it_lets_in() -> None:
     assert any(f.rule == "FS603" and f.blocked_by for f in analysis.findings)
 
 
+def test_a_test_stays_that_answers_for_flat_parameter_code_alone() -> None:
+    units = (
+        "def units(model):\n    return [m for m in model.modules() if isinstance(m, FSDP)]\n\n\n"
+        "def save(model):\n    _lazy_init(model, model)\n    return [unit._handle for unit in units(model)]\n"
+    )
+    head = _HEAD.rstrip("\n") + "\nfrom torch.distributed.fsdp._runtime_utils import _lazy_init\n\n\n"
+    _, after = analyse_texts({"local.py": head + units})
+    assert "if isinstance(m, FSDP)]" in after["local.py"]
+    _, after = analyse_texts({"local.py": head + units + "\n\ndef count(model):\n    return len(units(model))\n"})
+    assert "if isinstance(m, FSDPModule)]" in after["local.py"]
+
+
 def test_an_import_that_never_served_stays() -> None:
     text = "from torch.nn.parallel import DistributedDataParallel\n\n\ndef scale(x):\n    return x * 2\n"
     user = "from scaling import scale\n\nprint(scale(1))\n"

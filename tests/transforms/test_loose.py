@@ -20,10 +20,10 @@ class RankFiles:
             state = {"model": model.state_dict(), "optimizer": FSDP.optim_state_dict(model, optimizer)}
             torch.save(state, path)
 
-    def join(self, value, parts):
-        if isinstance(value, ShardedTensor):
-            return self.gather(parts)
-        return value
+    def join(self, values):
+        parts = [value for value in values if isinstance(value, ShardedTensor)]
+        whole = self.gather(parts)
+        return whole
 
     def gather(self, parts: list[ShardedTensor]):
         return torch.cat([shard.tensor for part in parts for shard in part.local_shards()])

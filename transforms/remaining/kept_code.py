@@ -30,6 +30,8 @@ def hold_beside_kept(migration: Migration, judgements: Sequence[Judgement], gone
         elif judgement.site.role == "isinstance" and judgement.site.group is None:
             places = _callees_of_asserted(migration, view, node)
         cause = next((k for where, scope in places for k in kept if _stands_in(k, where, scope)), None)
+        if cause is None and judgement.site.role == "isinstance" and judgement.site.group is None:
+            cause = _kept_by_callers(migration, view, node, kept)
         if cause is not None:
             judgement.held_by = cause.held_by or cause
             found = True
@@ -57,6 +59,16 @@ def _outermost(view: FileView, node: ast.AST) -> ast.AST:
     """The class or function around an annotation, its own statement outside of any."""
     around = [a for a in view.ancestors(node) if isinstance(a, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))]
     return around[-1] if around else node
+
+
+def _kept_by_callers(migration: Migration, view: FileView, node: ast.AST, kept: Sequence[Judgement]) -> Judgement | None:
+    """Code of FSDP1 that stays in every function that calls the one a test stands in: it answers for FSDP1's modules."""
+    function = view.function(node)
+    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return None
+    callers = [(where, where.function(call)) for where, call in migration.program.callers(view, function)]
+    causes = [next((k for k in kept if scope is not None and _stands_in(k, where, scope)), None) for where, scope in callers]
+    return causes[0] if causes and None not in causes else None
 
 
 def _callees_of_asserted(migration: Migration, view: FileView, node: ast.AST) -> Iterator[tuple[FileView, ast.AST]]:

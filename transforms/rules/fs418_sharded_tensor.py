@@ -9,7 +9,8 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state.sharded_tensors import functions_around
+from ..state.sharded_tensors import functions_around, makers
+from ..state.tensor_refusals import puts_together, refusal
 from ..state.tensor_tests import DTENSOR, asks_for_dtensor, local_reads, test_around
 from ..view import FileView
 
@@ -20,7 +21,10 @@ _ADVICE = (
 
 
 def check(site: Site, migration: Migration) -> Outcome:
-    """A test of state that is read for its local part asks for DTensor; what knows more of shards is left to a person."""
+    """A test of state that is read for its local part asks for DTensor; what knows more of shards is left to a person.
+
+    Such a test refuses a DTensor where it can, and else holds what would bring one.
+    """
     if site.role == "keyword":
         return Outcome(Level.SAFE, "part of its call", silent=True)
     if site.role == "annotation":
@@ -31,7 +35,8 @@ def check(site: Site, migration: Migration) -> Outcome:
     reads = local_reads(site.view, test) if test is not None else None
     if test is not None and reads is not None and test.args[1] is site.node and not _is_from_file(site.view, test):
         return _rewrite(site, migration, reads)
-    return Outcome(
+    special = _without_a_word(site, migration, test) if test is not None else None
+    return special or Outcome(
         Level.MANUAL,
         "tensors of an FSDP2 model's sharded state are no ShardedTensor: the test fails without a word"
         if test is not None
@@ -40,6 +45,29 @@ def check(site: Site, migration: Migration) -> Outcome:
         holds=True,
         within=functions_around(migration, site) if site.role in ("isinstance", "reference") else None,
     )
+
+
+def _without_a_word(site: Site, migration: Migration, test: ast.Call) -> Outcome | None:
+    """A test that ``DTensor`` need not pass, or that refuses one, so that nothing goes wrong in silence."""
+    view = site.view
+    if puts_together(view, test):
+        return Outcome(Level.OK, "ShardedTensors of the old program's files are put together here, which others do not need")
+    if isinstance(view.parents[test], ast.Assert):
+        return Outcome(Level.MANUAL, "a DTensor, of which FSDP2's sharded state is made, fails the assertion", _ADVICE)
+    if test.args[1] is not site.node or makers(migration) == frozenset():
+        return None
+    outcome = Outcome(
+        Level.MANUAL,
+        "FSDP2's sharded state holds DTensors, which this code would pass on as whole tensors: it raises for them now",
+        _ADVICE.replace("Keep the test", "Write what is to be done with them in the place of the error. Keep the test"),
+        within=makers(migration),
+        raises=True,
+    )
+    patch = refusal(view, test, migration.use(outcome, view, DTENSOR, site.node))
+    if patch is None:
+        return None
+    outcome.patches.append(patch)
+    return outcome
 
 
 def _is_from_file(view: FileView, test: ast.Call) -> bool:
@@ -103,6 +131,39 @@ def sizes(model: FSDP):
         state = model.state_dict()
     return [t.metadata().shards_metadata for t in state.values() if isinstance(t, ShardedTensor)]
 """
+_JOINED = """\
+from torch.distributed._shard.sharded_tensor import ShardedTensor
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+
+def take(model: FSDP):
+    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+        return model.state_dict()
+
+
+def join(value, parts):
+    if isinstance(value, ShardedTensor):
+        return place([shard for part in parts for shard in part.local_shards()])
+    return value
+"""
+_REFUSED = """\
+from torch.distributed._shard.sharded_tensor import ShardedTensor
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+
+def take(model: FSDPModule):
+    return get_model_state_dict(model)
+
+
+def join(value, parts):
+    if isinstance(value, ShardedTensor):
+        return place([shard for part in parts for shard in part.local_shards()])
+    elif isinstance(value, DTensor):
+        raise NotImplementedError("sharded state of FSDP2 (DTensors) is not handled here")
+    return value
+"""
 _BOTH = """\
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.distributed.tensor import DTensor
@@ -130,6 +191,7 @@ RULE = Rule(
     examples=(
         Example(_LOCAL, _COUNTED, Level.REVIEW),
         Example(_PLACED, _PLACED, Level.MANUAL, note="how a DTensor is divided is said in other words"),
+        Example(_JOINED, _REFUSED, Level.MANUAL, note="what takes tensors apart is left to a person, and raises until then"),
         Example(_BOTH, _BOTH, Level.OK, note="what handles both stays"),
     ),
 )

@@ -19,11 +19,16 @@ def functions_around(migration: Migration, site: Site) -> frozenset[ast.AST] | N
 
     None where nothing confines that: the kind of state dict is set for good, or state is taken outside functions.
     """
-    making = migration.once("makers of sharded tensors", None, lambda: _makers(migration))
+    making = makers(migration)
     own = _outermost(site.view, site.node)
     if making is None or own is None:
         return None
     return making | {own}
+
+
+def makers(migration: Migration) -> frozenset[ast.AST] | None:
+    """The functions that take or load sharded state; None where nothing confines that."""
+    return migration.once("makers of sharded tensors", None, lambda: _makers(migration))
 
 
 def _makers(migration: Migration) -> frozenset[ast.AST] | None:
