@@ -137,3 +137,21 @@ def test_converted_state_that_nothing_here_loads_is_said_to_be_whole() -> None:
     assert finding.level is Level.REVIEW
     assert "what loads it is not seen" in finding.message
     assert "broadcast_from_rank0=True" in finding.advice
+
+
+def test_the_load_of_what_a_function_converts_is_named() -> None:
+    program = """
+        def convert(state, model, optimizer):
+            converted = FSDP.optim_state_dict_to_load(model, optimizer, state)
+            return converted
+
+
+        def main(net, state):
+            model = FSDP(net, use_orig_params=True)
+            optimizer = torch.optim.AdamW(model.parameters())
+            state = convert(state, model, optimizer)
+            optimizer.load_state_dict(state)
+        """
+    (finding,) = findings(FSDP, program, "FS407")
+    assert finding.level is Level.SAFE
+    assert "as it was saved, at train.py:" in finding.message

@@ -103,3 +103,36 @@ def main(net):
 def test_choice_of_which_rank_zero_alone_has_use(use: str, options: str) -> None:
     after = migrated(DDP, CHOSEN.format(use=use))
     assert f"StateDictOptions({options})\n    ) if is_wrapped(model) else model.state_dict()\n" in after
+
+
+OVERRIDDEN = """
+class Runner:
+    def train(self, net, rank):
+        self.model = DDP(net)
+        if rank == 0:
+            self.save()
+
+    def save(self):
+        model_no_ddp = self.model.module
+        state = model_no_ddp.state_dict()
+        torch.save(state, "model.pt")
+
+
+class Other(Runner):
+    def train(self, net, rank):
+        self.model = DDP(net)
+        if rank == 0:
+            self.save()
+
+    def save(self):
+        torch.save(self.model.module.state_dict(), "model.pt")
+
+
+def main(net, rank, other):
+    (Other() if other else Runner()).train(net, rank)
+"""
+
+
+def test_methods_that_override_each_other_get_the_same_parameter() -> None:
+    after = migrated(DDP, OVERRIDDEN)
+    assert after.count("def save(self, model_state_dict):") == 2, after

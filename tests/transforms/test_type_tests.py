@@ -92,3 +92,59 @@ def test_name_that_is_made_of_more_is_not_plain() -> None:
         body.replace("(model, state, strict)", "(model, state, strict, other)")
         + "\n\ndef main():\n    load(model, {}, True, model)\n"
     )
+
+
+BESIDE = """\
+import torch
+from torch.nn.parallel import DataParallel, DistributedDataParallel as DDP
+
+
+def run(config):
+    model = torch.nn.Linear(2, 2)
+    if config.one_process:
+        model = DataParallel(model)
+    else:
+        model = DDP(model, broadcast_buffers=False)
+    return inner(model)
+
+
+def inner(model):
+    {unwrap}
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "model.module if type(model) in (DataParallel, DDP) else model",
+            "model.module if type(model) is DataParallel else model",
+        ),
+        (
+            "model.module if type(model) in [DDP, DataParallel] else model",
+            "model.module if type(model) is DataParallel else model",
+        ),
+        (
+            "model if type(model) not in {DataParallel, DDP} else model.module",
+            'model if type(model) is not DataParallel else getattr(model, "module", model)',
+        ),
+        (
+            "model.module if model.__class__ in (DataParallel, DDP) else model",
+            "model.module if model.__class__ is DataParallel else model",
+        ),
+        (
+            "model.module if type(model) == DataParallel or type(model) == DDP else model",
+            'getattr(model, "module", model) if type(model) == DataParallel or isinstance(model, FSDPModule) else model',
+        ),
+        ("model.module if type(model) is DDP else model", "model"),
+    ],
+)
+def test_classes_that_are_compared(before: str, after: str) -> None:
+    _, results = analyse_texts({"train.py": BESIDE.format(unwrap=f"return {before}")})
+    assert results["train.py"].endswith(f"    return {after}\n")
+
+
+def test_what_only_wrapped_models_come_to_needs_no_look_for_a_module() -> None:
+    unwrap = "if type(model) == DDP:\n        return model.module\n    return model"
+    _, results = analyse_texts({"train.py": BESIDE.format(unwrap=unwrap)})
+    assert results["train.py"].endswith("def inner(model):\n    return model\n")

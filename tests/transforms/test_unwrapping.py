@@ -41,7 +41,7 @@ def test_a_helper_for_data_parallel_stays() -> None:
         "def unwrap(model):\n    return model.module if is_parallel(model) else model\n\n\n"
     )
     text = migrate(helper.format(ddp="nn.parallel.DistributedDataParallel") + WRAP + "print(unwrap(model))\n")
-    assert "return type(model) in (nn.parallel.DataParallel,)\n" in text
+    assert "return type(model) is nn.parallel.DataParallel\n" in text
     assert "return model.module if is_parallel(model) else model\n" in text
 
 

@@ -65,3 +65,23 @@ def test_a_regular_expression_is_no_compiled_model() -> None:
     text = HEAD.replace("import torch\n", "import re\n\nimport torch\n", 1) + PARTS + 'words = re.compile("a")\n'
     _, results = analyse_texts({"train.py": text + LOOP.format(test='"fsdp" in name')})
     assert "not isinstance(model, FSDPModule)" in results["train.py"]
+
+
+CUT = {
+    "in the test": LOOP.format(test='"fsdp" in name.lower()'),
+    "before it": LOOP.format(test='"fsdp" in name').replace("    if", '    name = name.removeprefix("module.")\n    if'),
+}
+
+
+@pytest.mark.parametrize("body", CUT.values(), ids=CUT.keys())
+def test_names_that_were_cut_are_still_asked(body: str) -> None:
+    analysis, results = analyse_texts({"train.py": HEAD + WHOLE + body})
+    (finding,) = [f for f in analysis.findings if f.rule == "FS608"]
+    assert finding.level in (Level.MANUAL, Level.REVIEW)
+    assert ("FSDP(" in results["train.py"]) is (finding.level is Level.MANUAL)
+
+
+def test_names_without_the_mark_are_not_asked_for_it() -> None:
+    body = LOOP.format(test='"fsdp" in name').replace("    if", '    name = name.replace("_fsdp_wrapped_module.", "")\n    if')
+    analysis, _ = analyse_texts({"train.py": HEAD + WHOLE + body})
+    assert not [f for f in analysis.findings if f.rule == "FS608"]

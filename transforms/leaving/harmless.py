@@ -10,7 +10,7 @@ from ..view import FileView
 _TELLS = frozenset(
     {
         "is_available", "current_device", "device_count", "get_rank", "get_world_size", "device", "getenv", "get",
-        "int", "str", "bool", "len", "isinstance", "getattr", "hasattr", "any", "all", "set", "tuple", "list",
+        "int", "str", "bool", "len", "type", "isinstance", "getattr", "hasattr", "any", "all", "set", "tuple", "list",
         "partial", "modules", "named_modules", "children", "named_children", "parameters", "named_parameters",
     }
 )  # fmt: skip

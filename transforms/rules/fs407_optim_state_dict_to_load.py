@@ -41,7 +41,10 @@ def check(site: Site, migration: Migration) -> Outcome:
             return Outcome(Level.SAFE, f"{site.member} and the load become one set_optimizer_state_dict")
     outcome = Outcome(Level.SAFE, f"{site.member} goes: set_optimizer_state_dict takes the state as it was saved")
     statement = view.statement(call)
-    if not any(group is site.group for _, _, group in optimizer_loads(migration)):
+    loaded = _loaded_by_callers(migration, view, call)
+    if loaded is not None:
+        outcome.message += f", at {loaded[0].path}:{view.line(loaded[1])}"
+    elif not any(group is site.group for _, _, group in optimizer_loads(migration)):
         if _goes_nowhere(view, statement, call):
             return Outcome(
                 Level.MANUAL,
@@ -68,6 +71,26 @@ def check(site: Site, migration: Migration) -> Outcome:
     start, end = _with_its_choice(view, call, conversion.state)
     outcome.patches.append(Patch(view.path, start, end, (view.keep(conversion.state),), _WHY))
     return outcome
+
+
+def _loaded_by_callers(migration: Migration, view: FileView, call: ast.Call) -> tuple[FileView, ast.Call] | None:
+    """The load of what the function around a conversion returns, where it returns nothing else."""
+    function = view.function(call)
+    if not isinstance(function, ast.FunctionDef):
+        return None
+    returned = [n.value for n in ast.walk(function) if isinstance(n, ast.Return) and n.value is not None]
+    statement = view.statement(call)
+    names = [view.text(target) for target in statement.targets] if isinstance(statement, ast.Assign) else []
+    if not returned or not all(call in ast.walk(value) or view.text(value) in names for value in returned):
+        return None
+    for caller, outer in migration.program.callers(view, function):
+        given = caller.statement(outer)
+        kept = [caller.text(target) for target in given.targets] if isinstance(given, ast.Assign) else []
+        for at, load, _ in optimizer_loads(migration):
+            same = at is caller and at.function(load) is caller.function(outer)
+            if same and load.args and (load.args[0] is outer or at.text(load.args[0]) in kept):
+                return at, load
+    return None
 
 
 def _goes_nowhere(view: FileView, statement: ast.stmt, call: ast.Call) -> bool:

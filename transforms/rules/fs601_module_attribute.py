@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 
 from ..analysis.objects import is_anything
+from ..analysis.scopes import dotted_path
 from ..analysis.values import Annotated, Wrapped
 from ..findings import Level
-from ..introspection.type_tests import OF_WRAPPED, classes_asked_for
+from ..introspection.type_tests import OF_WRAPPED, classes_asked_for, type_test
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -51,13 +52,17 @@ def check(site: Site, migration: Migration) -> Outcome:
             if isinstance(branch, ast.IfExp) and not others and not _names_others(view, branch):
                 break
             return Outcome(Level.OK, "this branch is for other wrappers: an FSDP2 model has no .module")
+    is_wrapped = path is not None and any(
+        holds and _asks_for_wrappers_alone(view, branch.test, path) for branch, holds in tests_around(view, node)
+    )
     loop = _unwrapping_loop(view, node)
     if loop is not None:
         return _without_loop(view, loop, view.parents[node])
     scope = view.function(node)
     is_asked = bool(classes_asked_for(view, node.value) & DATA_PARALLEL)
     may_hold_another = _may_hold_another(site)
-    if may_hold_another or is_asked or may_be_data_parallel(site.values) or (scope is not None and _mentions(view, scope)):
+    is_asked = is_asked or may_be_data_parallel(site.values) or (scope is not None and _mentions(view, scope))
+    if may_hold_another or (is_asked and not is_wrapped):
         other = "what holds a model as its .module" if may_hold_another else "DataParallel"
         outcome = Outcome(Level.REVIEW, f"{other} still has a .module, an FSDP2 model is itself")
         outcome.patches.append(
@@ -119,6 +124,12 @@ def _without_loop(view: FileView, loop: ast.While, statement: ast.AST) -> Outcom
     outcome = Outcome(Level.SAFE, "the loop that takes wrappers off goes: the model is itself")
     outcome.patches.append(removed(view, loop, _WHY))
     return outcome
+
+
+def _asks_for_wrappers_alone(view: FileView, test: ast.expr, path: str) -> bool:
+    """Whether a test lets nothing pass but what is an FSDPModule now."""
+    asked = type_test(view, test)
+    return asked is not None and dotted_path(asked.subject) == path and bool(asked.names) and asked.names <= OF_WRAPPED
 
 
 def _names_others(view: FileView, branch: ast.IfExp) -> bool:

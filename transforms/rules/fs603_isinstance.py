@@ -41,7 +41,7 @@ def check(site: Site, migration: Migration) -> Outcome:
         outcome.level = Level.REVIEW
         if _unwraps_data_parallel(view, comparison.comparators[0]):
             outcome.message = "the test is for DataParallel alone: an FSDP2 model needs no unwrapping"
-            outcome.patches.append(_listed(migration, view, comparison.comparators[0], "", single=",)"))
+            outcome.patches.append(_one_class_less(migration, view, comparison))
         else:
             module = migration.use(outcome, view, FSDP_MODULE, node)
             outcome.patches.append(_compared(migration, view, comparison, module))
@@ -223,7 +223,7 @@ def _members(view: FileView, classes: ast.expr, leaving: frozenset[str]) -> tupl
     return others, any(outside_name(view, element) == FSDP_MODULE for element in others)
 
 
-def _listed(migration: Migration, view: FileView, classes: ast.expr, module: str, single: str = "") -> Patch:
+def _listed(migration: Migration, view: FileView, classes: ast.expr, module: str) -> Patch:
     """The tuple with one FSDPModule in the place of all wrappers that leave (with none, if ``module`` is empty)."""
     leaving = WRAPPERS - staying_wrappers(migration)
     if not isinstance(classes, (ast.Tuple, ast.List, ast.Set)):
@@ -245,14 +245,13 @@ def _listed(migration: Migration, view: FileView, classes: ast.expr, module: str
             placed = True
     if not placed:
         elements.append([module])
-    if len(elements) == 1 and not single:
+    if len(elements) == 1:
         return view.replace(classes, elements[0], _WHY)
     parts: list[Part] = ["("]
     for number, element in enumerate(elements):
         parts.extend((", ",) if number else ())
         parts.extend(element)
-    parts.append(single if len(elements) == 1 else ")")
-    return view.replace(classes, parts, _WHY)
+    return view.replace(classes, (*parts, ")"), _WHY)
 
 
 def _unwraps_data_parallel(view: FileView, classes: ast.expr) -> bool:
@@ -295,9 +294,22 @@ def _type_comparison(view: FileView, node: ast.AST) -> ast.Compare | None:
     return None
 
 
+def _one_class_less(migration: Migration, view: FileView, comparison: ast.Compare) -> Patch:
+    """``type(model) in (DataParallel, DDP)`` without the wrappers that leave; one class alone is compared by ``is``."""
+    classes = comparison.comparators[0]
+    others, _ = _members(view, classes, WRAPPERS - staying_wrappers(migration))
+    if len(others) > 1:
+        return _listed(migration, view, classes, "")
+    operator = "is not" if isinstance(comparison.ops[0], ast.NotIn) else "is"
+    start, end = view.source.span(comparison.left)[1], view.source.span(comparison)[1]
+    return Patch(view.path, start, end, (f" {operator} ", view.keep(others[0])), _WHY)
+
+
 def _compared(migration: Migration, view: FileView, comparison: ast.Compare, module: str) -> Patch:
     """``type(model) is DDP`` as ``isinstance(model, FSDPModule)``: a sharded model's class is a new one."""
-    assert isinstance(comparison.left, ast.Call)
+    left = comparison.left
+    assert isinstance(left, (ast.Call, ast.Attribute))
+    subject = left.args[0] if isinstance(left, ast.Call) else left.value
     negative = isinstance(comparison.ops[0], (ast.IsNot, ast.NotEq, ast.NotIn))
     others, present = _members(view, comparison.comparators[0], WRAPPERS - staying_wrappers(migration))
     names: list[Part] = []
@@ -306,7 +318,7 @@ def _compared(migration: Migration, view: FileView, comparison: ast.Compare, mod
     if not present:
         names.append(module)
     tuple_needed = bool(others)
-    parts: list[Part] = ["not " if negative else "", "isinstance(", view.keep(comparison.left.args[0]), ", "]
+    parts: list[Part] = ["not " if negative else "", "isinstance(", view.keep(subject), ", "]
     parts.extend(("(", *names, ")") if tuple_needed else names)
     return view.replace(comparison, (*parts, ")"), _WHY)
 

@@ -18,6 +18,8 @@ from ..view import FileView
 PREFIX = "module."
 _MARKS = ("_fsdp_wrapped_module", "_flat_param")
 """What FSDP1 puts into names."""
+_CUTS = frozenset({"removeprefix", "removesuffix", "replace", "lower", "strip", "lstrip", "rstrip"})
+"""Methods of strings whose result still holds the rest of the name."""
 _NAMED = frozenset({"parameters", "modules", "buffers"})
 _SYMBOL = "torch.nn.Module.names"
 
@@ -27,7 +29,7 @@ def find(migration: Migration) -> Iterator[Site]:
     for view in migration.views():
         for node in view.nodes(ast.Call, ast.Compare, ast.Subscript):
             for name, kind in _works_on_names(view, node):
-                values = _names(view, name)
+                values = _names(view, name) or (_names(view, _uncut(view, name)) if kind == "contains" else ())
                 group = migration.groups.of(values) if values else None
                 if group is None or not (_counts(view, name, node, values, kind) or _asks_for_mark(view, node, kind, group)):
                     continue
@@ -39,6 +41,26 @@ def find(migration: Migration) -> Iterator[Site]:
 def _names(view: FileView, node: ast.expr) -> tuple[Value, ...]:
     """What a name was taken from, if that is a model."""
     return tuple(v for v in view.values(node) if isinstance(v, Derived) and v.kind in _NAMED)
+
+
+def _uncut(view: FileView, name: ast.expr) -> ast.expr:
+    """What a name was before ends were cut off it, here or where it was given to the same variable again."""
+    while True:
+        given = _given_again(view, name) if isinstance(name, ast.Name) else name
+        if not isinstance(given, ast.Call) or not isinstance(given.func, ast.Attribute) or given.func.attr not in _CUTS:
+            return name
+        if any(mark in view.text(given) for mark in _MARKS):
+            return given  # nothing of FSDP1's is left to be found
+        name = given.func.value
+
+
+def _given_again(view: FileView, name: ast.Name) -> ast.expr | None:
+    """The value of the last assignment to a name in front of its use."""
+    scope = view.function(name) or view.tree
+    stores = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == name.id and isinstance(n.ctx, ast.Store)]
+    before = [store for store in stores if store.lineno < name.lineno]
+    statement = view.parents[max(before, key=lambda store: store.lineno)] if before else None
+    return statement.value if isinstance(statement, ast.Assign) else None
 
 
 def _is_wrapped(values: tuple[Value, ...]) -> bool:

@@ -97,15 +97,17 @@ def _lift(migration: Migration, finder: GuardFinder, read: StateRead, function: 
 
 def _parameters(view: FileView, together: list[StateRead]) -> dict[ast.Call, str]:
     """Names for the new parameters: one for each model or optimizer that is read."""
+    receivers = {read.call: read.optimizer if read.optimizer is not None else read.model for read in together}
+    texts = {call: view.text(r) if isinstance(r, ast.expr) else str(r) for call, r in receivers.items()}
+    models = {texts[read.call] for read in together if read.kind == "model"}
     names: dict[str, str] = {}
-    found: dict[ast.Call, str] = {}
     for read in together:
-        receiver = read.optimizer if read.optimizer is not None else read.model
-        text = view.text(receiver) if isinstance(receiver, ast.expr) else str(receiver)
-        if text not in names:
-            names[text] = view.free_name(read.call, f"{last_name(receiver)}_state_dict")
-        found[read.call] = names[text]
-    return found
+        own = last_name(receivers[read.call])
+        if read.kind == "model" and len(models) == 1 and "model" in own.lower():
+            own = "model"  # the same in methods that override each other, whatever they call it
+        if texts[read.call] not in names:
+            names[texts[read.call]] = view.free_name(read.call, f"{own}_state_dict")
+    return {call: names[text] for call, text in texts.items()}
 
 
 def _caller(migration: Migration, finder: GuardFinder, lift: Lift, view: FileView, call: ast.Call) -> Caller | None:

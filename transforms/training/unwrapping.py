@@ -70,10 +70,10 @@ def _returns_unwrap_test(migration: Migration, callee: object) -> bool:
 
 
 def type_argument(view: FileView, node: ast.expr) -> str | None:
-    """``x`` in ``type(x)``."""
+    """``x`` in ``type(x)`` and ``x.__class__``."""
     if isinstance(node, ast.Call) and outside_name(view, node.func) == "builtins.type" and len(node.args) == 1:
         return dotted_path(node.args[0])
-    return None
+    return dotted_path(node.value) if isinstance(node, ast.Attribute) and node.attr == "__class__" else None
 
 
 def names_data_parallel(view: FileView, classes: ast.expr) -> bool:

@@ -27,7 +27,7 @@ def smart_ddp(model):
 
 
 def is_parallel(model):
-    return type(model) in (torch.nn.parallel.DataParallel,)
+    return type(model) is torch.nn.parallel.DataParallel
 
 
 def de_parallel(model):
