@@ -67,6 +67,10 @@ class Program:
         sites = sorted(self.flow.called.get(value, ())) if value is not None else []
         return [self.call_node(site) for site in sites]
 
+    def is_deferred(self, view: FileView, node: ast.AST) -> bool:
+        """Whether a ``def`` is handed to a thread, a process, an executor or an exit handler."""
+        return bool(self.flow.deferred) and self.function_value(view, node) in self.flow.deferred
+
     def callees(self, view: FileView, node: ast.Call) -> list[FunctionValue]:
         """The functions of the repository that a call reaches."""
         return sorted(self.flow.callees.get(view.call_site(node), ()), key=lambda value: (value.file, value.index))

@@ -28,6 +28,8 @@ class Flow(Relays):
         self.calls_on = {}
         self.called = {}
         self.callees = {}
+        self.deferred = {}
+        self.handed_on = {}
         self.resolved = set()
         self.computed_from = {}
         self.seed_names()

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .calls import Calls
+from .deferred import Deferred
 from .facts import NOTHING, Call, FunctionFacts
 from .values import Constant, FunctionValue
 
 
-class NamedHooks(Calls):
+class NamedHooks(Deferred):
     """The part of the flow analysis that links calls of a registry with what bears the name they give."""
 
     _methods: dict[str, list[FunctionValue]] | None = None

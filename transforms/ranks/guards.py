@@ -26,7 +26,7 @@ class Guard:
     test: ast.expr | None
     """The condition; None for a decorator."""
     kind: str
-    """``if``, ``exit`` (``if rank != 0: return``), ``expression`` or ``decorator``."""
+    """``if``, ``exit`` (``if rank != 0: return``), ``expression``, ``decorator``, or ``deferred``: a thread or the like."""
     negated: bool = False
     """Whether the place runs where the condition is false."""
 
@@ -59,6 +59,8 @@ class GuardFinder:
                 found.extend(reversed(list(self._exits_before(view, child))))
             if isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
                 found.extend(self._decorators(view, ancestor))
+                if self.program.is_deferred(view, ancestor):
+                    found.append(Guard(view, view.statement(ancestor), None, "deferred"))
                 break
             child = ancestor
         return found[::-1]

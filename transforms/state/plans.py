@@ -99,6 +99,13 @@ def _plan(migration: Migration, read: StateRead) -> ReadPlan:
         if plan.lift is not None:
             plan.notes.extend(plan.lift.notes)
             return plan
+    if any(guard is not None and guard.kind == "deferred" for guard in (outside, *guards)):
+        plan.problem = "this runs in a thread, a process or at exit, and gathering takes all ranks at one place of the program"
+        plan.advice = (
+            "Call get_model_state_dict / get_optimizer_state_dict on all ranks where the work is handed on, and hand on "
+            "the result."
+        )
+        return plan
         place = f"{outside.view.path}:{outside.statement.lineno}" if outside is not None else "its decorator"
         plan.problem = f"this function runs on some ranks only (guard at {place}), but gathering needs all of them"
         plan.advice = (
