@@ -104,7 +104,8 @@ def imported_name(site: Site) -> tuple[str, str]:
 def uses(judgement: Judgement, imported: Site) -> bool:
     """Whether a site uses the symbol that an import of the same file brings."""
     site = judgement.site
-    return site.view is imported.view and site.role != "import" and f"{site.symbol}.".startswith(f"{imported.symbol}.")
+    mentions = site.role not in ("import", "use", "hazard")
+    return site.view is imported.view and mentions and f"{site.symbol}.".startswith(f"{imported.symbol}.")
 
 
 def name_leftovers(judgements: list[Judgement], gone: list[Patch]) -> None:

@@ -16,6 +16,7 @@ from ..state.summoned_blocks import blocks_under, what_stops
 from ..state.whole_parameters import helper_text, what_is_asked, write_whole_parameters
 from ..text.dedent import can_unwrap, unwrapped
 from ..text.patches import Part
+from ..training.generating import generating_calls
 
 _WHY = "FSDP2 has no context with whole parameters"
 
@@ -40,6 +41,9 @@ def check(site: Site, migration: Migration) -> Outcome:
         before = reshard_lines(migration, outcome, view, view.keep(call.args[0]), view.indent(statement), call)
         outcome.message += "; an evaluation may have come before, so the model goes back to its shards first"
         outcome.level = Level.REVIEW
+    if any(view is user and statement in view.ancestors(call) for user, call in generating_calls(migration, site.group)):
+        outcome.level = Level.REVIEW
+        outcome.message += "; generate is registered where the model is sharded, so that it gathers what it computes with"
     outcome.patches.append(unwrapped(view, statement, _WHY, before))
     for node in found.tensors:
         parts = (view.keep(node), ".full_tensor()")
@@ -136,8 +140,8 @@ RULE = Rule(
     title="summon_full_params",
     why=(
         "Reads of a sharded parameter give this rank's rows without an error: a norm came out as 0.80 instead of 1.29. "
-        "full_tensor() gathers the whole; generate and forward gather by themselves; writes to gathered tensors are "
-        "lost, unless they are taken back into the shards."
+        "full_tensor() gathers the whole; forward gathers by itself, and so does a registered generate; writes to gathered "
+        "tensors are lost, unless they are taken back into the shards."
     ),
     symbols=(f"{FSDP1}.summon_full_params", f"{FSDP1}.summon_full_params(*"),
     roles=("call", "keyword", "use"),
@@ -160,15 +164,18 @@ def main(model):
 """,
             after="""\
 import torch
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
 
 def main(model):
     fully_shard(model)
+    register_fsdp_forward_method(model, "generate")
     norms = [param.full_tensor().norm().item() for param in model.parameters()]
     tokens = model.generate()
     return norms, tokens
 """,
+            level=Level.REVIEW,
+            note="generate, whose code is not seen here, is registered: what it computes besides calling the model needs that",
         ),
         Example(
             before="""\

@@ -15,10 +15,12 @@ from ..program import Program
 from ..rule import Outcome
 from ..sites import Site
 from ..text.patches import Patch
+from ..text.spelling import quoted
+from ..training.generating import METHOD, generating_calls, surely_generates
 from ..view import FileView
 from .checkpointing import statements_behind
 from .placement import CannotPlace, place
-from .plan import Code, ShardingPlan, code
+from .plan import MODEL, Code, ShardingPlan, code
 from .subclass_findings import built_subclass
 from .wrap_blocks import inner_wrap, is_enable_wrap, outer_wrap, settings_of
 
@@ -208,11 +210,26 @@ def _translate(constructor: Constructor) -> Constructor:
         spread.keep_mesh(constructor, keyword, items)
     if constructor.is_doubled and _frees_by_default(constructor):
         constructor.plan.root_arguments["reshard_after_forward"] = ("True",)
+    if not (constructor.skipped or constructor.is_shared or constructor.is_elsewhere):
+        _register_generate(constructor)
     if model is not None:
         constructor.plan.moved_up = statements_behind(
             constructor.migration, constructor.view, constructor.call, model.node
         )
     return constructor
+
+
+def _register_generate(constructor: Constructor) -> None:
+    """Where ``summon_full_params`` gave ``generate`` the parameters of the root, the method gathers them by itself."""
+    plan, group = constructor.plan, constructor.group
+    if group is None or not generating_calls(constructor.migration, group):
+        return
+    register = plan.name("torch.distributed.fsdp.register_fsdp_forward_method")
+    method = quoted(constructor.view, METHOD)
+    statement = code(register, "(", MODEL, f", {method})")
+    if not surely_generates(constructor.migration, group):
+        statement = code("if hasattr(", MODEL, f", {method}):\n    ", statement)
+    plan.after.append(statement)
 
 
 def translate(constructor: Constructor, names: Iterable[str]) -> None:

@@ -92,7 +92,7 @@ def _find(migration: Migration) -> Iterator[MethodCall]:
             if not _has(migration, values, group, name):
                 continue
             callees = migration.program.callees(view, node)
-            if not any(_computes(migration, callee, set(), 0) for callee in callees):
+            if not any(computes(migration, callee) for callee in callees):
                 continue
             if any(_shards(migration, callee, group) for callee in callees):
                 continue
@@ -111,6 +111,11 @@ def _has(migration: Migration, values: Sequence[Value], group: Group, name: str)
     return any(not isinstance(model, Instance) or flow.has_member(model.cls, name) for model in models)
 
 
+def computes(migration: Migration, callee: FunctionValue) -> bool:
+    """Whether a method computes with parameters outside of calls of the model itself."""
+    return _computes(migration, callee, set(), 0)
+
+
 def _computes(migration: Migration, callee: FunctionValue, seen: set[FunctionValue], depth: int) -> bool:
     """Whether a method calls submodules of its object, itself or through other methods.
 
@@ -126,7 +131,7 @@ def _computes(migration: Migration, callee: FunctionValue, seen: set[FunctionVal
     own = arguments[0].arg
     parts = _names_of_parts(function, own)
     for node in ast.walk(function):
-        if not isinstance(node, ast.Call):
+        if not isinstance(node, ast.Call) or (isinstance(node.func, ast.Name) and node.func.id == own):
             continue
         if _is_module_call(view, node) or (isinstance(node.func, ast.Name) and node.func.id in parts):
             return True
