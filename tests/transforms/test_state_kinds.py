@@ -152,3 +152,31 @@ def test_each_branch_has_the_kind_that_it_sets() -> None:
     )
     assert "shards = get_model_state_dict(model)\n" in text
     assert "return get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))\n" in text
+
+
+def test_configs_from_elsewhere_are_named_where_the_kind_is_set() -> None:
+    text, findings = migrate(
+        "def save(net, kind, registry, settings):\n    model = FSDP(net, use_orig_params=True)\n"
+        "    config = registry.build(settings)\n"
+        "    FSDP.set_state_dict_type(model, kind, config)\n    return model.state_dict()\n"
+    )
+    assert "set_state_dict_type(model, kind, config)" in text
+    finding = next(finding for finding in findings if finding.rule == "FS410")
+    assert finding.level is Level.MANUAL and "config may hold what no call in these files makes" in finding.message
+
+
+def test_a_config_handed_to_a_registry_has_a_function_for_its_way_out() -> None:
+    _, findings = migrate("def register(registry):\n    registry.register_module(module=FullStateDictConfig)\n")
+    finding = next(finding for finding in findings if finding.rule == "FS409" and finding.level is Level.MANUAL)
+    assert "def FullStateDictConfig(offload_to_cpu=False, rank0_only=False)" in finding.advice
+
+
+def test_a_test_that_tells_configs_apart_stays() -> None:
+    body = (
+        "def is_full(net, config):\n    model = FSDP(net, use_orig_params=True)\n"
+        "    if isinstance(config, FullStateDictConfig):\n        model.eval()\n    return model\n"
+    )
+    text, findings = migrate(body)
+    assert text == body
+    finding = next(finding for finding in findings if finding.rule == "FS409")
+    assert finding.level is Level.MANUAL and "as all other configs will" in finding.message

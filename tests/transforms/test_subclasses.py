@@ -96,6 +96,41 @@ def test_a_subclass_of_fsdp1_keeps_its_models_and_no_others() -> None:
     assert [finding.blocked_by for finding in blocked] == ["subclass.py:4"]
 
 
+def test_the_way_out_names_what_is_special_about_a_subclass() -> None:
+    subclass = """\
+from registry import WRAPPERS
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+@WRAPPERS.register()
+class Stepping(FSDP):
+    def __init__(self, module, policy, precision=None, **rest):
+        ignored = self._ignored(module)
+        super().__init__(
+            module, auto_wrap_policy=policy, mixed_precision=precision, ignored_states=ignored, use_orig_params=True, **rest
+        )
+
+    def _ignored(self, module):
+        return [p for p in module.parameters() if p.dim() == 0]
+
+    def train_step(self, batch):
+        return self(self.module.train_step(batch))
+"""
+    analysis, _ = analyse_texts({"subclass.py": subclass})
+    finding = next(finding for finding in analysis.findings if finding.rule == "FS605")
+    assert "until its methods (train_step) have another place" in finding.message
+    for part in (
+        "Its units are the modules that policy is true of",
+        "mixed_precision becomes mp_policy",
+        "ignored_states becomes ignored_params",
+        "**rest has to be given by name",
+        "(_ignored) becomes functions",
+        "self.module.train_step is super().train_step there",
+        "@WRAPPERS.register() may stay",
+    ):
+        assert part in finding.advice
+
+
 def test_tests_ask_for_the_wrapper_as_well_where_models_keep_it() -> None:
     _, results = analyse_texts({"subclass.py": SUBCLASS_OF_FSDP1, "other.py": ELSEWHERE})
     assert "isinstance(model, (FSDP, FSDPModule))" in results["other.py"]

@@ -10,8 +10,9 @@ from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..state.chosen import qualify
-from ..state.contexts import read_context
+from ..state.contexts import configs_from_elsewhere, read_context
 from ..text.generated import removed
+from ..view import FileView
 
 
 def check(site: Site, migration: Migration) -> Outcome:
@@ -31,8 +32,10 @@ def check(site: Site, migration: Migration) -> Outcome:
     if context.kind == "unknown":
         return Outcome(
             Level.MANUAL,
-            "the kind of state dict that is set here is only known at run time",
-            "Pass StateDictOptions to get_model_state_dict where the state is taken.",
+            f"the kind of state dict that is set here is only known at run time{_because(view, call)}",
+            "Keep StateDictOptions in the place of the configs (full_state_dict=True for FULL_STATE_DICT, cpu_offload=True for "
+            "rank0_only=True), and pass them to get_model_state_dict, get_optimizer_state_dict and the setters wherever state "
+            "is taken or loaded; configs of FSDP1 that users hand in have to be refused or turned into them.",
             holds=True,
         )
     outcome = Outcome(Level.SAFE, "the setting goes: the state dicts taken under it say themselves what they are")
@@ -42,6 +45,14 @@ def check(site: Site, migration: Migration) -> Outcome:
         return outcome
     outcome.patches.append(removed(view, statement, "FSDP2 has no such setting"))
     return outcome
+
+
+def _because(view: FileView, call: ast.Call) -> str:
+    """What is not known: the kind itself, or configs that may be made elsewhere."""
+    strangers = configs_from_elsewhere(view, call)
+    if not strangers:
+        return ""
+    return f": {' and '.join(strangers)} may hold what no call in these files makes"
 
 
 RULE = Rule(

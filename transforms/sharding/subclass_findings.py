@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import ast
-
 from ..analysis.symbols import DDP, WRAPPERS
 from ..analysis.values import ClassValue
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Outcome
 from ..sites import Site
-
-_OF_THE_CLASS = frozenset({"__init__", "forward"})
+from .subclass_advice import methods_of, rewriting_advice, shortened
 
 
 def definition_outcome(site: Site) -> Outcome:
     """The class itself: the tool leaves it alone, and with it all that it wraps."""
     unseen = site.group is not None and not site.group.wraps
     definition = site.view.enclosing_class(site.node)
-    methods = [node for node in definition.body if isinstance(node, ast.FunctionDef)] if definition is not None else []
-    names = [method.name for method in methods if method.name not in _OF_THE_CLASS and not method.name.startswith("__")]
-    what = f" ({', '.join(names[:6])}{', …' if len(names) > 6 else ''})" if names else ""
+    names = methods_of(definition) if definition is not None else []
+    what = f" ({shortened(names)})" if names else ""
     name = definition.name if definition is not None else "the class"
     stays = "DDP" if site.symbol == DDP else "FSDP1"
     return Outcome(
         Level.MANUAL,
         f"{name} derives from {site.member}, and FSDP2 has no wrapper to derive from: what it wraps stays under {stays}"
+        + (f" until its methods{what} have another place" if names and stays == "FSDP1" else "")
         + (_UNSEEN if unseen else ""),
-        f"{_KEEPING[stays]}Make {name} a function with the same parameters that does what __init__ does, calls fully_shard "
+        rewriting_advice(site.view, definition)
+        if definition is not None and stays == "FSDP1"
+        else f"{_KEEPING[stays]}Make {name} a function with the same parameters that does what __init__ does, calls fully_shard "
         f"on the units and on the module, and returns the module. Move its methods{what} to the model's class, with self in "
         "the place of self.module; those that compute with parameters are registered by "
         "register_fsdp_forward_method(module, name). Type tests for it ask for FSDPModule. Then run the tool again.",

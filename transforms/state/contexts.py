@@ -222,6 +222,14 @@ def read_context(
     return StateContext(view, call, kind, model, optimizer)
 
 
+def configs_from_elsewhere(view: FileView, call: ast.Call) -> list[str]:
+    """The config arguments of a call that may hold something else than configs made in the repository."""
+    names = ("module", "state_dict_type", "state_dict_config", "optim_state_dict_config")
+    arguments = bound_arguments(call, names[1:] if is_method_of(view, call) else names)
+    given = [arguments[name] for name in names[2:] if name in arguments and not _is_none(arguments[name])]
+    return [view.text(node) for node in given if not isinstance(node, ast.Call) and not is_made_of(view, node, CONFIG_CLASSES)]
+
+
 def told_by_callers(migration: Migration, view: FileView, call: ast.Call) -> bool:
     """Whether a function opens a context for its callers, and each of them says which kind it means."""
     function = view.function(call)
