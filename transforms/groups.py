@@ -19,6 +19,7 @@ from .analysis.values import (
     Derived,
     External,
     Instance,
+    Kept,
     Opaque,
     Optimizer,
     Partial,
@@ -66,7 +67,7 @@ class Group:
     name: str
     wraps: list[Wrap] = field(default_factory=list)
     raw: set[Value] = field(default_factory=set)
-    """The unwrapped models: with FSDP2 they are the same objects as the wrapped ones."""
+    """The unwrapped models: with FSDP2 they are the same objects as the wrapped ones. Also those that stay under DDP."""
     optimizers: list[Optimizer] = field(default_factory=list)
     kind_of_unseen: str = ""
     """The kind of a subclass that nothing in these files builds, so that there are no wraps."""
@@ -99,6 +100,9 @@ class Groups:
                 self._unite(wrap, built)
             for inner in self.models(program.attribute(wrap, "module")):
                 self._unite(wrap, inner)
+        for kept in (value for value in program.flow.values if isinstance(value, Kept)):
+            for inner in self.models(program.attribute(kept, "module")):
+                self._unite(inner, kept)
         self._wraps = wraps
         self._members: dict[Value, Group] = {}
         self._settings: set[Value] = set()

@@ -9,6 +9,7 @@ from .analysis.symbols import DDP, WRAPPERS
 from .analysis.values import Annotated, Wrapped
 from .findings import Finding, Level, Step
 from .groups import Group
+from .kept_sites import kept_outcome
 from .migration import Migration
 from .remaining.bypassed import Bypassed, changes_the_class
 from .rule import Outcome, Rule, all_rules, rule_for
@@ -109,8 +110,9 @@ def _judge_site(site: Site, migration: Migration) -> Judgement:
 
 
 def _decide(site: Site, rule: Rule, migration: Migration) -> Judgement:
-    if _is_kept(site, migration):
-        outcome = Outcome(Level.OK, "DDP stays as it is (--ddp keep)")
+    kept = kept_outcome(site, migration)
+    if kept is not None:
+        outcome = kept
     elif (bypass := _bypass(site, migration)) is not None:
         outcome = bypass
     elif _is_under_subclass(site, migration):
@@ -213,13 +215,3 @@ def _is_under_subclass(site: Site, migration: Migration) -> bool:
         return site.group.stays_ddp
     every = all(group.stays_ddp for group in migration.groups.all if "DDP" in group.kinds)
     return "DDP" in subclasses.kinds.values() and every and site.symbol.startswith(DDP)
-
-
-def _is_kept(site: Site, migration: Migration) -> bool:
-    """Whether a site belongs to nothing but DDP, and DDP is to be kept."""
-    if migration.options.ddp != "keep":
-        return False
-    if site.role == "import":
-        kinds = [group.kinds for group in migration.groups.all if "DDP" in group.kinds]
-        return site.symbol == DDP and all(kind == {"DDP"} for kind in kinds)
-    return site.group.kinds == {"DDP"} if site.group is not None else site.symbol.startswith(DDP)

@@ -14,6 +14,7 @@ from .analysis.values import Annotated, Derived, External, Instance, Opaque, Unk
 from .findings import Level
 from .groups import Group, Groups, Wrap
 from .introspection.type_tests import asks_for_wrappers
+from .keeping import keep_ddp, reason_to_keep
 from .order import Order
 from .program import Program
 from .rule import Need, Outcome
@@ -62,11 +63,12 @@ class Migration:
         relevant = sorted({*relevant, *more})
         groups = Groups(program)
         views = sorted(map(program.view, relevant), key=lambda view: view.path)
-        sites = {view.path: SiteFinder(view, groups).find() for view in views}
-        merged = [groups.merge(site.values) for found in sites.values() for site in found]
-        if any(merged):
-            groups.rebuild()
-            sites = {view.path: SiteFinder(view, groups).find() for view in views}
+        sites = find_sites(groups, views)
+        reason = reason_to_keep(program, options.ddp, groups, sites)
+        if reason:
+            keep_ddp(program, reason)
+            groups = Groups(program)
+            sites = find_sites(groups, views)
         return cls(program, options, groups, Order(program), sites)
 
     # --- asking -------------------------------------------------------------------------------------------
@@ -106,6 +108,16 @@ class Migration:
         """How generated code at ``node`` spells a torch symbol; notes the import that this takes."""
         outcome.needs.append(Need(view, symbol, node))
         return spelling(view, symbol, node)
+
+
+def find_sites(groups: Groups, views: list[FileView]) -> dict[str, list[Site]]:
+    """The sites of all files; groups that one of them serves together become one."""
+    sites = {view.path: SiteFinder(view, groups).find() for view in views}
+    merged = [groups.merge(site.values) for found in sites.values() for site in found]
+    if any(merged):
+        groups.rebuild()
+        sites = {view.path: SiteFinder(view, groups).find() for view in views}
+    return sites
 
 
 def relevant_files(program: Program) -> list[int]:

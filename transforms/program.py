@@ -22,6 +22,8 @@ class Program:
         self.files = facts
         self.flow = flow or Flow(facts)
         self._load = load
+        self.keeps_ddp = ""
+        """Why models of DDP stay under it, empty if they are sharded like those of FSDP1."""
         self._views: dict[int, FileView] = {}
         self._index = {file.path: index for index, file in enumerate(facts)}
 

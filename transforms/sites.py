@@ -17,6 +17,7 @@ from .analysis.values import (
     External,
     FunctionValue,
     Instance,
+    Kept,
     Opaque,
     Unknown,
     Value,
@@ -329,7 +330,9 @@ class SiteFinder:
             return
         if "FSDP1" not in {v.kind for v in wrapped} and any(self._puts_method(value, name) for value in values):
             return
-        if wrapped and (name in MEMBERS or name in UNIQUE_MEMBERS or _is_private(name)):
+        if not wrapped and any(isinstance(v, Kept) for v in values) and self._is_members_own(name, values):
+            yield Site(self.view, node, f"{DDP}.{name}", "use", group, values, call)
+        elif wrapped and (name in MEMBERS or name in UNIQUE_MEMBERS or _is_private(name)):
             kinds = sorted({v.kind for v in wrapped}, reverse=True)
             if group is not None and name in RAW_MEMBERS and self._is_own_method(values, name):
                 return
@@ -343,6 +346,12 @@ class SiteFinder:
         elif name == "module" and not wrapped and not any(isinstance(v, External) for v in values):
             if not OF_WRAPPED.isdisjoint(classes_asked_for(self.view, node.value)):
                 yield Site(self.view, node, f"{DDP}.{name}", "use", group or self._likely_group(DDP), values, call)
+
+    def _is_members_own(self, name: str, values: tuple[Value, ...]) -> bool:
+        """Whether an attribute of models that stay under DDP is one of theirs, and not of a plain model as well."""
+        if name in RAW_MEMBERS:
+            return all(isinstance(value, Kept) for value in values)
+        return name in MEMBERS or name in UNIQUE_MEMBERS or _is_private(name)
 
     def _means_its_model(self, group: Group, receiver: ast.expr, values: tuple[Value, ...]) -> bool:
         """Whether a receiver is the model of a group; one that may be anything has to be called a model."""

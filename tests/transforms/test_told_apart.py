@@ -36,12 +36,16 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_an_answer_about_one_wrapper_holds_a_model_of_both(answer: str) -> None:
-    text = PROGRAM.format(answer=answer)
-    analysis, results = analyse_texts({"train.py": text})
-    assert results["train.py"] == text
-    asked = next(finding for finding in analysis.findings if "tells models of" in finding.message)
-    assert asked.level is Level.MANUAL and "note how" in asked.advice
+def test_ddp_stays_where_an_answer_tells_its_models_from_those_of_fsdp1(answer: str) -> None:
+    analysis, results = analyse_texts({"train.py": PROGRAM.format(answer=answer)})
+    text = results["train.py"]
+    assert "self.model = DDP(model)" in text and "fully_shard(model)" in text
+    asked = answer.replace("FSDP", "FSDPModule")
+    assert asked in text
+    [kept] = [finding for finding in analysis.findings if "stays under DDP" in finding.message]
+    assert kept.level is Level.MANUAL and "train.py:" in kept.message and "note" in kept.advice
+    _, again = analyse_texts({"train.py": text})
+    assert again["train.py"] == text
 
 
 @pytest.mark.parametrize("answer", ANSWERS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from .facts import NOTHING, FileFacts
@@ -122,6 +122,11 @@ class Solver:
         """What a variable may hold, in a stable order."""
         held = self.points_to[variable] if variable != NOTHING else None
         return [self.values[number] for number in sorted(held or ())]
+
+    def exchange(self, renamed: Callable[[Value], Value]) -> None:
+        """Puts other values in the place of some, wherever they have flowed."""
+        self.values = [renamed(value) for value in self.values]
+        self.ids = {value: number for number, value in enumerate(self.values)}
 
     def chain(self, variable: int, value: Value) -> list[int]:
         """The variables through which a traced value came here, nearest first."""

@@ -72,6 +72,13 @@ class Wrapped:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """What DDP called at ``site`` returns where it stays; -1 where nothing but an annotation says that it is DDP's."""
+
+    site: int
+
+
+@dataclass(frozen=True, slots=True)
 class Annotated:
     """A value that nothing but an annotation says is wrapped."""
 
@@ -126,6 +133,6 @@ class Unknown:
 
 
 Value = (
-    External | ModuleValue | FunctionValue | ClassValue | Instance | Bound | SuperValue | Partial | Wrapped | Annotated
+    External | ModuleValue | FunctionValue | ClassValue | Instance | Bound | SuperValue | Partial | Wrapped | Kept | Annotated
     | Opaque | Container | Optimizer | Derived | Constant | Unknown
 )  # fmt: skip

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from ..analysis.symbols import DATA_PARALLEL, FSDP_MODULE, WRAPPERS
+from ..analysis.symbols import DATA_PARALLEL, DDP, FSDP_MODULE, WRAPPERS
 from ..analysis.values import Annotated, Value, Wrapped
 from ..view import FileView
-from .type_tests import kept_value, leaving_tests, type_test
+from .type_tests import OF_WRAPPED, TypeTest, kept_value, leaving_tests, type_test
 
 Asked = Callable[[ast.expr], bool]
 """Whether a test of this expression is one of the receiver."""
@@ -42,6 +42,11 @@ def is_plain_receiver(view: FileView, receiver: ast.expr, kinds: set[str], once_
         is_plain(view, source, like(source), kinds, once_migrated) or _was_made_plain(view, source, kinds, once_migrated)
         for source in _sources(receiver)
     )
+
+
+def is_not_ddp(view: FileView, node: ast.AST, asked: Asked) -> bool:
+    """Whether a type test says that the receiver is no model that stays under DDP."""
+    return _OfDdp(view, node, asked, set(), True).answer()
 
 
 def _was_made_plain(view: FileView, name: ast.expr, kinds: set[str], once_migrated: bool) -> bool:
@@ -100,10 +105,15 @@ class _Question:
         return False
 
     def _fails(self, test: ast.expr, holds: bool) -> bool:
-        """Whether the receiver fails a type test that every wrapped model would pass."""
-        found = None if holds else type_test(self.view, test)
+        found = type_test(self.view, test)
         if found is None or not self.asked(found.subject) or self._rebound(test, found.subject):
             return False
+        return self._is_excluded(found, holds)
+
+    def _is_excluded(self, found: TypeTest, holds: bool) -> bool:
+        """Whether the receiver fails a type test that every wrapped model would pass, or passes one for what stays DDP."""
+        if holds:
+            return bool(self.view.program.keeps_ddp) and found.names == {DDP}
         if self.once_migrated and FSDP_MODULE in found.names:
             return True
         if self.once_migrated and found.names & DATA_PARALLEL:
@@ -123,3 +133,10 @@ class _Question:
             and ast.unparse(n) == path
             for n in ast.walk(scope)
         )
+
+
+class _OfDdp(_Question):
+    """The same question about models that stay under DDP."""
+
+    def _is_excluded(self, found: TypeTest, holds: bool) -> bool:
+        return found.names <= OF_WRAPPED - {DDP} and bool(found.names) if holds else DDP in found.names

@@ -1,45 +1,32 @@
-"""Answers that tell models of FSDP1 from models of DDP, in a program that offers both and makes both FSDPModule."""
+"""What is done with the answers of type tests: tests that tell models of FSDP1 from models of DDP, and reductions by hand."""
 
 from __future__ import annotations
 
 import ast
 
-from ..analysis.symbols import DDP, WRAPPERS
-from ..findings import Level
-from ..groups import Group
-from ..migration import Migration
-from ..rule import Outcome
-from ..sharding.subclass_findings import staying_wrappers
-from ..training.conditions import FSDP_MODULE
-from ..training.passes import outside_name
+from ..analysis.symbols import FSDP_MODULE
 from ..view import FileView
 from .branch_chains import wrapper_kind
+from .skipping import refusal, skips_wrappers, tested_classes
 
 _REDUCTIONS = frozenset(
     f"torch.distributed.{name}" for name in ("all_reduce", "reduce", "all_gather", "gather", "all_gather_into_tensor")
 )
 
 
-def told_apart(migration: Migration, view: FileView, classes: ast.expr, group: Group | None) -> Outcome | None:
-    """What holds a model back that may have been of either kind, where code elsewhere acts on which of them it was.
+def tells_apart(view: FileView, node: ast.AST) -> bool:
+    """Whether a class is asked for in an answer about one of the two wrappers that code elsewhere acts on.
 
     A branch on the test itself is seen with the test: what it does is migrated, and a sharded model needs it. What is
-    done with an answer that is returned or kept is not, and it would be yes for both.
+    done with an answer that is returned or kept is not.
     """
-    if group is None or not set(WRAPPERS.values()) <= group.kinds or DDP in staying_wrappers(migration):
-        return None
-    test = view.parents[classes]
-    kind = wrapper_kind(view, test) if isinstance(test, ast.expr) else None
-    if kind is None or not _is_handed_on(view, test) or _knows_sharded_modules(view, test):
-        return None
-    return Outcome(
-        Level.MANUAL,
-        f"the answer tells models of {kind[1]} from those of the other wrapper; both are FSDPModule, so it would be yes for "
-        "either, and what acts on it elsewhere would do for one what was meant for the other",
-        "Where the model is wrapped, note how (an attribute that says so), let this answer with that, and run the migration "
-        "again.",
-        holds=True,
-    )
+    classes = tested_classes(view, node)
+    test = view.parents[classes] if classes is not None else None
+    if classes is None or not isinstance(test, ast.expr):
+        return False
+    if view.external(classes) != FSDP_MODULE and (wrapper_kind(view, test) is None or _knows_sharded_modules(view, test)):
+        return False
+    return _is_handed_on(view, test) and not skips_wrappers(view, classes) and refusal(view, classes) is None
 
 
 def reduced_by_hand(view: FileView, classes: ast.expr) -> str:
@@ -68,7 +55,7 @@ def _knows_sharded_modules(view: FileView, test: ast.AST) -> bool:
     """Whether the function asks for FSDPModule as well: then its yes is meant for every sharded model."""
     function = view.function(test)
     names = ast.walk(function) if function is not None else ()
-    return any(isinstance(n, (ast.Name, ast.Attribute)) and outside_name(view, n) == FSDP_MODULE for n in names)
+    return any(isinstance(n, (ast.Name, ast.Attribute)) and view.external(n) == FSDP_MODULE for n in names)
 
 
 def _is_handed_on(view: FileView, test: ast.AST) -> bool:

@@ -8,7 +8,7 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..training.conditions import is_known, only_where_sharded
+from ..training.conditions import is_known, may_meet_ddp, only_where_sharded
 from ..training.gradient_sync import WHY, switch
 from ..training.passes import gives_windows_up
 from ..view import FileView
@@ -23,6 +23,8 @@ def check(site: Site, migration: Migration) -> Outcome:
         return Outcome(Level.MANUAL, "nothing in this code wraps the model", _ADVICE)
     if not isinstance(node, ast.Attribute):
         return Outcome(Level.MANUAL, "the flag is not used on a model", _ADVICE, holds=True)
+    if may_meet_ddp(site, node):
+        return Outcome(Level.OK, "models that stay under DDP read this flag; those of FSDP1 never did, and FSDP2 does not either")
     if isinstance(node.ctx, ast.Load):
         return _read(site)
     parent = view.parents[node]

@@ -14,6 +14,7 @@ from ..ranks.guards import GuardFinder
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..state.contexts import OLD_RANK_FILES, StateContext, bound_arguments, context_at
+from ..state.ddp_loads import beside_own_load
 from ..state.loads import load_outcome
 from ..state.reads import before_wrap, hidden_uses, is_optimizer, is_prefixed, of_another_program
 from ..state.writing import OPTIONS, SET_MODEL
@@ -21,6 +22,7 @@ from ..text.dedent import unwraps
 from ..text.generated import replaced_call
 from ..text.patches import Part
 from ..training.after_forward import follows_a_forward
+from ..training.conditions import may_meet_ddp
 
 
 def find(migration: Migration) -> Iterator[Site]:
@@ -95,6 +97,9 @@ def _rewrite(site: Site, migration: Migration, arguments: dict[str, ast.expr], c
         text = [str(before[0]).removeprefix(indent), *before[1:], indent, *text]
     elif before:
         outcome.patches.append(view.insert_before(statement, before, "state is loaded into the sharded parameters"))
+    if may_meet_ddp(site, call):
+        text = beside_own_load(migration, outcome, view, call, view.keep(node.value), text)
+        outcome.message += "; models that stay under DDP load as before"
     outcome.patches.append(view.replace(call, text, "full tensors do not fit into shards"))
     return outcome
 

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from ..analysis.values import Derived, Instance, Opaque, Optimizer, Value, Wrapped
+from ..analysis.values import Derived, Instance, Kept, Opaque, Optimizer, Value, Wrapped
 from ..findings import Level
 from ..groups import Group, Wrap
 from ..migration import Migration
@@ -42,7 +42,7 @@ def _takes_wrapped(migration: Migration, optimizer: Optimizer | Opaque) -> bool:
     """Whether the parameters are taken off what the wrapper returned, so that it cannot come later."""
     held = migration.program.elements(migration.program.attribute(optimizer, "params"))
     owners = {owner_of(value) for value in held if isinstance(value, Derived)}
-    return bool(owners) and all(isinstance(owner, Wrapped) for owner in owners)
+    return bool(owners) and all(isinstance(owner, (Kept, Wrapped)) for owner in owners)
 
 
 def _optimizers(migration: Migration, group: Group) -> list[Optimizer | Opaque]:

@@ -6,6 +6,7 @@ import ast
 
 from ..analysis.objects import is_anything
 from ..analysis.scopes import dotted_path
+from ..analysis.symbols import DATA_PARALLEL, DDP
 from ..analysis.values import Annotated, Wrapped
 from ..findings import Level
 from ..introspection.type_tests import OF_WRAPPED, classes_asked_for, type_test
@@ -14,13 +15,14 @@ from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..text.generated import removed
 from ..text.patches import Patch
+from ..training.conditions import may_meet_ddp
 from ..training.passes import outside_name
 from ..training.unseen_methods import is_unseen
 from ..training.unwrapping import (
-    DATA_PARALLEL,
     has_wrapper_of_its_own,
     is_unwrap_test,
     may_be_data_parallel,
+    only_unwraps,
     tests_around,
     unwrapped_path,
 )
@@ -45,11 +47,14 @@ def check(site: Site, migration: Migration) -> Outcome:
             "Assign to the model's own name before it is sharded; a model put in later has to be sharded again.",
             holds=True,
         )
+    meets_ddp = may_meet_ddp(site, node)
+    staying = DATA_PARALLEL | {DDP} if meets_ddp else DATA_PARALLEL
     path = unwrapped_path(site)
     for branch, holds in tests_around(view, node):
-        if path is not None and holds and is_unwrap_test(migration, view, branch.test, path):
-            others = may_be_data_parallel(site.values)
-            if isinstance(branch, ast.IfExp) and not others and not _names_others(view, branch):
+        is_other = path is not None and holds and is_unwrap_test(migration, view, branch.test, path)
+        if is_other and (only_unwraps(branch) or not meets_ddp):
+            others = meets_ddp or may_be_data_parallel(site.values)
+            if isinstance(branch, ast.IfExp) and not others and not _names_others(view, branch, staying):
                 break
             return Outcome(Level.OK, "this branch is for other wrappers: an FSDP2 model has no .module")
     is_wrapped = path is not None and any(
@@ -59,11 +64,11 @@ def check(site: Site, migration: Migration) -> Outcome:
     if loop is not None:
         return _without_loop(view, loop, view.parents[node])
     scope = view.function(node)
-    is_asked = bool(classes_asked_for(view, node.value) & DATA_PARALLEL)
+    is_asked = bool(classes_asked_for(view, node.value) & staying)
     may_hold_another = _may_hold_another(site)
-    is_asked = is_asked or may_be_data_parallel(site.values) or (scope is not None and _mentions(view, scope))
-    if may_hold_another or (is_asked and not is_wrapped):
-        other = "what holds a model as its .module" if may_hold_another else "DataParallel"
+    is_named = is_asked or may_be_data_parallel(site.values) or (scope is not None and _mentions(view, scope, staying))
+    if may_hold_another or meets_ddp or (is_named and not is_wrapped):
+        other = "what holds a model as its .module" if may_hold_another else "DDP" if meets_ddp else "DataParallel"
         outcome = Outcome(Level.REVIEW, f"{other} still has a .module, an FSDP2 model is itself")
         outcome.patches.append(
             view.replace(node, ("getattr(", view.keep(node.value), ', "module", ', view.keep(node.value), ")"), _WHY)
@@ -132,14 +137,14 @@ def _asks_for_wrappers_alone(view: FileView, test: ast.expr, path: str) -> bool:
     return asked is not None and dotted_path(asked.subject) == path and bool(asked.names) and asked.names <= OF_WRAPPED
 
 
-def _names_others(view: FileView, branch: ast.IfExp) -> bool:
-    return _mentions(view, branch.test) or not _is_plain_hasattr(branch.test)
+def _names_others(view: FileView, branch: ast.IfExp, staying: frozenset[str]) -> bool:
+    return _mentions(view, branch.test, staying) or not _is_plain_hasattr(branch.test)
 
 
-def _mentions(view: FileView, test: ast.AST) -> bool:
-    """Whether a test, or a function with its tests, names DataParallel."""
+def _mentions(view: FileView, test: ast.AST, staying: frozenset[str]) -> bool:
+    """Whether a test, or a function with its tests, names a wrapper that stays."""
     return any(
-        isinstance(n, (ast.Name, ast.Attribute)) and outside_name(view, n) in DATA_PARALLEL for n in ast.walk(test)
+        isinstance(n, (ast.Name, ast.Attribute)) and outside_name(view, n) in staying for n in ast.walk(test)
     )
 
 

@@ -6,6 +6,7 @@ import ast
 
 from ..analysis.values import Annotated, Wrapped
 from ..findings import Level
+from ..keeping import may_be_kept
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import RAW_MEMBERS, UNIQUE_MEMBERS, Site
@@ -28,6 +29,11 @@ def check(site: Site, migration: Migration) -> Outcome:
             return Outcome(Level.OK, "false for an FSDP2 model, which needs no unwrapping")
         if len(call.args) > 2:
             return Outcome(Level.OK, "gives the default for an FSDP2 model")
+        if may_be_kept(site.values):
+            model = view.keep(call.args[0])
+            outcome = Outcome(Level.REVIEW, "models that stay under DDP have a .module, an FSDP2 model is itself")
+            outcome.patches.append(view.replace(call, ("getattr(", model, ', "module", ', model, ")"), "it takes a default"))
+            return outcome
         outcome = Outcome(Level.REVIEW, "the model itself takes the place of .module")
         outcome.patches.append(view.replace(call, (view.keep(call.args[0]),), "fully_shard keeps the model itself"))
         return outcome
@@ -42,6 +48,8 @@ def check(site: Site, migration: Migration) -> Outcome:
     if asks and name in _REWRITTEN:
         module = migration.use(outcome, view, FSDP_MODULE, call)
         parts = ("isinstance(", view.keep(call.args[0]), f", {module})")
+        if name != "clip_grad_norm_" and may_be_kept(site.values):
+            parts = ("(", *parts, f" or {view.text(call)})")
         outcome.patches.append(view.replace(call, parts, f"FSDP2 models have no {name}"))
         return outcome
     if name == "no_sync" and len(call.args) > 2:
@@ -50,7 +58,8 @@ def check(site: Site, migration: Migration) -> Outcome:
         helper = add_helper(view, migration, outcome)
         model = view.keep(call.args[0])
         choice = (f"({partial}({helper}, ", model, ") if isinstance(", model, f", {module}) else ")
-        parts = (*choice, view.keep(call.args[2]), ")")
+        other = view.text(call) if may_be_kept(site.values) else view.keep(call.args[2])
+        parts = (*choice, other, ")")
         outcome.patches.append(view.replace(call, parts, "FSDP2 models have no no_sync"))
         return outcome
     if name not in UNIQUE_MEMBERS and (asks or len(call.args) > 2):

@@ -9,7 +9,8 @@ from ..analysis.values import ClassValue
 from ..findings import Level
 from ..introspection.branch_chains import counterpart, without_branch
 from ..introspection.flat_parameters import reads
-from ..introspection.told_apart import reduced_by_hand, told_apart
+from ..introspection.skipping import refusal, skips_wrappers, tested_classes
+from ..introspection.told_apart import reduced_by_hand
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sharding.aliases import alias_outcome
@@ -20,7 +21,7 @@ from ..text.generated import removed
 from ..text.patches import Part, Patch
 from ..training.conditions import FSDP_MODULE
 from ..training.passes import outside_name
-from ..training.unwrapping import WRAPPERS, names_data_parallel, type_argument
+from ..training.unwrapping import WRAPPERS, names_data_parallel, only_unwraps, type_argument
 from ..view import FileView
 
 _WHY = "a sharded model is an FSDPModule"
@@ -40,27 +41,27 @@ def check(site: Site, migration: Migration) -> Outcome:
     if comparison is not None:
         outcome.level = Level.REVIEW
         if _unwraps_data_parallel(view, comparison.comparators[0]):
-            outcome.message = "the test is for DataParallel alone: an FSDP2 model needs no unwrapping"
+            outcome.message = f"the test is for {_others(view)} alone: an FSDP2 model needs no unwrapping"
             outcome.patches.append(_one_class_less(migration, view, comparison))
         else:
             module = migration.use(outcome, view, FSDP_MODULE, node)
             outcome.patches.append(_compared(migration, view, comparison, module))
         return outcome
-    classes = _classes(view, node)
+    classes = tested_classes(view, node)
     if classes is None:
         return _elsewhere(site, migration)
     if _unwraps_data_parallel(view, classes) and _guards_module(migration, view, classes):
-        outcome.message = "the test is for DataParallel alone: an FSDP2 model needs no unwrapping"
+        outcome.message = f"the test is for {_others(view)} alone: an FSDP2 model needs no unwrapping"
         outcome.level = Level.REVIEW
         outcome.patches.append(_listed(migration, view, classes, ""))
         return outcome
-    leaving = _refusal(view, classes)
+    leaving = refusal(view, classes)
     if leaving is not None:
         outcome.level = Level.REVIEW
         outcome.message = "the test goes: sharded modules are the modules to checkpoint themselves, not wrappers around them"
         outcome.patches.append(removed(view, leaving, "no wrapper is left to be passed over"))
         return outcome
-    if _skips_wrappers(view, classes):
+    if skips_wrappers(view, classes):
         chooser = view.function(classes)
         if chooser is not None and chooses_what_to_checkpoint(migration, view, chooser):
             outcome.level = Level.REVIEW
@@ -77,9 +78,6 @@ def check(site: Site, migration: Migration) -> Outcome:
     other = _branch_of_both(migration, view, classes)
     if other is not None:
         return _branch_goes(view, *other)
-    apart = told_apart(migration, view, classes, site.group)
-    if apart is not None:
-        return apart
     caution = reduced_by_hand(view, classes)
     if caution:
         outcome.level = Level.REVIEW
@@ -122,41 +120,6 @@ def _branch_goes(view: FileView, branch: ast.If, serving: ast.If) -> Outcome:
     )
 
 
-def _skips_wrappers(view: FileView, classes: ast.expr) -> bool:
-    """``not isinstance(module, FSDP)`` in a lambda, or in what a function answers that picks modules to checkpoint."""
-    test = view.parents[classes]
-    inverted = view.parents[test]
-    if not isinstance(inverted, ast.UnaryOp) or not isinstance(inverted.op, ast.Not):
-        return False
-    chooser = view.function(test)
-    if isinstance(chooser, ast.Lambda):
-        return True
-    return isinstance(chooser, ast.FunctionDef) and "check" in chooser.name and _decides_answer(view, test)
-
-
-def _refusal(view: FileView, classes: ast.expr) -> ast.If | None:
-    """``if isinstance(module, FSDP): return False`` in a function that picks modules to checkpoint."""
-    test = view.parents[classes]
-    statement, chooser = view.parents[test], view.function(test)
-    if not isinstance(statement, ast.If) or statement.test is not test or statement.orelse or len(statement.body) != 1:
-        return None
-    first = statement.body[0]
-    refuses = isinstance(first, ast.Return) and isinstance(first.value, ast.Constant) and first.value.value is False
-    if not refuses or not isinstance(chooser, ast.FunctionDef) or _members(view, classes, WRAPPERS)[0]:
-        return None
-    picks = any(
-        keyword.arg == "check_fn" and isinstance(keyword.value, ast.Name) and keyword.value.id == chooser.name
-        for call in view.nodes(ast.Call) for keyword in call.keywords
-    )  # fmt: skip
-    return statement if picks else None
-
-
-def _decides_answer(view: FileView, test: ast.AST) -> bool:
-    """Whether a function returns a test, or returns at once by it."""
-    statement = view.statement(test)
-    return isinstance(statement, ast.Return) or (isinstance(statement, ast.If) and isinstance(statement.body[0], ast.Return))
-
-
 def _without_test(migration: Migration, view: FileView, classes: ast.expr) -> Patch:
     """``not isinstance(module, FSDP)`` as what it is inside the wrappers: true."""
     if _members(view, classes, WRAPPERS - staying_wrappers(migration))[0]:
@@ -171,18 +134,6 @@ def _without_test(migration: Migration, view: FileView, classes: ast.expr) -> Pa
         if not any(bracket in view.source.text[begin:end].replace(view.text(inverted), "") for bracket in "()"):
             return Patch(view.path, begin, end, (), _WHY)
     return view.replace(inverted, "True", _WHY)
-
-
-def _classes(view: FileView, node: ast.expr) -> ast.expr | None:
-    """The second argument of the ``isinstance`` that holds a class, or the tuple of classes that is one elsewhere."""
-    child: ast.AST = node
-    for ancestor in view.ancestors(node):
-        if isinstance(ancestor, ast.Call) and child in ancestor.args[1:2]:
-            return child if isinstance(child, ast.expr) else None
-        if not isinstance(ancestor, (ast.Tuple, ast.BinOp, ast.List, ast.Set)):
-            break
-        child = ancestor
-    return None
 
 
 def _elsewhere(site: Site, migration: Migration) -> Outcome:
@@ -210,7 +161,7 @@ def _only_in_tests(view: FileView, assignment: ast.Assign) -> bool:
     names = [target.id for target in assignment.targets if isinstance(target, ast.Name)]
     mentions = [n for n in view.nodes(ast.Name) if n.id in names]
     loads = [n for n in mentions if isinstance(n.ctx, ast.Load)]
-    return bool(names) and bool(loads) and all(_classes(view, load) is not None for load in loads)
+    return bool(names) and bool(loads) and all(tested_classes(view, load) is not None for load in loads)
 
 
 # --- isinstance ---------------------------------------------------------------------------------------------
@@ -254,6 +205,10 @@ def _listed(migration: Migration, view: FileView, classes: ast.expr, module: str
     return view.replace(classes, (*parts, ")"), _WHY)
 
 
+def _others(view: FileView) -> str:
+    return "what stays under DDP" if view.program.keeps_ddp else "DataParallel"
+
+
 def _unwraps_data_parallel(view: FileView, classes: ast.expr) -> bool:
     return names_data_parallel(view, classes)
 
@@ -262,24 +217,19 @@ def _guards_module(migration: Migration, view: FileView, classes: ast.expr) -> b
     """Whether the test decides about ``.module``, here or where the function that returns it is called."""
     call = view.parents[classes]
     for ancestor in view.ancestors(classes):
-        if isinstance(ancestor, (ast.If, ast.IfExp, ast.While)) and _reads_module(ancestor):
+        if isinstance(ancestor, (ast.If, ast.IfExp, ast.While)) and only_unwraps(ancestor):
             return True
         if isinstance(ancestor, ast.Return):
             function = view.function(call)
             callers = migration.program.callers(view, function) if function is not None else []
             return any(
-                isinstance(outer, (ast.If, ast.IfExp, ast.While)) and _reads_module(outer)
+                isinstance(outer, (ast.If, ast.IfExp, ast.While)) and only_unwraps(outer)
                 for caller, node in callers
                 for outer in caller.ancestors(node)
             )
         if isinstance(ancestor, ast.stmt):
             return False
     return False
-
-
-def _reads_module(branch: ast.If | ast.IfExp | ast.While) -> bool:
-    inside = branch.body if isinstance(branch.body, list) else [branch.body]
-    return any(isinstance(n, ast.Attribute) and n.attr == "module" for child in inside for n in ast.walk(child))
 
 
 # --- type(model) is DDP -------------------------------------------------------------------------------------

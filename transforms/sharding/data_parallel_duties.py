@@ -26,12 +26,6 @@ def refused(message: str, advice: str = "") -> Outcome:
 
 def replicate(ddp: DataParallel) -> None:
     """``--ddp replicate``: parameters stay whole on every rank."""
-    if ddp.migration.options.ddp == "keep" and ddp.group is not None:
-        ddp.refusal = refused(
-            "DDP is to be kept (--ddp keep), but the same model is wrapped by FSDP1 elsewhere, and its uses serve both",
-            "Migrate both (--ddp shard or --ddp replicate).",
-        )
-        return
     if ddp.migration.options.ddp != "replicate":
         return
     if ddp.migration.torch_has(2, 9):

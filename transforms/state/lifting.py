@@ -12,7 +12,7 @@ from ..ranks.guards import Guard, GuardFinder, bound_between, top_of_chain
 from ..receivers import callees_on_self
 from ..text.generated import LINE_LENGTH
 from ..text.patches import Part, Patch
-from ..training.in_scope import inside_data_parallel, model_at
+from ..training.in_scope import holds_ddp, inside_data_parallel, model_at
 from ..training.passes import calls_named
 from ..view import FileView
 from .arithmetic import is_computed_with
@@ -134,6 +134,8 @@ def _caller(migration: Migration, finder: GuardFinder, lift: Lift, view: FileVie
         if model is None and read.kind == "optimizer" and read.group is not None:
             model = model_at(migration.groups, view, call, read.group)
         if given is None or model is None:
+            return None
+        if read.may_be_ddp and read.kind == "optimizer" and not holds_ddp(view, call, model):
             return None
         if guard is not None and view.names_in(call) & bound_between(view, guard, call):
             return None

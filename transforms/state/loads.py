@@ -16,12 +16,13 @@ from ..sites import Site
 from ..text.dedent import unwraps
 from ..text.generated import removed, replaced_call
 from ..text.patches import Part, Patch
-from ..training.in_scope import inside_data_parallel, model_at
+from ..training.in_scope import holds_ddp, inside_data_parallel, model_at
 from ..view import FileView
 from .contexts import bound_arguments, context_at
+from .ddp_loads import beside_own_load
 from .lifting import passed_in_model
 from .plans import SEVERAL
-from .reads import groups_of_optimizers, optimizer_calls
+from .reads import groups_of_optimizers, may_be_of_ddp, optimizer_calls
 from .stateless import keeps_tensors
 from .writing import OPTIONS, SET_OPTIMIZER
 
@@ -63,6 +64,8 @@ class LoadPlan:
     """Whether the kind of the state that is loaded is known, or named where it is loaded."""
     clones: bool = False
     """Whether tensors that FSDP1's files share have to be told apart first."""
+    may_be_ddp: bool = False
+    """Whether it may be the optimizer of a model that stays under DDP, for which no converter stands before it."""
     keeps_tensors: str = "yes"
     """Whether the optimizer has tensors in its state: without any, full_state_dict=True raises."""
 
@@ -123,6 +126,10 @@ def load_outcome(site: Site, migration: Migration) -> Outcome:
     if plan.model is None:
         what = "no name here refers to the model whose optimizer this is"
         return Outcome(Level.MANUAL, what, "Pass the model in. " + _ADVICE, holds=True)
+    if plan.may_be_ddp and not holds_ddp(view, call, plan.model):
+        what = "this may be the optimizer of a model that stays under DDP, and no name here refers to that model"
+        advice = "Pass the model in, and call optimizer.load_state_dict(state) where it is a DistributedDataParallel. "
+        return Outcome(Level.MANUAL, what, advice + _ADVICE, holds=True)
     finder = migration.once("guards", None, lambda: GuardFinder(migration.program))
     guard = next(iter(finder.around(view, call)), None) or finder.callers_guarded(view, call)
     if guard is not None:
@@ -195,6 +202,8 @@ def _plan_load(migration: Migration, view: FileView, call: ast.Call, group: Grou
             plan.state = conversion.state
     if plan.model is None and group is not None:
         plan.model = model_at(migration.groups, view, call, group)
+    if conversion is None and group is not None:
+        plan.may_be_ddp = may_be_of_ddp(migration, view, call, plan.optimizer, group)
     context = context_at(migration, view, call, group)
     plan.is_told = conversion is None or context.kind != "unknown"
     if context.full and (conversion is None or conversion.name != "flatten_sharded_optim_state_dict"):
@@ -254,7 +263,11 @@ def write_load(migration: Migration, view: FileView, call: ast.Call, plan: LoadP
     if plan.options:
         options = migration.use(outcome, view, OPTIONS, call)
         arguments.append((f"options={options}({', '.join(plan.options)})",))
-    outcome.patches.append(view.replace(call, replaced_call(view, call, name, arguments, unwraps(view, call)), why))
+    text = replaced_call(view, call, name, arguments, unwraps(view, call))
+    if plan.may_be_ddp:
+        text = beside_own_load(migration, outcome, view, call, arguments[0][0], text)
+        outcome.message += "; optimizers of models that stay under DDP load as before"
+    outcome.patches.append(view.replace(call, text, why))
     if plan.drops is not None:
         outcome.patches.append(removed(view, plan.drops, "its result has no other use"))
     if plan.clones:

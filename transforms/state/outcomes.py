@@ -11,12 +11,11 @@ from ..ranks.evaluation import is_evaluated, reshard_lines
 from ..ranks.front import condition_in_front
 from ..ranks.guards import GuardFinder
 from ..rule import Outcome
-from ..text.generated import call_text
 from ..text.patches import Part
 from .lifting import Caller, Lift, new_arguments, new_parameters
 from .plans import ReadPlan, StateOptions, gathered_name, plan_of
 from .reads import StateRead
-from .writing import if_stepped, read_call, write_read
+from .writing import named_state, read_call, write_read
 
 _WHY = "gathering is collective: the callers do it on all ranks and hand the result in"
 
@@ -93,11 +92,10 @@ def _write_caller(migration: Migration, lift: Lift, caller: Caller, outcome: Out
             continue
         given.append(argument)
         written = replace(source.read, view=view, model=source.model, optimizer=source.optimizer)
-        function, arguments = read_call(migration, written, ReadPlan(options=options), outcome, caller.call)
-        head = f"{inner}{name} = "
-        ending = if_stepped(view, written) if plan_of(migration, source.read).fresh else ()
-        parts.extend((head, *call_text(function, arguments, inner, len(head)), *ending, "\n"))
+        gathered = read_call(migration, written, ReadPlan(options=options), outcome, caller.call)
+        is_fresh = plan_of(migration, source.read).fresh
+        parts.extend(named_state(migration, written, is_fresh, outcome, name, inner, gathered))
         if source.read.prefixed:
-            parts.append(f'{head}{{f"module.{{name}}": tensor for name, tensor in {name}.items()}}\n')
+            parts.append(f'{inner}{name} = {{f"module.{{name}}": tensor for name, tensor in {name}.items()}}\n')
     outcome.patches.append(new_arguments(view, caller.call, given, _WHY))
     outcome.patches.append(view.insert_before(caller.place, parts, _WHY))

@@ -9,6 +9,7 @@ from ..migration import Migration
 from ..ranks.front import left_out
 from ..ranks.guards import Guard, GuardFinder, bound_between
 from ..text.patches import Old, Part
+from ..training.in_scope import holds_ddp
 from ..view import FileView
 from .arithmetic import is_computed_with
 from .contexts import OLD_RANK_FILES, Config, StateContext, bound_arguments, context_at
@@ -92,13 +93,12 @@ def _plan(migration: Migration, read: StateRead) -> ReadPlan:
         plan.notes.append(f"the kind is read off {context.choice.text} each time, not only where it was set")
     if read.may_lose_prefix:
         plan.notes.append("where DDP wrapped the model, keys began with module.; they no longer do")
+    if read.may_be_ddp and read.kind == "optimizer" and not holds_ddp(read.view, read.call, read.model):
+        plan.problem = "this may be the optimizer of a model that stays under DDP, and no name here refers to that model"
+        plan.advice = "Pass the model in, and take optimizer.state_dict() where it is a DistributedDataParallel."
+        return plan
     guards = finder.around(read.view, read.call)
     outside = finder.callers_guarded(read.view, read.call)
-    if outside is not None or any(guard.kind == "decorator" for guard in guards):
-        plan.lift = lift_of(migration, finder, read) if not context.may_be_sharded else None
-        if plan.lift is not None:
-            plan.notes.extend(plan.lift.notes)
-            return plan
     if any(guard is not None and guard.kind == "deferred" for guard in (outside, *guards)):
         plan.problem = "this runs in a thread, a process or at exit, and gathering takes all ranks at one place of the program"
         plan.advice = (
@@ -106,6 +106,11 @@ def _plan(migration: Migration, read: StateRead) -> ReadPlan:
             "the result."
         )
         return plan
+    if outside is not None or any(guard.kind == "decorator" for guard in guards):
+        plan.lift = lift_of(migration, finder, read) if not context.may_be_sharded else None
+        if plan.lift is not None:
+            plan.notes.extend(plan.lift.notes)
+            return plan
         place = f"{outside.view.path}:{outside.statement.lineno}" if outside is not None else "its decorator"
         plan.problem = f"this function runs on some ranks only (guard at {place}), but gathering needs all of them"
         plan.advice = (

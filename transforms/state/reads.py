@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from ..analysis.symbols import FSDP1
 from ..analysis.values import Annotated, External, Instance, Opaque, Optimizer, Unknown, Value, Wrapped
 from ..groups import Group
-from ..introspection.plain import is_plain, is_plain_receiver, wrapper_kinds
+from ..introspection.plain import is_not_ddp, is_plain, is_plain_receiver, wrapper_kinds
+from ..keeping import may_be_kept
 from ..migration import Migration
+from ..program import owner_of
 from ..sites import RAW_MEMBERS, Site
 from ..text.patches import Part
+from ..training.conditions import conditions_of, conditions_of_group, may_meet_ddp
 from ..training.in_scope import model_at
 from ..view import FileView
 from .contexts import bound_arguments
@@ -42,6 +45,8 @@ class StateRead:
     """Whether the keys carry DDP's ``module.``."""
     is_argument: bool = False
     """Whether the state is handed to the call (``save_pretrained``) instead of taking its place."""
+    may_be_ddp: bool = False
+    """Whether a model that stays under DDP, or its optimizer, may be what is read."""
     may_lose_prefix: bool = False
     """Whether they did on some paths only, so that it cannot be given back."""
 
@@ -78,7 +83,8 @@ def _find_reads(migration: Migration) -> list[StateRead]:
             continue
         known.add(call)
         model = model_at(migration.groups, view, call, group)
-        found.append(StateRead(view, call, group, "optimizer", model, call.func.value))
+        may_be_ddp = may_be_of_ddp(migration, view, call, call.func.value, group)
+        found.append(StateRead(view, call, group, "optimizer", model, call.func.value, may_be_ddp=may_be_ddp))
     found.sort(key=lambda read: (read.view.path, read.view.source.span(read.call)))
     return found
 
@@ -165,13 +171,33 @@ def _read_at(migration: Migration, site: Site, receiver: ast.expr) -> list[State
     if call is None or of_another_program(migration, site):
         return []
     if is_optimizer(site) and group is not None:
-        return [StateRead(view, call, group, "optimizer", model_at(migration.groups, view, call, group), receiver)]
+        model = model_at(migration.groups, view, call, group)
+        may_be_ddp = may_be_of_ddp(migration, view, call, receiver, group)
+        return [StateRead(view, call, group, "optimizer", model, receiver, may_be_ddp=may_be_ddp)]
     if before_wrap(migration, site):
         return []
     prefixed = is_prefixed(site)
     may_lose = not prefixed and any(isinstance(v, Wrapped) and v.kind == "DDP" for v in site.values)
     may_lose = may_lose and not _was_plain(site) and not _was_unwrapped(migration, view, receiver)
-    return [StateRead(view, call, group, "model", receiver, prefixed=prefixed, may_lose_prefix=may_lose)]
+    may_be_ddp = may_meet_ddp(site, call)
+    return [
+        StateRead(view, call, group, "model", receiver, prefixed=prefixed, may_lose_prefix=may_lose, may_be_ddp=may_be_ddp)
+    ]
+
+
+def may_be_of_ddp(migration: Migration, view: FileView, call: ast.Call, optimizer: ast.expr, group: Group) -> bool:
+    """Whether an optimizer may be that of a model that stays under DDP."""
+    if not may_be_kept(group.raw):
+        return False
+    built = [value for value in view.values(optimizer) if isinstance(value, Optimizer)]
+    held = [v for value in built for v in migration.program.elements(migration.program.attribute(value, "params"))]
+    owners = {owner_of(value) for value in held}
+    if owners and all(isinstance(owner, Wrapped) for owner in owners):
+        return False
+    if is_not_ddp(view, call, lambda tested: may_be_kept(view.values(tested))):
+        return False
+    here = conditions_of(view, call)
+    return not any(conditions <= here for conditions in conditions_of_group(group))
 
 
 def _was_unwrapped(migration: Migration, view: FileView, receiver: ast.expr) -> bool:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from ..analysis.symbols import DDP
 from ..migration import Migration
 from ..ranks.evaluation import is_evaluated, reshard_lines
 from ..ranks.front import condition_in_front
@@ -22,6 +24,9 @@ from ..view import FileView
 from .lifting import new_arguments
 from .plans import ReadPlan, StateOptions, gathered_name, plan_of
 from .reads import StateRead, reads
+
+NewCall = tuple[str, list[Sequence[Part]]]
+"""The name of a function, and its arguments."""
 
 _MODULE = "torch.distributed.checkpoint.state_dict"
 OPTIONS = f"{_MODULE}.StateDictOptions"
@@ -44,9 +49,18 @@ def write_read(migration: Migration, read: StateRead, plan: ReadPlan, outcome: O
             parts = _with_prefix(view, read.call, name, arguments)
         else:
             parts = replaced_call(view, read.call, name, arguments, unwraps(view, read.call))
-        if plan.fresh:
-            parts = in_brackets(view, read.call, (*parts, *if_stepped(view, read)))
-        outcome.patches.append(view.replace(read.call, parts, why))
+        own = own_state(migration, read, plan.fresh, outcome)
+        statement = view.statement(read.call)
+        stands_alone = isinstance(statement, (ast.Assign, ast.Return)) and statement.value is read.call
+        if own is not None and read.may_be_ddp and stands_alone:
+            head = Old(view.source.span(statement)[0], view.source.span(read.call)[0])
+            lines = in_branches(own, (head,), parts, view.indent(statement))
+            outcome.patches.append(view.replace(statement, lines, why))
+        elif own is not None:
+            choice = (*parts, " if ", *own.otherwise, " else ", *own.value)
+            outcome.patches.append(view.replace(read.call, in_brackets(view, read.call, choice), why))
+        else:
+            outcome.patches.append(view.replace(read.call, parts, why))
         if needs_reshard(migration, read):
             place, model = view.statement(read.call), part_of(view, read.model)
             lines = reshard_lines(migration, outcome, view, model, view.indent(place), read.call)
@@ -73,7 +87,7 @@ def _write_argument(migration: Migration, read: StateRead, plan: ReadPlan, outco
 
 def read_call(
     migration: Migration, read: StateRead, plan: ReadPlan, outcome: Outcome, node: ast.AST
-) -> tuple[str, list[Sequence[Part]]]:
+) -> NewCall:
     """Function name and arguments of the new call."""
     view = read.view
     name = migration.use(outcome, view, GET_MODEL if read.kind == "model" else GET_OPTIMIZER, node)
@@ -88,10 +102,48 @@ def read_call(
     return name, arguments
 
 
-def if_stepped(view: FileView, read: StateRead) -> tuple[Part, ...]:
-    """The end of an expression that leaves the state of an optimizer alone which has made no step yet."""
-    optimizer = part_of(view, read.optimizer)
-    return (" if ", optimizer, ".state else ", optimizer, ".state_dict()")
+@dataclass(frozen=True)
+class OwnState:
+    """State that is taken as it was before: of a model under DDP, and of an optimizer without a step."""
+
+    value: tuple[Part, ...]
+    test: tuple[Part, ...]
+    otherwise: tuple[Part, ...]
+    """The opposite of the test."""
+
+
+def own_state(migration: Migration, read: StateRead, is_fresh: bool, outcome: Outcome) -> OwnState | None:
+    """What a read stays for models that stay under DDP, and for optimizers that have made no step yet."""
+    view = read.view
+    receiver = part_of(view, read.optimizer if read.kind == "optimizer" else read.model)
+    tests: list[Part] = ["not ", receiver, ".state"] if is_fresh else []
+    others: list[Part] = [receiver, ".state"] if is_fresh else []
+    if read.may_be_ddp:
+        ddp = ("isinstance(", part_of(view, read.model), f", {migration.use(outcome, view, DDP, read.call)})")
+        tests += [*([" or "] if tests else []), *ddp]
+        others += [*([" and "] if others else []), "not ", *ddp]
+    return OwnState((receiver, ".state_dict()"), tuple(tests), tuple(others)) if tests else None
+
+
+def in_branches(own: OwnState, head: Sequence[Part], gathered: Sequence[Part], indent: str) -> list[Part]:
+    """The choice between the two kinds of state as a statement, which ``head`` begins on either side."""
+    inner = f"\n{indent}    "
+    deeper = [part.replace("\n", "\n    ") if isinstance(part, str) else part for part in gathered]
+    return ["if ", *own.test, f":{inner}", *head, *own.value, f"\n{indent}else:{inner}", *head, *deeper]
+
+
+def named_state(
+    migration: Migration, read: StateRead, is_fresh: bool, outcome: Outcome, name: str, indent: str, call: NewCall
+) -> list[Part]:
+    """The lines that give gathered state a name."""
+    head = f"{name} = "
+    gathered = call_text(*call, indent, len(indent) + len(head))
+    own = own_state(migration, read, is_fresh, outcome)
+    if own is None:
+        return [indent, head, *gathered, "\n"]
+    if read.may_be_ddp:
+        return [indent, *in_branches(own, (head,), gathered, indent), "\n"]
+    return [indent, head, *gathered, " if ", *own.otherwise, " else ", *own.value, "\n"]
 
 
 def in_brackets(view: FileView, node: ast.expr, parts: Sequence[Part]) -> tuple[Part, ...]:
@@ -182,15 +234,13 @@ def hoisted(migration: Migration, read: StateRead, plan: ReadPlan, outcome: Outc
         if not blocks or blocks[-1][0] != condition:
             blocks.append((condition, []))
         inner = indent + ("    " if condition else "")
-        name, arguments = read_call(migration, other, other_plan, outcome, place)
+        call = read_call(migration, other, other_plan, outcome, place)
         if together[0][0].kind == "optimizer" and needs_reshard(migration, other):
             blocks[-1][1].extend(reshard_lines(migration, outcome, view, part_of(view, other.model), inner, place))
-        head = f"{inner}{other_plan.name} = "
-        call = call_text(name, arguments, inner, len(head))
-        blocks[-1][1].extend((head, *call, *(if_stepped(view, other) if other_plan.fresh else ()), "\n"))
+        blocks[-1][1].extend(named_state(migration, other, other_plan.fresh, outcome, other_plan.name, inner, call))
         if other.prefixed:
             named = f'{{f"module.{{name}}": tensor for name, tensor in {other_plan.name}.items()}}'
-            blocks[-1][1].append(f"{head}{named}\n")
+            blocks[-1][1].append(f"{inner}{other_plan.name} = {named}\n")
     parts: list[Part] = []
     for condition, lines in blocks:
         if condition:

@@ -9,7 +9,10 @@ from functools import partial
 from ..analysis.facts import Call
 from ..analysis.scopes import dotted_path
 from ..analysis.symbols import DDP, FSDP1, FSDP_MODULE
-from ..analysis.values import Annotated, External
+from ..analysis.values import Annotated, External, Instance, Wrapped
+from ..groups import Group
+from ..introspection.plain import is_not_ddp, like
+from ..keeping import may_be_kept
 from ..migration import Migration
 from ..rule import Outcome
 from ..sites import UNIQUE_MEMBERS, Site
@@ -105,6 +108,28 @@ def needs_guard(site: Site, at: ast.AST) -> bool:
     return not any(conditions <= here for conditions in conditions_of_wraps(site))
 
 
+def may_meet_ddp(site: Site, at: ast.AST) -> bool:
+    """Whether a model that stays under DDP may come to ``at``, where those that are sharded come as well."""
+    if not site.view.program.keeps_ddp:
+        return False
+    known = any(isinstance(value, (Wrapped, Annotated, Instance)) for value in site.values)
+    if known and not may_be_kept(site.values):
+        return False
+    if isinstance(site.node, ast.Attribute) and is_not_ddp(site.view, at, like(site.node.value)):
+        return False
+    return needs_guard(site, at) and not _under_kind_of_state(site.view, at)
+
+
+def _under_kind_of_state(view: FileView, at: ast.AST) -> bool:
+    """Whether a place lies in a ``with FSDP.state_dict_type(…)``, which raises KeyError for a model without FSDP1."""
+    return any(
+        isinstance(item.context_expr, ast.Call) and ast.unparse(item.context_expr.func).endswith(".state_dict_type")
+        for ancestor in view.ancestors(at)
+        if isinstance(ancestor, ast.With)
+        for item in ancestor.items
+    )
+
+
 def _tested_before(site: Site, at: ast.AST) -> bool:
     """Whether the code itself asks if the receiver is wrapped: in a branch around, or by leaving where it is not."""
     view, node = site.view, site.node
@@ -134,10 +159,10 @@ def _asks(view: FileView, test: ast.expr, receiver: str) -> bool:
         return any(_asks(view, value, receiver) for value in test.values)
     if not isinstance(test, ast.Call) or not isinstance(test.func, ast.Name) or len(test.args) != 2:
         return False
-    named = isinstance(test.args[1], ast.Constant) and test.args[1].value in UNIQUE_MEMBERS
-    typed = test.func.id == "isinstance" and any(
-        view.external(n) in (FSDP1, DDP) for n in ast.walk(test.args[1]) if isinstance(n, (ast.Name, ast.Attribute))
-    )
+    keeps = bool(view.program.keeps_ddp)
+    named = isinstance(test.args[1], ast.Constant) and test.args[1].value in UNIQUE_MEMBERS and not keeps
+    classes = {view.external(n) for n in ast.walk(test.args[1]) if isinstance(n, (ast.Name, ast.Attribute))}
+    typed = test.func.id == "isinstance" and bool(classes & {FSDP1, DDP}) and not (keeps and DDP in classes)
     return view.text(test.args[0]) == receiver and ((test.func.id == "hasattr" and named) or typed)
 
 
@@ -153,6 +178,8 @@ def _wrapped_by_constructor(site: Site, at: ast.AST) -> bool:
     path = dotted_path(receiver) if isinstance(receiver, ast.expr) else None
     function = view.function(at)
     if not wraps or path is None or path.count(".") != 1 or getattr(function, "name", "__init__") == "__init__":
+        return False
+    if may_be_kept(site.values):
         return False
     for wrap in wraps:
         statement = wrap.view.statement(wrap.node)
@@ -190,8 +217,12 @@ def conditions_of_wraps(site: Site) -> list[set[str]]:
 
     Wraps in both branches of a test count as one that stands before it.
     """
-    wraps = site.group.wraps if site.group else []
-    found = [conditions_of(wrap.view, wrap.node) - {_MAIN} for wrap in wraps]
+    return conditions_of_group(site.group) if site.group is not None else []
+
+
+def conditions_of_group(group: Group) -> list[set[str]]:
+    """The same for the wraps of a group."""
+    found = [conditions_of(wrap.view, wrap.node) - {_MAIN} for wrap in group.wraps]
     for one in list(found):
         for other in list(found):
             only_one, only_other = one - other, other - one

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
+from ..analysis.symbols import FSDP_MODULE
 from ..analysis.values import External
 from ..migration import Migration
 from ..rule import Outcome
@@ -23,12 +24,19 @@ HELPER = "no_gradient_sync"
 _HELPER_BODY = '''\
 def {name}(model):
     """Gradients of backward passes inside stay on their rank; the first one outside reduces them all."""
-    model.set_requires_gradient_sync(False)
+{first}    model.set_requires_gradient_sync(False)
     try:
         yield
     finally:
         model.set_requires_gradient_sync(True)
 '''
+
+_OF_DDP = """\
+    if not isinstance(model, {module}):
+        with model.no_sync():
+            yield
+        return
+"""
 
 
 def switch(receiver: Part, value: Part | tuple[Part, ...]) -> list[Part]:
@@ -55,7 +63,8 @@ def add_helper(view: FileView, migration: Migration, outcome: Outcome) -> str:
     name = next(n for n in (HELPER, "without_gradient_sync", "local_gradients") if n not in names)
     place = first_definition(view)
     manager = migration.use(outcome, view, "contextlib.contextmanager", view.tree)
-    parts = (f"@{manager}\n" + _HELPER_BODY.format(name=name),)
+    first = _OF_DDP.format(module=migration.use(outcome, view, FSDP_MODULE, view.tree)) if view.program.keeps_ddp else ""
+    parts = (f"@{manager}\n" + _HELPER_BODY.format(name=name, first=first),)
     outcome.patches.append(defined_before(view, place, parts, "a context manager that restores the switch"))
     return name
 

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator
 
 from ..analysis.scopes import dotted_path
 from ..analysis.symbols import DATA_PARALLEL
-from ..analysis.values import Annotated, Opaque, Optimizer, Unknown, Value, Wrapped
+from ..analysis.values import Annotated, Kept, Opaque, Optimizer, Unknown, Value, Wrapped
 from ..groups import Group, Groups
+from ..keeping import may_be_kept
+from ..text.patches import Old
 from ..text.spelling import quoted
 from ..view import FileView
 
@@ -36,7 +38,7 @@ def model_at(groups: Groups, view: FileView, node: ast.AST, group: Group) -> str
             continue
         if not means_a_model(own, path.removesuffix(".module").rpartition(".")[2]):
             continue
-        rank = 0 if any(isinstance(v, (Wrapped, Annotated)) for v in own) else 1
+        rank = 0 if any(isinstance(v, (Wrapped, Kept, Annotated)) for v in own) else 1
         rank += 2 * (path not in given) + 4 * (len(own) < len(values)) + 8 * (path.count(".") > 1)
         if best is None or rank < best[0]:
             best = (rank, path)
@@ -52,6 +54,15 @@ def inside_data_parallel(view: FileView, node: ast.AST, path: str) -> str:
     held = next((values for found, values in _paths(view, node, in_all=True) if found == path), [])
     wrapped = any(isinstance(value, Opaque) and value.name in DATA_PARALLEL for value in held)
     return f"getattr({path}, {quoted(view, 'module')}, {path})" if wrapped else path
+
+
+def holds_ddp(view: FileView, node: ast.AST, model: object) -> bool:
+    """Whether an expression, a node or a path at ``node``, is the wrapper where a model stays under DDP."""
+    if isinstance(model, ast.expr):
+        return may_be_kept(view.values(model))
+    if isinstance(model, Old):
+        model = view.source.text[model.start : model.end]
+    return any(path == model and may_be_kept(values) for path, values in _paths(view, node))
 
 
 def optimizer_at(view: FileView, node: ast.AST, group: Group) -> str | None:

@@ -13,7 +13,7 @@ from ..sites import Site
 from ..text.dedent import can_unwrap, unwrapped
 from ..text.patches import Part, Patch
 from ..view import FileView
-from .conditions import is_known, needs_guard, negated, negated_all, only_where_sharded, split_guard
+from .conditions import is_known, may_meet_ddp, needs_guard, negated, negated_all, only_where_sharded, split_guard
 from .gradient_sync import WHY, as_helper, in_try, stays_unsharded, switch, without_item
 from .own_gradients import uses_own_gradients
 from .passes import (
@@ -69,6 +69,10 @@ def _rewritten(site: Site, migration: Migration) -> Outcome:
     if not is_known(site, migration):
         return _manual("nothing in this code wraps the model, so whoever passes it decides what it is")
     view = site.view
+    if may_meet_ddp(site, site.node):
+        outcome = Outcome(Level.REVIEW, "a context manager over the switch takes the place of no_sync, which models of DDP keep")
+        as_helper(site, migration, outcome, site.node.value)
+        return outcome
     expression: ast.expr = site.call or site.node
     choice = view.parents[expression]
     subject = choice if isinstance(choice, ast.IfExp) and expression is not choice.test else expression

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from ..analysis.scopes import dotted_path
 from ..analysis.symbols import DATA_PARALLEL, DDP, FSDP1
 from ..analysis.values import Opaque, Value
+from ..keeping import other_wrappers
 from ..migration import Migration
-from ..sites import Site
+from ..sites import UNIQUE_MEMBERS, Site
 from ..view import FileView
 from .conditions import FSDP_MODULE
 from .passes import outside_name
@@ -33,6 +34,13 @@ def tests_around(view: FileView, node: ast.AST) -> Iterator[tuple[ast.If | ast.I
         elif isinstance(ancestor, ast.IfExp) and child is not ancestor.test:
             yield ancestor, child is ancestor.body
         child = ancestor
+
+
+def only_unwraps(branch: ast.If | ast.IfExp | ast.While) -> bool:
+    """Whether a branch takes wrappers off, and does nothing with what only they can do."""
+    inside = branch.body if isinstance(branch.body, list) else [branch.body]
+    read = {n.attr for child in inside for n in ast.walk(child) if isinstance(n, ast.Attribute)}
+    return "module" in read and not read & UNIQUE_MEMBERS
 
 
 def is_unwrap_test(migration: Migration, view: FileView, test: ast.expr, receiver: str) -> bool:
@@ -79,7 +87,7 @@ def type_argument(view: FileView, node: ast.expr) -> str | None:
 def names_data_parallel(view: FileView, classes: ast.expr) -> bool:
     """Whether a type test names DataParallel, and is not true for FSDP2 models as it stands."""
     names = {outside_name(view, node) for node in ast.walk(classes) if isinstance(node, (ast.Name, ast.Attribute))}
-    return bool(names & DATA_PARALLEL) and FSDP_MODULE not in names
+    return bool(names & other_wrappers(view.program)) and FSDP_MODULE not in names
 
 
 def has_wrapper_of_its_own(migration: Migration) -> bool:

@@ -1,0 +1,77 @@
+"""Models of DDP that stay under it: for the user asks for it, or the program tells them from those of FSDP1."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from .analysis.symbols import DATA_PARALLEL, DDP, FSDP_MODULE
+from .analysis.values import Annotated, Derived, Kept, Value, Wrapped
+from .introspection.told_apart import tells_apart
+from .program import Program, owner_of
+
+if TYPE_CHECKING:
+    from .groups import Group, Groups
+    from .sites import Site
+
+_FULLY_SHARD = "torch.distributed.fsdp.fully_shard"
+
+
+def reason_to_keep(program: Program, choice: str, groups: Groups, sites: Mapping[str, list[Site]]) -> str:
+    """Why DDP stays, empty if it does not.
+
+    Both wrappers would become FSDPModule. An answer that tells their models apart would then be yes for both, and what
+    acts on it elsewhere would do for one what was meant for the other.
+    """
+    if choice == "keep":
+        return "--ddp keep"
+    mixed = [group for group in groups.all if "DDP" in group.kinds and _is_sharded_elsewhere(program, groups, group)]
+    asking = [(site.view, site.node) for path in sorted(sites) for site in sites[path] if _may_ask(site, mixed)] if mixed else []
+    if any("FSDP1" not in group.kinds for group in mixed):
+        names = ((view, node) for view in program.views_with("FSDPModule") for node in view.nodes(ast.Name, ast.Attribute))
+        asking += [(view, node) for view, node in names if view.external(node) == FSDP_MODULE]
+    telling = next((place for place in asking if tells_apart(*place)), None)
+    if telling is None:
+        return ""
+    view, node = telling
+    return f"{view.path}:{view.line(node)} tells its models from those that are sharded"
+
+
+def _may_ask(site: Site, mixed: list[Group]) -> bool:
+    return site.role == "isinstance" and (site.group is None or site.group in mixed)
+
+
+def _is_sharded_elsewhere(program: Program, groups: Groups, group: Group) -> bool:
+    """Whether FSDP1 wraps the models that DDP wraps elsewhere, or the program itself calls fully_shard on them."""
+    return "FSDP1" in group.kinds or any(
+        view.external(call.func) == _FULLY_SHARD and call.args and groups.of(view.values(call.args[0])) is group
+        for view in program.views_with("fully_shard")
+        for call in view.nodes(ast.Call)
+    )
+
+
+def keep_ddp(program: Program, reason: str) -> None:
+    """Makes what DDP returns a value that no wrapper is to be taken off."""
+    program.keeps_ddp = reason
+    program.flow.exchange(_kept)
+
+
+def _kept(value: Value) -> Value:
+    if isinstance(value, Wrapped) and value.kind == "DDP":
+        return Kept(value.site)
+    if isinstance(value, Annotated) and value.kind == "DDP":
+        return Kept(-1)
+    if isinstance(value, Derived):
+        return Derived(value.kind, _kept(value.owner))  # pyright: ignore[reportArgumentType]
+    return value
+
+
+def may_be_kept(values: Iterable[Value]) -> bool:
+    """Whether a model that stays under DDP, or what is taken from one, is among values."""
+    return any(isinstance(owner_of(value), Kept) for value in values)
+
+
+def other_wrappers(program: Program) -> frozenset[str]:
+    """The wrappers with a ``.module`` that models of this program may keep."""
+    return DATA_PARALLEL | {DDP} if program.keeps_ddp else DATA_PARALLEL
