@@ -57,7 +57,7 @@ def built_subclass(site: Site) -> Outcome | None:
 def staying_wrappers(migration: Migration) -> frozenset[str]:
     """The wrappers that some models keep, by choice or because a class derives from them: tests ask for them, too."""
     kinds = set(migration.groups.subclasses.kinds.values())
-    if migration.options.ddp == "keep":
+    if migration.program.keeps_ddp:
         kinds.add("DDP")
     return frozenset(name for name, kind in WRAPPERS.items() if kind in kinds)
 
