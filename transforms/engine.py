@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from .analysis.extract import Extractor
 from .analysis.facts import FileFacts
 from .analysis.flow import Flow
-from .analysis.symbols import STRONG_TOKENS, holds_token
+from .analysis.symbols import STRONG_TOKENS, WRAPPERS, holds_token
 from .findings import FileError, Finding, Level
 from .holding import hold_back, hold_groups
 from .introspection.branch_chains import BRANCH_GOES
@@ -21,6 +21,7 @@ from .judge import Judgement, judge
 from .leaving.leftovers import leftovers
 from .leaving.old_names import unread_names
 from .leaving.same_branches import same_branches
+from .leaving.stale_words import lines_that_name, named
 from .migration import Migration, Options
 from .program import Program
 from .remaining.kept_code import hold_beside_kept
@@ -83,6 +84,7 @@ def settle_imports(migration: Migration, judgements: list[Judgement], edits: dic
             tree = ast.parse(apply_edits(site.view.source, edits.get(path, [])))
             remaining[path] = imported_names(tree)
         if imported_name(site) not in remaining[path]:
+            name_stale_words(judgement, edits.get(path, []))
             continue
         user = next((j for j in judgements if uses(j, site) and not j.applied), None)
         if user is not None:
@@ -91,6 +93,15 @@ def settle_imports(migration: Migration, judgements: list[Judgement], edits: dic
         else:
             judgement.level = Level.OK
             judgement.outcome.message = "stays: what uses it is right as it is"
+
+
+def name_stale_words(judgement: Judgement, edits: list[Edit]) -> None:
+    """Says of a wrapper's import that goes which comments still speak of it; those of FSDP may mean FSDP2."""
+    site = judgement.site
+    assert isinstance(site.node, ast.alias)
+    lines = lines_that_name(site.view.source, {site.node.name, site.node.asname or site.node.name} - {"FSDP"}, edits)
+    if site.symbol in WRAPPERS and lines:
+        judgement.notes.append(f"comments still speak of it ({named(lines)})")
 
 
 def imported_name(site: Site) -> tuple[str, str]:

@@ -136,3 +136,23 @@ def main(net, rank, other):
 def test_methods_that_override_each_other_get_the_same_parameter() -> None:
     after = migrated(DDP, OVERRIDDEN)
     assert after.count("def save(self, model_state_dict):") == 2, after
+
+
+AVERAGE = """
+class Average:
+    def update(self, model):
+        for name, tensor in model.module.state_dict().items():
+            self.state[name].lerp_(tensor, 0.1)
+
+
+def main(net, rank):
+    model = DDP(net)
+    average = Average()
+    if rank == 0:
+        average.update(model)
+"""
+
+
+def test_a_parameter_that_served_the_read_alone_is_named() -> None:
+    (finding,) = findings(DDP, AVERAGE, "FS402")
+    assert finding.message.endswith("model is not read there any more")

@@ -82,6 +82,13 @@ def check(site: Site, migration: Migration) -> Outcome:
             if check:
                 outcome.patches.append(view.insert_before(statement, check, _WHY))
             return outcome
+        overriding = _only_passes_on(view, statement) if parent.optional_vars is None and not check else None
+        if overriding is not None:
+            outcome.message += f"; {overriding.name} then only calls the method that it overrides, so it goes, too"
+            block, place = view.block_of(overriding)
+            start, end = view.line_start(overriding), view.line_start(block[place + 1])
+            outcome.patches.append(Patch(view.path, start, end, (), _WHY))
+            return outcome
         if parent.optional_vars is None and can_unwrap(view, statement):
             outcome.patches.append(unwrapped(view, statement, _WHY, before=check))
             return outcome
@@ -90,6 +97,22 @@ def check(site: Site, migration: Migration) -> Outcome:
     name = migration.use(outcome, view, "contextlib.nullcontext", call)
     outcome.patches.append(view.replace(call, f"{name}()", _WHY))
     return outcome
+
+
+def _only_passes_on(view: FileView, statement: ast.With | ast.AsyncWith) -> ast.FunctionDef | None:
+    """The method around a context that does nothing else but ``return super().load(*args, **kwargs)``."""
+    method = view.parents[statement]
+    if not isinstance(method, ast.FunctionDef) or method.body != [statement] or method.decorator_list:
+        return None
+    block, place = view.block_of(method)
+    takes, only = method.args, statement.body[0]
+    if len(statement.items) > 1 or len(statement.body) > 1 or not isinstance(only, ast.Return) or place + 1 == len(block):
+        return None
+    if [a.arg for a in takes.args] != ["self"] or takes.vararg is None or takes.kwarg is None or "#" in view.text(method):
+        return None
+    passed = f"super().{method.name}(*{takes.vararg.arg}, **{takes.kwarg.arg})"
+    is_method = isinstance(view.parents[method], ast.ClassDef)
+    return method if is_method and only.value is not None and ast.unparse(only.value) == passed else None
 
 
 def _is_handed_on(view: FileView, call: ast.Call) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from typing import TypeGuard
 
 from ..analysis.symbols import FSDP1
 from ..findings import Level
@@ -11,6 +12,7 @@ from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..state.loads import TO_LOAD, conversion_of, optimizer_loads, plan_load
+from ..state.reads import last_name
 from ..text.generated import removed
 from ..text.patches import Patch
 from ..view import FileView
@@ -86,11 +88,16 @@ def _loaded_by_callers(migration: Migration, view: FileView, call: ast.Call) -> 
     for caller, outer in migration.program.callers(view, function):
         given = caller.statement(outer)
         kept = [caller.text(target) for target in given.targets] if isinstance(given, ast.Assign) else []
-        for at, load, _ in optimizer_loads(migration):
-            same = at is caller and at.function(load) is caller.function(outer)
-            if same and load.args and (load.args[0] is outer or at.text(load.args[0]) in kept):
-                return at, load
+        for load in ast.walk(caller.function(outer) or caller.tree):
+            if _is_load(load) and (load.args[0] is outer or caller.text(load.args[0]) in kept):
+                return caller, load
     return None
+
+
+def _is_load(node: ast.AST) -> TypeGuard[ast.Call]:
+    """``optimizer.load_state_dict(state)``."""
+    called = node.func if isinstance(node, ast.Call) and node.args else None
+    return isinstance(called, ast.Attribute) and called.attr == "load_state_dict" and "optim" in last_name(called.value).lower()
 
 
 def _goes_nowhere(view: FileView, statement: ast.stmt, call: ast.Call) -> bool:

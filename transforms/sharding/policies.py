@@ -11,7 +11,7 @@ from ..rule import Outcome
 from .constructor import Argument, Constructor, translates
 from .plan import UNIT, Code, Units, code
 from .policy_definitions import ALWAYS, DISPLAYS, WRAP, Definition, definitions, form_at
-from .policy_text import IN_NEW_TERMS, answers_of, call_of, class_test, definition_text, or_tests
+from .policy_text import IN_NEW_TERMS, UNIFORM, answers_of, call_of, class_test, definition_text, or_tests
 
 
 @translates("auto_wrap_policy")
@@ -71,7 +71,11 @@ def auto_wrap_policy(constructor: Constructor, argument: Argument) -> Outcome:
         level, note = Level.REVIEW, f"{note}; {IN_NEW_TERMS}"
     if any(d.symbol in ("function", ALWAYS) for d in found):
         level = Level.REVIEW
-    return Outcome(level, f"the loop picks the modules for which the policy's function is true{note}")
+    outcome = Outcome(level, f"the loop picks the modules for which the policy's function is true{note}")
+    if any(_keeps_trained_apart(constructor, definition) for definition in found):
+        outcome.message += "; it asks for requires_grad, and units that only keep trained and frozen parameters apart can go"
+        outcome.advice = UNIFORM
+    return outcome
 
 
 def _class_condition(policy: Code, inline: Definition | None, optional: bool) -> Code:
@@ -114,6 +118,14 @@ def _answers(constructor: Constructor, definition: Definition) -> bool:
     if definition.symbol != f"{WRAP}CustomPolicy" or definition.argument is None:
         return False
     return answers_of(constructor.program, definition.view, definition.argument) == "unseen"
+
+
+def _keeps_trained_apart(constructor: Constructor, definition: Definition) -> bool:
+    """Whether a policy's own function asks whether parameters are trained."""
+    if definition.function is None:
+        return False
+    _, node = constructor.program.function_node(definition.function)
+    return any(isinstance(inner, ast.Attribute) and inner.attr == "requires_grad" for inner in ast.walk(node))
 
 
 def _unclear() -> Outcome:

@@ -66,7 +66,7 @@ def definition_text(migration: Migration, definition: Definition, form: str) -> 
             else (
                 code("lambda module: ", tests),
                 Outcome(
-                    Level.SAFE, "modules that any of the policies picks are units of their own", _UNIFORM
+                    Level.SAFE, "modules that any of the policies picks are units of their own", UNIFORM
                 ),
             )
         )
@@ -76,10 +76,10 @@ def definition_text(migration: Migration, definition: Definition, form: str) -> 
             return None
         if answers == "unseen":
             return (view.keep(argument),), Outcome(Level.REVIEW, f"the function itself is the condition; {IN_NEW_TERMS}")
-    return (view.keep(argument),), Outcome(Level.SAFE, "the function itself is the condition", _UNIFORM)
+    return (view.keep(argument),), Outcome(Level.SAFE, "the function itself is the condition", UNIFORM)
 
 
-_UNIFORM = (
+UNIFORM = (
     "FSDP2 lets trained and frozen parameters share a unit: a policy that only kept them apart can go, and units a "
     "block are faster."
 )

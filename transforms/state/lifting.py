@@ -91,8 +91,17 @@ def _lift(migration: Migration, finder: GuardFinder, read: StateRead, function: 
         lift.notes += [f"all ranks gather also where `{text}` does not hold" for text in dropped[:1]]
     if not all(caller.rank_zero_alone for caller in lift.callers):
         lift.notes.append("every rank gets the full state, on its device")
+    lift.notes += [f"{name} is not read there any more" for name in _unread(function, together)]
     lift.notes = list(dict.fromkeys(lift.notes))
     return lift if lift.callers else None
+
+
+def _unread(function: ast.FunctionDef, together: list[StateRead]) -> list[str]:
+    """Parameters that served nothing but the reads."""
+    inside = {node for read in together for node in ast.walk(read.call)}
+    names = {n: n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    elsewhere = {name for node, name in names.items() if node not in inside}
+    return [a.arg for a in function.args.args if a.arg in names.values() and a.arg not in elsewhere]
 
 
 def _parameters(view: FileView, together: list[StateRead]) -> dict[ast.Call, str]:

@@ -122,7 +122,7 @@ def _without_gaps(source: Source, edits: list[Edit]) -> list[Edit]:
         trailing = len(after) - len(after.lstrip("\r\n"))
         if before.strip() and not trailing:
             continue
-        if not before.strip():
+        if not before.strip() or before.rstrip(" \t").endswith((":\n", ":\r\n")):
             end += trailing
         elif before.endswith(("\n\n", "\r\n\r\n")):
             start -= leading - len(source.newline(start - leading))
