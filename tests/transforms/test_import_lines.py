@@ -101,3 +101,30 @@ def test_imports_between_functions_take_nothing_on() -> None:
     )
     _, after = analyse_texts({"train.py": head + text})
     assert after["train.py"].index("import fully_shard\n") < after["train.py"].index("def shard")
+
+
+def test_names_that_share_lines_are_packed_again() -> None:
+    before = (
+        "import torch\nfrom torch.distributed.fsdp import (FSDPModule, FullyShardedDataParallel,\n"
+        "                                    register_fsdp_forward_method)\n\n"
+        "print(FSDPModule, register_fsdp_forward_method)\nmodel = FullyShardedDataParallel(build())\n"
+    )
+    _, after = analyse_texts({"train.py": before})
+    expected = (
+        "import torch\nfrom torch.distributed.fsdp import (FSDPModule, fully_shard,\n"
+        "                                    register_fsdp_forward_method)\n\n"
+    )
+    assert after["train.py"].startswith(expected)
+
+
+def test_what_python_brings_stands_with_what_python_brings() -> None:
+    before = (
+        "import os\nfrom pathlib import Path\n\nimport torch\n"
+        "from torch.nn.parallel import DistributedDataParallel as DDP\n\n\n"
+        "def context(model, last):\n    return Path if last else model.no_sync\n\n\n"
+        "model = DDP(build(), broadcast_buffers=False)\n"
+        "with context(model, False)():\n    model(os.environ).backward()\n"
+    )
+    _, after = analyse_texts({"train.py": before})
+    expected = "import os\nfrom contextlib import contextmanager\nfrom functools import partial\nfrom pathlib import Path\n"
+    assert after["train.py"].startswith(expected)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..rule import Need
 from ..view import FileView
 from .edits import Edit, apply_edits
+from .import_names import LONGEST_LINE, render
 from .import_order import (
     ImportStatement,
     NewLine,
@@ -18,13 +20,11 @@ from .import_order import (
     line_after,
     lines_apart,
     offset_in,
-    ordered_names,
     stays_in_order,
 )
 from .source import Source
 from .spelling import all_imports, import_of, spelling, visible_imports
 
-_LONGEST_LINE = 100
 _GONE = "an import that nothing uses any more"
 _ADDED = "imports of what the new code uses"
 
@@ -199,7 +199,7 @@ def _change(
     extra = [line.text for line in _lines(local)] if local else []
     before = "".join(line.replace("\n", f"\n{indent}") + f"\n{indent}" for line in extra)
     if staying or coming:
-        return [Edit(start, end, before + _render(source, statement, staying, leaving, coming), _ADDED)]
+        return [Edit(start, end, before + render(source, statement, staying, leaving, coming), _ADDED)]
     if extra:
         return [Edit(start, end, before.rstrip(), _ADDED)]
     first, last = statement.lineno, statement.end_lineno or statement.lineno
@@ -224,69 +224,6 @@ def _only_statement(source: Source, statement: ast.stmt) -> bool:
     return False
 
 
-def _render(
-    source: Source, statement: ImportStatement, staying: list[ast.alias], leaving: list[ast.alias], coming: list[str]
-) -> str:
-    """The statement with other names: in its own lines where it is spread over several, else in one."""
-    text = source.segment(statement)
-    names = [source.segment(alias) for alias in staying]
-    if isinstance(statement, ast.Import):
-        return "import " + ", ".join(names)
-    indent = source.indent_at(source.span(statement)[0])
-    spread = "\n" in text and len({alias.lineno for alias in statement.names}) > 1
-    if spread and (staying or len(coming) > 1 or "#" in text):
-        return _render_lines(source, statement, leaving, coming, indent)
-    head = f"from {'.' * statement.level}{statement.module or ''} import "
-    ordered = ordered_names(names, coming)
-    line = head + ", ".join(ordered)
-    if len(indent) + len(line) <= _LONGEST_LINE or (not coming and "\n" not in text):
-        return line
-    return head + "(\n" + "".join(f"{indent}    {name},\n" for name in ordered) + f"{indent})"
-
-
-def _render_lines(
-    source: Source, statement: ast.ImportFrom, leaving: list[ast.alias], coming: list[str], indent: str
-) -> str:
-    """A parenthesised import over several lines: whole lines go and come, the others keep their comments."""
-    start, end = source.span(statement)
-    pieces = list(source.text[start:end])
-    for alias in leaving:
-        first, last = source.span(alias)
-        first, last = first - start, last - start
-        after = "".join(pieces[last:])
-        comma = len(after) - len(after.lstrip())
-        if after.lstrip().startswith(","):
-            last += comma + 1
-        for position in range(first, last):
-            pieces[position] = ""
-    lines = "".join(pieces).split("\n")
-    emptied = {alias.lineno - statement.lineno for alias in leaving}
-    kept = [
-        line.rstrip(" \t")
-        for number, line in enumerate(lines)
-        if number not in emptied or number == 0 or line.partition("#")[0].strip()
-    ]
-    closing = kept.pop()
-    inner = kept[-1][: len(kept[-1]) - len(kept[-1].lstrip())] if len(kept) > 1 else indent + "    "
-    last = max((n for n, line in enumerate(kept) if line.partition("#")[0].strip()), default=0)
-    if coming and kept[last].partition("#")[0].rstrip()[-1:] not in (",", "("):
-        kept[last] = _with_comma(kept[last])
-    existing = [line.strip().rstrip(",") for line in kept[1:]]
-    mixed = ordered_names(existing, coming)
-    if mixed != [*existing, *coming]:
-        lines_of = dict(zip(existing, kept[1:], strict=True))
-        kept[1:] = [lines_of.get(name, f"{inner}{name},") for name in mixed]
-    else:
-        kept[last + 1 : last + 1] = [f"{inner}{name}," for name in coming]
-    return "\n".join([*kept, closing])
-
-
-def _with_comma(line: str) -> str:
-    """A line of an import list with a comma behind its name, in front of a comment."""
-    code, mark, comment = line.partition("#")
-    return f"{code.rstrip()},{'  ' if mark else ''}{mark}{comment}"
-
-
 def _lines(wanted: _Wanted) -> list[NewLine]:
     """Import statements for what is wanted, sorted by module."""
     lines: list[NewLine] = []
@@ -300,7 +237,7 @@ def _lines(wanted: _Wanted) -> list[NewLine]:
             names.remove("as dist")
         if names:
             line = f"from {module} import {', '.join(names)}"
-            if len(line) > _LONGEST_LINE:
+            if len(line) > LONGEST_LINE:
                 line = f"from {module} import (\n" + "".join(f"    {name},\n" for name in names) + ")"
             lines.append(NewLine(line, module, names[0]))
     return lines
@@ -325,8 +262,15 @@ def _additions(
     of_torch = [statement for statement in imports if _is_of_torch(statement)]
     last = (of_torch or imports)[-1]
     block = block_around(source, anchor or last, own)
-    beside = source.line_starts[anchor.lineno - 1] if anchor is not None else line_after(source, last)
+    of_python = [statement for statement in imports if _is_of_python(statement)]
     edits: list[Edit] = []
+    if of_python and of_python[-1] not in block:
+        ours = block_around(source, of_python[-1], own)
+        for line in in_order(ours, [line for line in lines if _is_standard(line.module)]):
+            lines.remove(line)
+            offset = offset_in(source, ours, line)
+            edits.append(_insertion(source, line_after(source, of_python[-1]) if offset is None else offset, f"{line.text}\n"))
+    beside = source.line_starts[anchor.lineno - 1] if anchor is not None else line_after(source, last)
     for line in in_order(block, lines):
         offset = offset_in(source, block, line)
         edits.append(_insertion(source, beside if offset is None else offset, f"{line.text}\n"))
@@ -336,6 +280,17 @@ def _additions(
 def _insertion(source: Source, offset: int, text: str) -> Edit:
     unfinished = bool(offset) and source.text[offset - 1] not in "\r\n"
     return Edit(offset, offset, "\n" + text if unfinished else text, _ADDED)
+
+
+def _is_of_python(statement: ImportStatement) -> bool:
+    """Whether a statement imports from the standard library, ``__future__`` apart."""
+    if isinstance(statement, ast.ImportFrom):
+        return not statement.level and _is_standard(statement.module or "")
+    return all(_is_standard(alias.name) for alias in statement.names)
+
+
+def _is_standard(module: str) -> bool:
+    return module != "__future__" and module.partition(".")[0] in sys.stdlib_module_names
 
 
 def _is_of_torch(statement: ImportStatement) -> bool:

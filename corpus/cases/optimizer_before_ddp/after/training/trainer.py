@@ -1,8 +1,8 @@
 import os
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
-from contextlib import contextmanager
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
