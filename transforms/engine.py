@@ -20,6 +20,7 @@ from .introspection.branch_chains import BRANCH_GOES
 from .judge import Judgement, judge
 from .leaving.leftovers import leftovers
 from .leaving.old_names import unread_names
+from .leaving.remarks import remarks
 from .leaving.same_branches import same_branches
 from .leaving.stale_words import lines_that_name, named
 from .migration import Migration, Options
@@ -192,4 +193,6 @@ def _edits(migration: Migration, judgements: list[Judgement]) -> tuple[dict[str,
     gone += unread_names(migration, judgements, patches)
     for patch in gone:
         patches[patch.file].append(patch)
+    for path, wanted in patches.items():
+        wanted.extend(remarks(migration.program.view(path), wanted))
     return rewrite(migration, patches, [n for j in judgements if j.applied for n in j.outcome.needs]), gone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from migrating import analyse_texts
 from state_programs import FSDP, findings, migrated
 from to_fsdp2.transforms.findings import Level
 
@@ -79,3 +80,48 @@ def test_choice_by_a_test_that_does_something_stays() -> None:
             return FSDP.optim_state_dict_to_load(model, optimizer, state) if contains_shards(model) else state
         """
     assert "return state if contains_shards(model) else state" in migrated(FSDP, program)
+
+
+_OPTIONS = """\
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def build(model, given, device, flag):
+    torch.cuda.set_device(device)
+    options = {made}
+    if flag:
+        # newer versions have it
+        options["static_graph"] = True
+    {more}
+    return DDP(model, device_ids=[device], broadcast_buffers=False, **options)
+"""
+
+
+def test_options_that_are_put_together_go_with_the_call() -> None:
+    _, results = analyse_texts({"build.py": _OPTIONS.format(made="{}", more="given = 1")})
+    assert "options" not in results["build.py"] and "newer versions" not in results["build.py"]
+
+
+def test_options_that_others_see_stay() -> None:
+    for made, more in (("{}", "log(options)"), ("given", "given = 1")):
+        _, results = analyse_texts({"build.py": _OPTIONS.format(made=made, more=more)})
+        assert 'options["static_graph"] = True' in results["build.py"]
+
+
+def test_a_comment_about_unwrapping_goes_with_what_unwrapped() -> None:
+    text = """\
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def evaluate(model: DDP, batches):
+    # the batches of all ranks
+    batches = list(batches)
+    # unwrap DDP for the evaluation
+    model = model.module
+    return model(batches)
+"""
+    _, results = analyse_texts({"evaluate.py": text})
+    assert "unwrap DDP" not in results["evaluate.py"]
+    assert "    # the batches of all ranks\n    batches = list(batches)\n    return model" in results["evaluate.py"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from typing import TypeGuard
 
 from ..text.edits import apply_edits
 from ..text.patches import Patch, flatten
@@ -42,7 +43,12 @@ def _unread(view: FileView, patches: Sequence[Patch]) -> list[Patch]:
         if name not in functions or not any(start <= place < end for place in touched):
             continue
         kept = {node.id for node in ast.walk(functions[name]) if isinstance(node, ast.Name) and _is_stored(node)}
-        read = {node.id for node in ast.walk(functions[name]) if isinstance(node, ast.Name) and not _is_stored(node)}
+        filled = {id(node.value) for node in ast.walk(functions[name]) if _is_item_stored(node)}
+        read = {
+            node.id
+            for node in ast.walk(functions[name])
+            if isinstance(node, ast.Name) and not _is_stored(node) and id(node) not in filled
+        }
         for local in sorted(_read_locals(before) & kept - read):
             found.extend(_assignments(view, before, local, patches))
     return found
@@ -68,6 +74,11 @@ def _is_stored(name: ast.Name) -> bool:
     return isinstance(name.ctx, ast.Store)
 
 
+def _is_item_stored(node: ast.AST) -> TypeGuard[ast.Subscript]:
+    """``options["key"] = …``, which reads nothing of what it fills."""
+    return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
+
+
 def _read_locals(function: Function) -> set[str]:
     """Names that are read in a function and are surely local to it."""
     parameters = {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
@@ -80,7 +91,9 @@ def _assignments(view: FileView, function: Function, name: str, patches: Sequenc
     """Deletions of all assignments of a name, none where one of them does something else as well."""
     statements: list[ast.stmt] = []
     for mention in ast.walk(function):
-        if not isinstance(mention, ast.Name) or mention.id != name or isinstance(mention.ctx, ast.Load):
+        if not isinstance(mention, ast.Name) or mention.id != name:
+            continue
+        if isinstance(mention.ctx, ast.Load) and not _is_item_stored(view.parents[mention]):
             continue
         statement = _outermost(view, view.statement(mention), name)
         if statement is None or view.function(mention) is not function:
@@ -89,8 +102,19 @@ def _assignments(view: FileView, function: Function, name: str, patches: Sequenc
             statements.append(statement)
     if any(all(s in statements for s in view.block_of(statement)[0]) for statement in statements):
         return []
+    if not _is_made_here(statements):
+        return []
     gone = [view.delete(statement, _WHY) for statement in statements]
     return [] if any(_is_inserted_at(patches, patch) for patch in gone) else gone
+
+
+def _is_made_here(statements: Sequence[ast.stmt]) -> bool:
+    """Whether what items are put into is a new dictionary, so that nothing else sees them."""
+    nodes = [node for statement in statements for node in ast.walk(statement)]
+    if not any(_is_item_stored(node) for node in nodes):
+        return True
+    bindings = [node for node in nodes if isinstance(node, ast.Assign) and not _is_item_stored(node.targets[0])]
+    return bool(bindings) and all(isinstance(binding.value, ast.Dict) for binding in bindings)
 
 
 def _is_inserted_at(patches: Sequence[Patch], deletion: Patch) -> bool:
@@ -115,4 +139,6 @@ def _only_assigns(view: FileView, statement: ast.stmt, name: str) -> bool:
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         return False
     target = statement.targets[0]
+    if _is_item_stored(target) and is_harmless(view, target.slice):
+        target = target.value
     return isinstance(target, ast.Name) and target.id == name and is_harmless(view, statement.value)

@@ -10,6 +10,7 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..state.apart import apart_from_wraps
 from ..state.compiled import is_compiled
 from ..state.outcomes import optimizer_outcome, write_state
 from ..state.plans import plan_of
@@ -45,6 +46,9 @@ def check(site: Site, migration: Migration) -> Outcome:
         return Outcome(Level.OK, "taken before the model is sharded")
     if of_another_program(migration, site):
         return Outcome(Level.OK, "made by the same factory as a model that is wrapped, but in a script of its own")
+    apart = apart_from_wraps(migration, site)
+    if apart:
+        return Outcome(Level.OK, f"right as it is: {apart}")
     read = read_of(migration, site.call) if site.call is not None else None
     if read is None:
         return Outcome(
