@@ -11,6 +11,7 @@ from .findings import Finding, Level, Step
 from .groups import Group
 from .kept_sites import kept_outcome
 from .migration import Migration
+from .ranks.evaluation import runs_of
 from .remaining.bypassed import Bypassed, changes_the_class
 from .rule import Outcome, Rule, all_rules, rule_for
 from .sites import Site
@@ -134,7 +135,17 @@ def _decide(site: Site, rule: Rule, migration: Migration) -> Judgement:
     if level is Level.SAFE and site.role == "call" and site.symbol in WRAPPERS and site.group and not site.group.raw:
         level = Level.REVIEW
         notes.append("which model this is cannot be seen, and so neither who else uses it or saves its state")
+    if level in (Level.SAFE, Level.REVIEW) and site.role == "call" and site.symbol in WRAPPERS and site.group:
+        if site.group.raw and _trains(migration) and not runs_of(migration, site.group):
+            level = Level.REVIEW
+            notes.append("nothing is seen to run this model: where it is used out of sight, old members and state_dict() stay")
     return Judgement(site, rule, outcome, level, notes=notes, suppressed=_is_suppressed(site, rule, migration))
+
+
+def _trains(migration: Migration) -> bool:
+    """Whether some file calls ``backward``, so that the models which are trained should be seen to run."""
+    files = migration.program.files
+    return migration.once("trains", None, lambda: any(call.method == "backward" for file in files for call in file.calls))
 
 
 def _unsaved(group: Group, migration: Migration) -> Outcome | None:
