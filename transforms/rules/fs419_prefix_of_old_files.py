@@ -114,7 +114,7 @@ set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True
 """
 
 RULE = Rule(
-    id="FS616",
+    id="FS419",
     title="The prefix of DDP's files is cut off for sharded models",
     why=(
         "Programs that run with and without DDP cut module. off the keys of a file only where they run without: under DDP "
