@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 
 from .evaluation import Evaluator, Unclear
 from .trees import walk
@@ -37,7 +38,17 @@ def outcome(test: ast.expr, names: Names) -> bool | None:
 def speaks_of_versions(test: ast.expr) -> bool:
     """Whether a test has a name that a version, or a test of one, would be called by; others are not worth a look."""
     for node in walk(test):
-        name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
-        if _WORDS.search(name):
+        if isinstance(node, ast.Name):
+            name = node.id
+        elif isinstance(node, ast.Attribute):
+            name = node.attr
+        else:
+            continue
+        if _is_telling(name):
             return True
     return False
+
+
+@cache
+def _is_telling(name: str) -> bool:
+    return _WORDS.search(name) is not None

@@ -32,8 +32,8 @@ class Names:
 
     tree: ast.AST
     imported: Callable[[str], Names | None] = field(default=lambda _: None)
-    counts: Callable[[Names, ast.AST], bool] = field(default=lambda *_: True)
-    """Whether a binding is one that is reached; asked where a name has several."""
+    counts: Callable[[Names, ast.AST], bool] | None = None
+    """Whether a binding is one that is reached; asked, if it is given, where a name has several."""
     _asked: set[str] = field(default_factory=set)
 
     def origins(self, node: ast.expr) -> set[str]:
@@ -73,10 +73,11 @@ class Names:
 
     def _reached(self, name: str, bindings: list[Binding]) -> list[Binding]:
         """Of the definitions of one global name, those that are reached."""
-        if name in self._asked or not all(self._is_global(place) for place, _ in bindings):
+        counts = self.counts
+        if counts is None or name in self._asked or not all(self._is_global(place) for place, _ in bindings):
             return bindings
         self._asked.add(name)
-        reached = [binding for binding in bindings if self.counts(self, binding[0])]
+        reached = [binding for binding in bindings if counts(self, binding[0])]
         self._asked.discard(name)
         return reached
 
