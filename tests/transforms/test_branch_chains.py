@@ -72,6 +72,32 @@ def test_work_on_flat_parameters_stays_with_its_function() -> None:
     assert after.endswith("return isinstance(model, FSDPModule)\n")
 
 
+@pytest.mark.parametrize("otherwise", ["", "    else:\n        raise NotImplementedError\n"])
+def test_flat_parameters_raise_and_hold_nothing(otherwise: str) -> None:
+    flat = FLAT.partition("    else")[0].replace("param.fill_(0)", "report(param._fqns)") + otherwise
+    findings, after = migrated(HEAD + flat + ELSEWHERE)
+    assert [finding.level for finding in findings] == [Level.SAFE, Level.SAFE, Level.MANUAL, Level.SAFE]
+    assert "those of DDP take the branch of line 6 now, where _fqns raises" in findings[2].message
+    assert "    if isinstance(model, FSDPModule):\n" in after
+    assert "    elif isinstance(model, DDP):\n        model.module.load_state_dict(path)\n" in after
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param("if param in known:\n                    report(param._fqns)", id="under a condition"),
+        pytest.param("if param not in known:\n                    continue\n                report(param._fqns)", id="left out"),
+        pytest.param("for handle in handles(param):\n                    report(handle._fqns)", id="a loop over nothing"),
+        pytest.param("report(hasattr(param, '_fqns') and param._fqns)", id="asked for first"),
+    ],
+)
+def test_flat_parameters_that_are_passed_over_hold_their_function(body: str) -> None:
+    flat = FLAT.replace("module.params", "module.parameters()").replace("param.fill_(0)", body)
+    findings, after = migrated(HEAD + flat + ELSEWHERE)
+    assert [finding.level for finding in findings] == [Level.MANUAL] * 3 + [Level.SAFE]
+    assert flat in after
+
+
 def test_models_that_are_not_the_same_keep_their_branches() -> None:
     text = HEAD + "    if isinstance(model, FSDP):\n" + SHARDED + "    elif isinstance(path, DDP):\n        pass\n"
     _, after = migrated(text)

@@ -44,6 +44,67 @@ def _last_name(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
+def raising_read(view: FileView, branch: ast.If) -> ast.Attribute | None:
+    """A read of what only flat parameters have that a branch is sure to come to, whatever model it is given."""
+    found = (read for statement in branch.body for read in reads(view, statement))
+    return next((read for read in found if read.attr in FLAT and _is_reached(view, read, branch)), None)
+
+
+def _is_reached(view: FileView, read: ast.Attribute, branch: ast.If) -> bool:
+    """Whether nothing but loops over a model's own parts leads to a read, which passes over nothing but other modules."""
+    child: ast.AST = read
+    for ancestor in view.ancestors(read):
+        if isinstance(child, ast.stmt):
+            block, place = view.block_of(child)
+            if not all(_goes_through(view, earlier) for earlier in block[:place]):
+                return False
+        if ancestor is branch:
+            return True
+        if isinstance(ancestor, ast.For):
+            if child is not ancestor.iter and not (child in ancestor.body and _goes_over_parts(view, ancestor.iter)):
+                return False
+        elif isinstance(ancestor, _DECIDING) or (isinstance(ancestor, ast.Assert) and child is ancestor.msg):
+            return False
+        child = ancestor
+    return False
+
+
+_DECIDING = (
+    ast.If, ast.IfExp, ast.BoolOp, ast.While, ast.Try, ast.comprehension, ast.ListComp, ast.SetComp, ast.DictComp,
+    ast.GeneratorExp, ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.AsyncFor, ast.Match,
+)  # fmt: skip
+_PARTS = frozenset({"modules", "named_modules", "parameters", "named_parameters"})
+
+
+def _goes_over_parts(view: FileView, over: ast.expr) -> bool:
+    """``model.named_modules()``, ``unit.params``: a model has some, or none of that name."""
+    if isinstance(over, ast.Call):
+        return isinstance(over.func, ast.Attribute) and over.func.attr in _PARTS
+    return isinstance(over, ast.Attribute) and next(reads(view, over), None) is over
+
+
+def _goes_through(view: FileView, statement: ast.stmt) -> bool:
+    """Whether what comes behind a statement is reached, for a unit at least."""
+    leaving = list(_leaving(statement))
+    if not leaving:
+        return True
+    test = statement.test if isinstance(statement, ast.If) and not statement.orelse else None
+    if not isinstance(test, ast.UnaryOp) or not isinstance(test.op, ast.Not):
+        return False
+    found = type_test(view, test.operand)
+    return found is not None and found.names == {FSDP1} and all(isinstance(n, ast.Continue) for n in leaving)
+
+
+def _leaving(node: ast.AST, inside: bool = False) -> Iterator[ast.AST]:
+    """What leaves the block of a statement: returns, and what goes on with or ends a loop around it."""
+    inside = inside or isinstance(node, (ast.For, ast.While))
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Return) or (isinstance(child, (ast.Continue, ast.Break)) and not inside):
+            yield child
+        elif not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield from _leaving(child, inside)
+
+
 def _is_unit(view: FileView, name: ast.Name) -> bool:
     """Whether a name is a unit of FSDP1 where it is read: a loop over the units binds it, or a test says so."""
     child: ast.AST = name

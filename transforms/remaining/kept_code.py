@@ -1,10 +1,12 @@
-"""What only makes sense with code of FSDP1 that stays: annotations in it, and assertions in front of it."""
+"""What only makes sense with code of the wrappers that stays: annotations in it, tests for it, what stands behind them."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
 
+from ..analysis.symbols import DDP
+from ..introspection.branch_chains import wrapper_kind
 from ..judge import Judgement
 from ..migration import Migration
 from ..text.patches import Patch
@@ -19,6 +21,7 @@ def hold_beside_kept(migration: Migration, judgements: Sequence[Judgement], gone
     ``gone`` is what the rewritten code takes along: it keeps nothing. Says whether anything was held.
     """
     kept = [j for j in judgements if _is_kept(j) and not _goes(j, gone)]
+    staying = [j for j in judgements if j.site.role == "isinstance" and j.site.symbol == DDP and not j.applied]
     found = False
     for judgement in judgements:
         if not judgement.applied or not judgement.outcome.patches:
@@ -32,6 +35,7 @@ def hold_beside_kept(migration: Migration, judgements: Sequence[Judgement], gone
         cause = next((k for where, scope in places for k in kept if _stands_in(k, where, scope)), None)
         if cause is None and judgement.site.role == "isinstance" and judgement.site.group is None:
             cause = _kept_by_callers(migration, view, node, kept)
+        cause = cause or next((branch for branch in staying if _stands_in_branch(judgement, branch)), None)
         if cause is not None:
             judgement.held_by = cause.held_by or cause
             found = True
@@ -42,6 +46,16 @@ def _is_kept(judgement: Judgement) -> bool:
     site = judgement.site
     of_fsdp1 = site.symbol.startswith(_OF_FSDP1) and site.role not in ("import", "annotation", "isinstance", "hazard")
     return of_fsdp1 and not judgement.applied
+
+
+def _stands_in_branch(judgement: Judgement, test: Judgement) -> bool:
+    """Whether a site stands where only a model under DDP comes, since the test for that stays: it is right for one."""
+    view = test.site.view
+    call = next((a for a in view.ancestors(test.site.node) if isinstance(a, (ast.Call, ast.stmt))), None)
+    branch = view.parents[call] if call is not None else None
+    if not isinstance(branch, ast.If) or wrapper_kind(view, branch.test) is None or judgement.site.view is not view:
+        return False
+    return any(statement in (judgement.site.node, *view.ancestors(judgement.site.node)) for statement in branch.body)
 
 
 def _goes(judgement: Judgement, gone: Sequence[Patch]) -> bool:

@@ -8,7 +8,7 @@ from ..analysis.symbols import DDP, FSDP1
 from ..analysis.values import ClassValue
 from ..findings import Level
 from ..introspection.branch_chains import counterpart, without_branch
-from ..introspection.flat_parameters import reads
+from ..introspection.flat_parameters import raising_read, reads
 from ..introspection.skipping import refusal, skips_wrappers, tested_classes
 from ..introspection.told_apart import reduced_by_hand
 from ..migration import Migration
@@ -25,6 +25,10 @@ from ..training.unwrapping import WRAPPERS, names_data_parallel, only_unwraps, t
 from ..view import FileView
 
 _WHY = "a sharded model is an FSDPModule"
+_ONE_BRANCH = (
+    "Write one branch for isinstance(model, FSDPModule), with get_model_state_dict or set_model_state_dict and their "
+    "like for optimizers, called on all ranks."
+)
 
 
 def check(site: Site, migration: Migration) -> Outcome:
@@ -99,6 +103,14 @@ def _branch_of_both(migration: Migration, view: FileView, classes: ast.expr) -> 
 
 def _branch_goes(view: FileView, branch: ast.If, serving: ast.If) -> Outcome:
     """Models of both wrappers become FSDPModule: the branch for FSDP1 is what a sharded model needs."""
+    raising = raising_read(view, serving)
+    if raising is not None:
+        return Outcome(
+            Level.MANUAL,
+            f"models of both wrappers are FSDPModule, so those of DDP take the branch of line {view.line(serving)} now, where "
+            f"{raising.attr} raises, which only flat parameters have (line {view.line(raising)})",
+            _ONE_BRANCH,
+        )
     flat = next((read for statement in serving.body for read in reads(view, statement)), None)
     patch = without_branch(view, branch) if flat is None else None
     if patch is not None:
@@ -113,8 +125,7 @@ def _branch_goes(view: FileView, branch: ast.If, serving: ast.If) -> Outcome:
     return Outcome(
         Level.MANUAL,
         f"models of both wrappers are FSDPModule, which one branch would have to serve{reason}",
-        "Write one branch for isinstance(model, FSDPModule), with get_model_state_dict or set_model_state_dict and their "
-        "like for optimizers, called on all ranks.",
+        _ONE_BRANCH,
         holds=True,
         within=frozenset({function}) if function is not None else None,
     )
