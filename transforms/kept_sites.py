@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .analysis.symbols import DDP
+from .analysis.symbols import DDP, FSDP1
 from .analysis.values import Annotated, Instance, Kept, Opaque, Unknown, Wrapped
 from .findings import Level
 from .migration import Migration
@@ -41,7 +41,7 @@ def _is_about_ddp(site: Site, migration: Migration) -> bool:
 def _is_of_kept_alone(site: Site) -> bool:
     """Whether a receiver is a model under DDP wherever it has what is asked for."""
     owners = {owner_of(value) for value in site.values}
-    if not any(isinstance(owner, Kept) for owner in owners):
+    if not any(isinstance(owner, Kept) for owner in owners) or site.symbol.startswith(FSDP1):
         return False
     others = (Wrapped, Annotated)
     if site.member in RAW_MEMBERS or site.role == "hazard":

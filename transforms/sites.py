@@ -330,7 +330,8 @@ class SiteFinder:
             return
         if "FSDP1" not in {v.kind for v in wrapped} and any(self._puts_method(value, name) for value in values):
             return
-        if not wrapped and any(isinstance(v, Kept) for v in values) and self._is_members_own(name, values):
+        of_ddp = name not in _FSDP1_ONLY and any(isinstance(v, Kept) for v in values)
+        if not wrapped and of_ddp and self._is_members_own(name, values):
             yield Site(self.view, node, f"{DDP}.{name}", "use", group, values, call)
         elif wrapped and (name in MEMBERS or name in UNIQUE_MEMBERS or _is_private(name)):
             kinds = sorted({v.kind for v in wrapped}, reverse=True)

@@ -158,7 +158,8 @@ def test_a_policy_that_answers_with_arguments_is_asked_last() -> None:
     text = f"{IMPORTS}    from torch.distributed.fsdp.wrap import CustomPolicy\n"
     text += "    return FSDP(model, auto_wrap_policy=CustomPolicy(args.choose), ignored_modules=args.ignored)\n"
     _, results = analyse_texts({"train.py": text})
-    assert "not ignored_params.issuperset(module.parameters()) and args.choose(module)" in results["train.py"]
+    asked = "and not ignored_params.issuperset(module.parameters())\n            and args.choose(module)\n        )"
+    assert asked in results["train.py"]
     assert "fully_shard(module, **(arguments | answer if isinstance(answer, dict) else arguments))" in results["train.py"]
 
 
@@ -348,3 +349,13 @@ def test_a_mesh_of_the_strategy_gives_way_to_one_in_a_dictionary() -> None:
 def test_no_shard_over_a_mesh_of_its_own_is_for_review() -> None:
     body, levels = migrate("sharding_strategy=ShardingStrategy.NO_SHARD, device_mesh=args.mesh")
     assert body == "fully_shard(model, mesh=args.mesh)" and levels["sharding_strategy"] is Level.REVIEW
+
+
+def test_a_shape_that_is_computed_gets_a_name_beside_the_names_of_its_dimensions() -> None:
+    text = f"{IMPORTS}    from torch.distributed.device_mesh import init_device_mesh\n    mesh = init_device_mesh(\n"
+    text += '        "cuda",\n        tuple(int(x) for x in args.mesh),\n    )\n    return FSDP(model, device_mesh=mesh)\n'
+    _, results = analyse_texts({"train.py": text})
+    assert (
+        "    mesh_shape = tuple(int(x) for x in args.mesh)\n    mesh = init_device_mesh(\n"
+        '        "cuda",\n        mesh_shape,\n        mesh_dim_names=("replicate", "shard")[-len(mesh_shape) :],\n    )\n'
+    ) in results["train.py"]

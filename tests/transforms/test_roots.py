@@ -46,3 +46,14 @@ def test_roots_that_are_asked_for_at_run_time_wait() -> None:
     analysis, results = analyse_texts({"train.py": body("    return FSDP.fsdp_modules(model, root_only=bool(model))\n")})
     assert "fully_shard" not in results["train.py"]
     assert any(f.rule == "FS606" and f.level is Level.MANUAL for f in analysis.findings)
+
+
+def test_modules_of_a_model_that_may_also_be_under_ddp_are_asked_for() -> None:
+    text = (
+        "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+        + body("    return [m for m in model.modules() if isinstance(m, FSDP) and m.check_is_root()]\n")
+        + "\n\ndef is_ddp(model):\n    return isinstance(model, DDP)\n\n\n"
+        "def other(net):\n    model = DDP(net)\n    print(is_ddp(model))\n    return reset(model)\n"
+    )
+    _, results = analyse_texts({"train.py": text})
+    assert "model = DDP(net)" in results["train.py"] and "and is_root(m, model)]" in results["train.py"]

@@ -161,10 +161,10 @@ def _ignore(constructor: Constructor, argument: Argument, parameters: Code) -> O
     units = plan.units
     if units is not None:
         skip = code("not ", local, ".issuperset(", UNIT, ".parameters())")
-        condition = skip if units.condition is None else code(units.condition, " and ", skip)
         if units.answers and units.condition is not None:
-            condition = code(skip, " and ", units.condition)  # the answer itself has to come out
-        plan.units = replace(units, condition=condition)
+            plan.units = replace(units, ahead=skip)  # the answer itself has to come out
+        else:
+            plan.units = replace(units, condition=skip if units.condition is None else code(units.condition, " and ", skip))
     message = (
         f"{argument.name} becomes ignored_params; plain parameters beside sharded ones make clip_grad_norm_ "
         "over all of "

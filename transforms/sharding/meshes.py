@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
+from ..analysis.scopes import dotted_path
 from ..analysis.values import Constant, Container, Opaque, Value
 from ..findings import Level
 from ..rule import Outcome
@@ -73,7 +74,8 @@ def _group_or_pair(constructor: Constructor, argument: Argument, from_group: str
         code(
             "if isinstance(", given, f", tuple):\n    {shard}, {replicate} = ", given,
             f"\n    {ranks} = {arange}({size}()).view(-1, {shard}.size())"
-            f"\n    assert {members}({shard}) in {ranks}.tolist(), \"shard groups have to be ranks in a row\""
+            f"\n    if {members}({shard}) not in {ranks}.tolist():"
+            f"\n        raise ValueError(\"shard groups have to be ranks in a row\")"
             f"\n    {mesh} = {from_group}("
             f"\n        [{replicate}, {shard}], ", device_type(constructor), f", mesh={ranks}, mesh_dim_names={DIMENSIONS}"
             f"\n    )\nelse:\n    {mesh} = ", single,
@@ -112,7 +114,7 @@ def name_mesh_dimensions(constructor: Constructor, values: Iterable[Value]) -> t
             view, call = constructor.program.call_node(value.site)
             if not _has_names(call) and _dimensions(call) != 1:
                 named.append(f"{view.path}:{call.lineno}")
-                constructor.patches.append(_name_dimensions(view, call))
+                constructor.patches.extend(_name_dimensions(view, call))
         elif not isinstance(value, Constant):
             is_seen = False
     return named, is_seen
@@ -133,15 +135,28 @@ def _dimensions(call: ast.Call) -> int:
     return len(shape.elts) if isinstance(shape, (ast.Tuple, ast.List)) else 0
 
 
-def _name_dimensions(view: FileView, call: ast.Call) -> Patch:
+def _name_dimensions(view: FileView, call: ast.Call) -> list[Patch]:
     """Names for the dimensions of a mesh; where their number shows at run time only, the shard dimension comes last."""
     last = call.keywords[-1].value if call.keywords else call.args[-1]
     end = view.source.span(last)[1]
+    start = view.source.span(last)[0]
+    before = view.source.line_of(start)[: view.source.position(start)[1] - 1]
+    joint = ", " if before.strip() else f",\n{before}"
+    names: list[Part] = [f"{joint}mesh_dim_names={DIMENSIONS}"]
+    patches: list[Patch] = []
     shape = _shape(call)
-    names: list[Part] = [f", mesh_dim_names={DIMENSIONS}"]
     if shape is not None and not _dimensions(call):
-        names.extend(("[-len(", view.keep(shape), ") :]"))
-    return Patch(view.path, end, end, tuple(names), "FSDP2 requires named dimensions")
+        kept: Part = view.keep(shape)
+        statement = view.statement(call)
+        if dotted_path(shape) is None and view.stands_alone(statement):
+            kept = view.free_name(call, "mesh_shape")
+            line = f"{view.indent(statement)}{kept} = {view.text(shape)}\n"
+            patches = [view.insert_before(statement, line, _NAMED), view.replace(shape, kept, _NAMED)]
+        names.extend(("[-len(", kept, ") :]"))
+    return [*patches, Patch(view.path, end, end, tuple(names), _NAMED)]
+
+
+_NAMED = "FSDP2 requires named dimensions"
 
 
 # --- strategies that are chosen at run time -----------------------------------------------------------------

@@ -52,6 +52,8 @@ class Units:
     condition: Code | None
     modules: Code = ("reversed(list(", MODEL, ".modules()))")
     skip_root: bool = True
+    ahead: Code | None = None
+    """What is asked in front of a condition that answers with arguments."""
     answers: bool = False
     """Whether the condition may also come out as a dictionary: arguments for that one unit."""
 
@@ -139,9 +141,10 @@ class ShardingPlan:
             line = code(f"{given} = {{", *_between(", ", listed), "}")
             fits = len(self.view.indent(self.call)) + length(self.view, line) <= _WIDTH
             found.append(line if fits else code(f"{given} = {{", *(code("\n    ", item, ",") for item in listed), "\n}"))
-        condition = self._condition(units) or ("True",)
+        tests = self._tests(units) or [("True",)]
+        condition = code(*_between(" and ", tests))
         if len(self.view.indent(self.call)) + len(answer) + 7 + length(self.view, condition) > _WIDTH:
-            condition = code("(\n        ", condition, "\n    )")
+            condition = code("(\n        ", *_between("\n        and ", tests), "\n    )")
         head = code("for ", UNIT, " in ", units.modules, f":\n    {answer} = ", condition)
         call = code(shard, "(", UNIT, f", **({both} if isinstance({answer}, dict) else {given}))")
         return [*found, code(head, f"\n    if {answer}:\n        ", call)]
@@ -157,10 +160,14 @@ class ShardingPlan:
         return code("if ", self.sharding_condition, ":\n    ", complete)
 
     def _condition(self, units: Units) -> Code | None:
-        if not units.skip_root:
-            return units.condition
-        skip = code(UNIT, " is not ", MODEL)
-        return skip if units.condition is None else code(skip, " and ", units.condition)
+        tests = self._tests(units)
+        return code(*_between(" and ", tests)) if tests else None
+
+    def _tests(self, units: Units) -> list[Code]:
+        """What decides whether a module becomes a unit, in the order in which it is asked."""
+        found: list[Code] = [code(UNIT, " is not ", MODEL)] if units.skip_root else []
+        found.extend(test for test in (units.ahead, units.condition) if test is not None)
+        return found
 
     def _hoist(self, unit: dict[str, Code], root: dict[str, Code]) -> list[Code]:
         """Local names for what the loop or several calls would otherwise compute again, and for long values."""
