@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+
 from .analysis.symbols import DDP, FSDP1
 from .analysis.values import Annotated, Instance, Kept, Opaque, Unknown, Wrapped
 from .findings import Level
+from .introspection.plain import is_not_ddp, like
 from .migration import Migration
 from .program import owner_of
 from .rule import Outcome
@@ -40,8 +43,12 @@ def _is_about_ddp(site: Site, migration: Migration) -> bool:
 
 def _is_of_kept_alone(site: Site) -> bool:
     """Whether a receiver is a model under DDP wherever it has what is asked for."""
+    if site.symbol.startswith(FSDP1):
+        return False
+    if isinstance(site.node, ast.Attribute) and is_not_ddp(site.view, site.node, like(site.node.value)):
+        return False
     owners = {owner_of(value) for value in site.values}
-    if not any(isinstance(owner, Kept) for owner in owners) or site.symbol.startswith(FSDP1):
+    if not any(isinstance(owner, Kept) for owner in owners):
         return False
     others = (Wrapped, Annotated)
     if site.member in RAW_MEMBERS or site.role == "hazard":

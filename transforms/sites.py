@@ -64,6 +64,16 @@ UNIQUE_MEMBERS: frozenset[str] = frozenset(
 )  # fmt: skip
 """Names that only the old wrappers have: a use is a site even where nothing is known of the receiver."""
 
+_OF_DDP = frozenset(
+    {
+        "module", "no_sync", "forward", "require_backward_grad_sync", "require_forward_param_sync", "join", "join_hook",
+        "join_device", "join_process_group", "register_comm_hook", "will_sync_module_buffers", "gradient_as_bucket_view",
+        "find_unused_parameters", "device_ids", "process_group", "broadcast_buffers", "static_graph", "scatter", "gather",
+        "to_kwargs", "mixed_precision", "bucket_bytes_cap", "reducer", "logger", "parameters_to_ignore", "output_device",
+    }
+)  # fmt: skip
+"""Attributes that models under DDP have beside those of every module."""
+
 _FSDP1_ONLY = frozenset(
     {"summon_full_params", "state_dict_type", "set_state_dict_type", "clip_grad_norm_", "_fsdp_wrapped_module",
      "flat_param", "fsdp_modules", "check_is_root"}
@@ -352,7 +362,7 @@ class SiteFinder:
         """Whether an attribute of models that stay under DDP is one of theirs, and not of a plain model as well."""
         if name in RAW_MEMBERS:
             return all(isinstance(value, Kept) for value in values)
-        return name in MEMBERS or name in UNIQUE_MEMBERS or _is_private(name)
+        return name in _OF_DDP or (_is_private(name) and any(part in name for part in _PRIVATE_PARTS_OF_DDP))
 
     def _means_its_model(self, group: Group, receiver: ast.expr, values: tuple[Value, ...]) -> bool:
         """Whether a receiver is the model of a group; one that may be anything has to be called a model."""
@@ -420,6 +430,9 @@ _PRIVATE_PARTS = (
     "static_graph", "comm_hook", "fused_optim", "optim_state_dict", "mixed_precision", "wrapped_module", "fpw_module",
     "summon", "reducer", "process_group", "use_orig_params",
 )  # fmt: skip
+
+
+_PRIVATE_PARTS_OF_DDP = ("ddp", "bucket", "_sync_", "static_graph", "comm_hook", "fused_optim", "reducer")
 
 
 def _is_private(name: str) -> bool:

@@ -87,6 +87,55 @@ for tensor in [*model.parameters(), *model.buffers()]:
 fully_shard(model)
 optimizer = torch.optim.AdamW(model.parameters())
 """
+_TOLD_APART = """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def is_sharded(model):
+    return isinstance(model, FSDP)
+
+
+net = torch.nn.Linear(8, 8)
+model = FSDP(net) if large else DDP(net)
+with model.no_sync():
+    model(x).sum().backward()
+"""
+_STILL_APART = '''\
+import torch
+from contextlib import contextmanager
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+@contextmanager
+def no_gradient_sync(model):
+    """Gradients of backward passes inside stay on their rank; the first one outside reduces them all."""
+    if not isinstance(model, FSDPModule):
+        with model.no_sync():
+            yield
+        return
+    model.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        model.set_requires_gradient_sync(True)
+
+
+def is_sharded(model):
+    return isinstance(model, FSDPModule)
+
+
+net = torch.nn.Linear(8, 8)
+if large:
+    fully_shard(net)
+    model = net
+else:
+    model = DDP(net)
+with no_gradient_sync(model):
+    model(x).sum().backward()
+'''
 _HOOK = """\
 fully_shard(model)
 
@@ -105,7 +154,10 @@ RULE = Rule(
     why=(
         "DDP hands rank 0's parameters and buffers to all ranks when it wraps, and rank 0's buffers before every "
         "forward; fully_shard does neither. With seeds per rank and no broadcast the model is made of rows from "
-        "different initialisations (loss off by 1.6e-1, no error), and BatchNorm statistics drift apart."
+        "different initialisations (loss off by 1.6e-1, no error), and BatchNorm statistics drift apart. "
+        "Where FSDP1 may wrap the same model and a function answers which of the two did, DDP stays: both would be "
+        "FSDPModule, and what acts on the answer would do for one what was meant for the other. What serves models of "
+        "either kind is written for both."
     ),
     symbols=(DDP,),
     roles=("call",),
@@ -114,7 +166,7 @@ RULE = Rule(
         "torch/nn/parallel/distributed.py: DistributedDataParallel.__init__, _sync_buffers",
         "torch/distributed/fsdp/_fully_shard/_fully_shard.py: fully_shard",
     ),
-    proof=("nanogpt_ddp", "gan_ddp", "imagenet_ddp", "model_without_ddp", "ddp_keywords"),
+    proof=("nanogpt_ddp", "gan_ddp", "imagenet_ddp", "model_without_ddp", "ddp_keywords", "ddp_told_apart"),
     examples=(
         Example(_BEFORE, _AFTER),
         Example(
@@ -122,5 +174,6 @@ RULE = Rule(
             _AFTER.replace("nn.Linear(8, 8)", "nn.BatchNorm1d(8)").replace("fully_shard(model)\n", _HOOK),
             note="running statistics: a hook keeps them equal on all ranks, as DDP did",
         ),
+        Example(_TOLD_APART, _STILL_APART, Level.MANUAL, "DDP stays where an answer tells its models from those of FSDP1"),
     ),
 )

@@ -49,7 +49,9 @@ def check(site: Site, migration: Migration) -> Outcome:
         module = migration.use(outcome, view, FSDP_MODULE, call)
         parts = ("isinstance(", view.keep(call.args[0]), f", {module})")
         if name != "clip_grad_norm_" and may_be_kept(site.values):
-            parts = ("(", *parts, f" or {view.text(call)})")
+            parts = (*parts, f" or {view.text(call)}")
+            if not isinstance(view.parents[call], (ast.If, ast.While)):
+                parts = ("(", *parts, ")")
         outcome.patches.append(view.replace(call, parts, f"FSDP2 models have no {name}"))
         return outcome
     if name == "no_sync" and len(call.args) > 2:

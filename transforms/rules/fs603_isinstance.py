@@ -44,7 +44,9 @@ def check(site: Site, migration: Migration) -> Outcome:
     outcome = Outcome(Level.SAFE, "the test asks for FSDPModule")
     if comparison is not None:
         outcome.level = Level.REVIEW
-        if _unwraps_data_parallel(view, comparison.comparators[0]):
+        compared = comparison.comparators[0]
+        only_unwrapping = not view.program.keeps_ddp or _guards_module(migration, view, compared)
+        if only_unwrapping and _unwraps_data_parallel(view, compared):
             outcome.message = f"the test is for {_others(view)} alone: an FSDP2 model needs no unwrapping"
             outcome.patches.append(_one_class_less(migration, view, comparison))
         else:
@@ -339,13 +341,14 @@ RULE = Rule(
     title="Type tests for the wrappers ask for FSDPModule",
     why=(
         "fully_shard gives a module a new class that derives from FSDPModule and its old class: isinstance tests for "
-        "the wrappers turn false without a word, and type(model) is X fails for any X."
+        "the wrappers turn false without a word, and type(model) is X fails for any X. Where DDP stays (FS120), tests "
+        "go on naming it."
     ),
     symbols=(FSDP1, DDP),
     roles=("isinstance", "reference"),
     check=check,
     sources=("torch/distributed/fsdp/_fully_shard/_fully_shard.py: fully_shard, FSDPModule",),
-    proof=("unwrap_helper", "fsdp_or_ddp"),
+    proof=("unwrap_helper", "fsdp_or_ddp", "ddp_told_apart"),
     examples=(
         Example(
             _WRAP + "if isinstance(model, (FSDP, torch.nn.parallel.DistributedDataParallel)):\n    step(model)\n",

@@ -264,28 +264,31 @@ def write_load(migration: Migration, view: FileView, call: ast.Call, plan: LoadP
         options = migration.use(outcome, view, OPTIONS, call)
         arguments.append((f"options={options}({', '.join(plan.options)})",))
     text = replaced_call(view, call, name, arguments, unwraps(view, call))
+    statement, indent = view.statement(call), view.indent(call)
+    clones = _clone_lines(migration, view, call, plan, outcome) if plan.clones else []
+    if clones and isinstance(statement, ast.Expr) and statement.value is call and view.stands_alone(statement):
+        text = [str(clones[0]).removeprefix(indent), *clones[1:], indent, *text]
+    elif clones:
+        outcome.patches.append(view.insert_before(statement, clones, "tensors that several parameters share are told apart"))
     if plan.may_be_ddp:
         text = beside_own_load(migration, outcome, view, call, arguments[0][0], text)
         outcome.message += "; optimizers of models that stay under DDP load as before"
     outcome.patches.append(view.replace(call, text, why))
     if plan.drops is not None:
         outcome.patches.append(removed(view, plan.drops, "its result has no other use"))
-    if plan.clones:
-        _add_clones(migration, view, call, plan, outcome)
 
 
-def _add_clones(migration: Migration, view: FileView, call: ast.Call, plan: LoadPlan, outcome: Outcome) -> None:
+def _clone_lines(migration: Migration, view: FileView, call: ast.Call, plan: LoadPlan, outcome: Outcome) -> list[Part]:
     """FSDP1's files let all parameters of a flat one share a ``step`` tensor, which each step would then count up."""
-    statement = view.statement(call)
-    indent = view.indent(statement)
+    indent = view.indent(view.statement(call))
     is_tensor = migration.use(outcome, view, "torch.is_tensor", call)
     inner = indent + "    "
     lines: list[Part] = []
     if "broadcast_from_rank0=True" in plan.options:
         lines.extend((f"{indent}if ", view.keep(plan.state), ":\n"))
         indent, inner = inner, inner + "    "
-    lines.extend((f"{indent}for state in ", view.keep(plan.state), '["state"].values():\n'))
+    held = view.free_name(call, "state")
+    lines.extend((f"{indent}for {held} in ", view.keep(plan.state), '["state"].values():\n'))
     lines.append(f"{inner}# parameters of one flat parameter share their step in files of FSDP1\n")
-    lines.append(f"{inner}state.update({{key: value.clone() for key, value in state.items() if {is_tensor}(value)}})\n")
-    outcome.patches.append(view.insert_before(statement, lines, "tensors that several parameters share are told apart"))
-
+    lines.append(f"{inner}{held}.update({{key: value.clone() for key, value in {held}.items() if {is_tensor}(value)}})\n")
+    return lines

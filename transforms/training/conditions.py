@@ -9,7 +9,7 @@ from functools import partial
 from ..analysis.facts import Call
 from ..analysis.scopes import dotted_path
 from ..analysis.symbols import DDP, FSDP1, FSDP_MODULE
-from ..analysis.values import Annotated, External, Instance, Wrapped
+from ..analysis.values import Annotated, External, Unknown
 from ..groups import Group
 from ..introspection.plain import is_not_ddp, like
 from ..keeping import may_be_kept
@@ -112,7 +112,7 @@ def may_meet_ddp(site: Site, at: ast.AST) -> bool:
     """Whether a model that stays under DDP may come to ``at``, where those that are sharded come as well."""
     if not site.view.program.keeps_ddp:
         return False
-    known = any(isinstance(value, (Wrapped, Annotated, Instance)) for value in site.values)
+    known = any(not isinstance(value, Unknown) for value in site.values)
     if known and not may_be_kept(site.values):
         return False
     if isinstance(site.node, ast.Attribute) and is_not_ddp(site.view, at, like(site.node.value)):
