@@ -46,3 +46,17 @@ def test_a_receiver_that_may_be_anything_is_never_surely_the_model() -> None:
     analysis, _ = analyse_texts({"train.py": PROGRAM})
     uses = [f for f in analysis.findings if f.symbol.endswith(".state_dict")]
     assert all(finding.level is not Level.SAFE for finding in uses)
+
+
+def test_a_model_is_found_in_the_dictionary_of_an_object() -> None:
+    program = """
+class Trainer:
+    def __init__(self, net):
+        self.wrapped = DDP(net)
+
+    def __getattr__(self, name):
+        return getattr(self.__dict__["wrapped"].module, name)
+"""
+    text = "from torch.nn.parallel import DistributedDataParallel as DDP\n" + program
+    _, results = analyse_texts({"train.py": text})
+    assert 'getattr(self.__dict__["wrapped"], name)' in results["train.py"]

@@ -298,6 +298,9 @@ class ExpressionExtractor:
         return container
 
     def expression_Subscript(self, node: ast.Subscript) -> int:
+        kept, name = node.value, node.slice
+        if isinstance(kept, ast.Attribute) and kept.attr == "__dict__" and isinstance(name, ast.Constant):
+            return self.expression_Attribute(ast.Attribute(kept.value, str(name.value), ast.Load(), lineno=node.lineno))
         base = self.expression(node.value)
         self.expression(node.slice)
         if base == NOTHING:
