@@ -25,6 +25,17 @@ def test_annotations_of_flat_parameter_code_stay() -> None:
     assert "def count(model: FSDPModule)" in after["local.py"]
 
 
+def test_a_setting_of_the_wrapper_keeps_no_annotation() -> None:
+    trainer = (
+        "class Trainer:\n    model: FSDP\n\n"
+        "    def clip(self):\n        self.optimizer.clip(process_group=self.model.process_group)\n"
+    )
+    analysis, after = analyse_texts({"trainer.py": _HEAD + trainer})
+    assert "    model: FSDPModule\n" in after["trainer.py"]
+    assert "FullyShardedDataParallel" not in after["trainer.py"]
+    assert [f.rule for f in analysis.findings if f.level.value == "manual"] == ["FS805"]
+
+
 def test_an_assertion_stays_with_what_it_lets_in() -> None:
     saver = (
         "from torch.distributed.fsdp._runtime_utils import _lazy_init\n\n\n"

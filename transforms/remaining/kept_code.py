@@ -9,6 +9,7 @@ from ..analysis.symbols import DDP
 from ..introspection.branch_chains import wrapper_kind
 from ..judge import Judgement
 from ..migration import Migration
+from ..sites import UNIQUE_MEMBERS
 from ..text.patches import Patch
 from ..view import FileView
 
@@ -45,7 +46,8 @@ def hold_beside_kept(migration: Migration, judgements: Sequence[Judgement], gone
 def _is_kept(judgement: Judgement) -> bool:
     site = judgement.site
     of_fsdp1 = site.symbol.startswith(_OF_FSDP1) and site.role not in ("import", "annotation", "isinstance", "hazard")
-    return of_fsdp1 and not judgement.applied
+    is_setting = site.role == "use" and site.member not in UNIQUE_MEMBERS  # model.process_group: the rest is of FSDP2
+    return of_fsdp1 and not is_setting and not judgement.applied
 
 
 def _stands_in_branch(judgement: Judgement, test: Judgement) -> bool:

@@ -9,6 +9,7 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..state.beside_steps import kept_beside_steps
 from ..state.contexts import bound_arguments
 from ..state.loads import Conversion, conversion_of
 from ..state.opened import is_context_call
@@ -54,6 +55,13 @@ def check(site: Site, migration: Migration) -> Outcome:
     message = "dcp.load fills the state of the optimizer in place; files of FSDP1 are read as they are"
     if level is Level.REVIEW:
         message += "; that these are the model and its optimizer is told by their names"
+    beside = kept_beside_steps(migration)
+    if beside:
+        level = Level.REVIEW
+        message += (
+            f"; a new optimizer gets back what its first step makes, and not {beside}, which load_sharded_optimizer_state_dict "
+            "read as well: set it in the new optimizer's state before, to have it loaded"
+        )
     outcome = Outcome(level, message)
     indent = view.indent(statement)
     get = migration.use(outcome, view, GET_OPTIMIZER, call)
