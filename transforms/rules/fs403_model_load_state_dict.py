@@ -16,6 +16,7 @@ from ..sites import Site
 from ..state.contexts import OLD_RANK_FILES, StateContext, bound_arguments, context_at
 from ..state.ddp_loads import beside_own_load
 from ..state.loads import load_outcome
+from ..state.old_prefix import may_be_prefixed
 from ..state.reads import before_wrap, hidden_uses, is_optimizer, is_prefixed, of_another_program
 from ..state.writing import OPTIONS, SET_MODEL
 from ..text.dedent import unwraps
@@ -68,7 +69,7 @@ def _rewrite(site: Site, migration: Migration, arguments: dict[str, ast.expr], c
     outcome = Outcome(Level.SAFE, message)
     name = migration.use(outcome, view, SET_MODEL, call)
     state: Sequence[Part] = (view.keep(arguments["state_dict"]),)
-    if is_prefixed(site):
+    if is_prefixed(site) or may_be_prefixed(migration, site, arguments["state_dict"]):
         state = ('{name.removeprefix("module."): tensor for name, tensor in ', *state, ".items()}")
         outcome.message += "; the keys of DDP's file lose their prefix on the way"
     flags = [context.full] if context.full else []

@@ -178,7 +178,7 @@ def _read_at(migration: Migration, site: Site, receiver: ast.expr) -> list[State
         return []
     prefixed = is_prefixed(site)
     may_lose = not prefixed and any(isinstance(v, Wrapped) and v.kind == "DDP" for v in site.values)
-    may_lose = may_lose and not _was_plain(site) and not _was_unwrapped(migration, view, receiver)
+    may_lose = may_lose and not _was_plain(site) and not was_unwrapped(migration, view, receiver)
     may_be_ddp = may_meet_ddp(site, call)
     return [
         StateRead(view, call, group, "model", receiver, prefixed=prefixed, may_lose_prefix=may_lose, may_be_ddp=may_be_ddp)
@@ -200,7 +200,7 @@ def may_be_of_ddp(migration: Migration, view: FileView, call: ast.Call, optimize
     return not any(conditions <= here for conditions in conditions_of_group(group))
 
 
-def _was_unwrapped(migration: Migration, view: FileView, receiver: ast.expr) -> bool:
+def was_unwrapped(migration: Migration, view: FileView, receiver: ast.expr) -> bool:
     """Whether a receiver is, or a name is assigned somewhere, what ``.module`` or a function that takes it off gives.
 
     The wrapper that it may hold as far as values go is then not really held.
@@ -227,7 +227,12 @@ def _unwraps(migration: Migration, view: FileView, value: ast.expr) -> bool:
 
 
 def _takes_module(node: ast.AST) -> bool:
-    return any(isinstance(inner, ast.Attribute) and inner.attr == "module" for inner in ast.walk(node))
+    """``.module``, or ``getattr(model, "module", model)``."""
+    return any(
+        (isinstance(inner, ast.Attribute) and inner.attr == "module")
+        or (isinstance(inner, ast.Constant) and inner.value == "module")
+        for inner in ast.walk(node)
+    )
 
 
 def legacy_read(site: Site) -> StateRead | None:
