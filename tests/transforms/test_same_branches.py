@@ -72,3 +72,27 @@ def test_other_conditions_stay(body: str) -> None:
     text, named = _after(body)
     assert text == body.replace(".module", "")
     assert not named
+
+
+def test_branches_with_imports_of_their_own_stay() -> None:
+    branch = "        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n        use({model})\n"
+    text = _HEAD + "    if args.ddp:\n" + branch.format(model="model.module") + "    else:\n" + branch.format(model="model")
+    _, texts = analyse_texts({"train.py": text})
+    assert "    if args.ddp:\n" in texts["train.py"]
+
+
+def test_an_import_in_text_that_is_written_anew() -> None:
+    text = """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+
+def main(batch):
+    model = FullyShardedDataParallel(torch.nn.Linear(2, 2))
+    with FullyShardedDataParallel.summon_full_params(model, writeback=False):
+        from torch.distributed.fsdp import FullyShardedDataParallel as Inner
+
+        return model(batch), isinstance(model, Inner)
+"""
+    _, texts = analyse_texts({"train.py": text})
+    assert "    fully_shard(model)\n" in texts["train.py"]

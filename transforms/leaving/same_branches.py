@@ -104,6 +104,8 @@ def _without_condition(view: FileView, branch: ast.If) -> Patch | None:
     """The branch without its condition; None where that would be noticed."""
     if not is_harmless(view, branch.test) or view.text(branch).startswith("elif") or not view.stands_alone(branch):
         return None
+    if any(isinstance(node, (ast.Import, ast.ImportFrom)) for node in ast.walk(branch)):
+        return None  # imports are mended where they stand
     source = view.source
     if not branch.orelse:
         start, end = view.line_start(branch), view.line_start(_other_way(view, branch)[0])

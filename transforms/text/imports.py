@@ -97,10 +97,16 @@ def mend_imports(view: FileView, edits: list[Edit], needs: Iterable[Need], remov
         coming = joining.get(statement, [])
         if statement in source.tree.body and leaving and anchor is None and _is_of_torch(statement):
             anchor = statement
-        if leaving or coming or local:
+        if (leaving or coming or local) and not _is_rewritten(source, statement, edits):
             result.extend(_change(source, statement, leaving, coming, local))
     result.extend(_additions(source, at_module, anchor, own))
     return _without_gaps(source, result)
+
+
+def _is_rewritten(source: Source, statement: ImportStatement, edits: list[Edit]) -> bool:
+    """Whether an import stands in text that an edit writes anew, so that no other edit may touch it."""
+    start, end = source.span(statement)
+    return any(edit.start < end and start < edit.end for edit in edits)
 
 
 def _without_gaps(source: Source, edits: list[Edit]) -> list[Edit]:
