@@ -359,3 +359,34 @@ for parameter in model.parameters():
     assert "fully_shard(model)" in results["train.py"]
     compared = next(finding for finding in analysis.findings if finding.rule == "FS701")
     assert compared.level is Level.REVIEW and "flat shard" in compared.message
+
+
+def test_a_teacher_in_the_group_of_its_student_is_resharded_before_it_follows() -> None:
+    program = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def save(model, path):
+    print(sum(1 for _ in model.modules()), path)
+
+
+model, teacher = FSDP(build()), FSDP(build())
+optimizer = torch.optim.SGD(model.parameters())
+for batch in batches:
+    with torch.no_grad():
+        aim = teacher(batch)
+    (model(batch) - aim).sum().backward()
+    optimizer.step()
+    for p, q in zip(model.parameters(), teacher.parameters()):
+        q.data.lerp_(p, 0.1)
+    for p in model.parameters():
+        p.data.mul_(0.5)
+save(model, "a")
+save(teacher, "b")
+"""
+    analysis, results = analyse_texts({"train.py": program})
+    assert results["train.py"].count(".reshard()") == 1
+    assert "for module in teacher.modules()" in results["train.py"]
+    (found,) = [finding for finding in analysis.findings if finding.rule == "FS309"]
+    assert "FSDP1's root ran on" in found.message
