@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from .analysis.symbols import DDP, WRAPPERS
 from .analysis.values import Annotated, Wrapped
@@ -13,6 +14,7 @@ from .kept_sites import kept_outcome
 from .migration import Migration
 from .ranks.evaluation import runs_of
 from .remaining.bypassed import Bypassed, changes_the_class
+from .remaining.kinds import kinds_of
 from .rule import Outcome, Rule, all_rules, rule_for
 from .sites import Site
 from .state.strangers import saver_of_optimizers, saver_of_strangers
@@ -42,6 +44,11 @@ class Judgement:
     def is_made_to_raise(self) -> bool:
         """Whether a person has to rewrite the site, which raises until then."""
         return self.outcome.raises and not self.suppressed and not self.hold_reason
+
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """Which wrappers the site is about."""
+        return kinds_of(self.site)
 
     @property
     def place(self) -> str:

@@ -112,6 +112,7 @@ def all_rules() -> tuple[Rule, ...]:
     return tuple(sorted(rules, key=lambda rule: rule.id))
 
 
+@cache
 def rule_for(symbol: str, role: str) -> Rule:
     """The rule that answers for a site.
 

@@ -193,7 +193,7 @@ class SiteFinder:
             if subclass is not None:
                 yield from self._subclass_call(node, subclass)
             elif isinstance(node, ast.Attribute):
-                yield from self._use(node)
+                yield from (site for site in self._use(node) if not self._is_plain_here(node))
             return
         parent = self.view.parents[node]
         if isinstance(parent, ast.Attribute) and self.symbol_of(parent) is not None:
@@ -336,8 +336,6 @@ class SiteFinder:
         group = self.groups.of(values)
         parent = self.view.parents[node]
         call = parent if isinstance(parent, ast.Call) and parent.func is node else None
-        if self._is_plain_here(node):
-            return
         if "FSDP1" not in {v.kind for v in wrapped} and any(self._puts_method(value, name) for value in values):
             return
         of_ddp = name not in _FSDP1_ONLY and any(isinstance(v, Kept) for v in values)

@@ -38,6 +38,7 @@ class FileView:
         self._variables = record
         self._call_index = extractor.call_index
         self._nodes: dict[tuple[type[ast.AST], ...], Sequence[ast.AST]] = {}
+        self._stores: dict[ast.AST, dict[str, list[ast.Name]]] = {}
 
     @cached_property
     def parents(self) -> dict[ast.AST, ast.AST]:
@@ -52,6 +53,15 @@ class FileView:
         if kinds not in self._nodes:
             self._nodes[kinds] = [node for node in self._walked if isinstance(node, kinds)]
         return cast("list[Node]", self._nodes[kinds])
+
+    def stores(self, scope: ast.AST) -> dict[str, list[ast.Name]]:
+        """Where each name is assigned in a function, or in functions inside it."""
+        if scope not in self._stores:
+            found = self._stores[scope] = {}
+            for node in walk(scope):
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                    found.setdefault(node.id, []).append(node)
+        return self._stores[scope]
 
     @cached_property
     def calls_by_index(self) -> dict[int, ast.Call]:

@@ -157,7 +157,7 @@ def kept_value(view: FileView, name: ast.Name) -> ast.expr | None:
     scope = view.function(name)
     if scope is None:
         return None
-    stores = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == name.id and isinstance(n.ctx, ast.Store)]
+    stores = view.stores(scope).get(name.id, [])
     if len(stores) != 1 or view.function(stores[0]) is not scope:
         return None
     statement = view.parents[stores[0]]

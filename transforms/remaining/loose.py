@@ -5,16 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from ..analysis.symbols import DDP, FSDP1, WRAPPERS
-from ..analysis.values import Annotated, Wrapped
 from ..findings import Level
 from ..groups import Group
 from ..judge import Judgement
 from ..sites import Site
 from .loud import is_loud
-
-_FSDP1_MODULE = "torch.distributed.fsdp."
-_BOTH = frozenset({"FSDP1", "DDP"})
 
 
 def widen(judgements: list[Judgement]) -> None:
@@ -48,7 +43,7 @@ def reaches(holder: Judgement, member: Judgement) -> bool:
     within = holder.outcome.within
     if within is not None and holder.site.group is None:
         return _lies_in(member.site, within)
-    return bool(kinds_of(holder.site) & kinds_of(member.site))
+    return bool(holder.kinds & member.kinds)
 
 
 def holder_of_group(group: Group, members: Iterable[Judgement], loose: Iterable[Judgement]) -> Judgement | None:
@@ -58,35 +53,6 @@ def holder_of_group(group: Group, members: Iterable[Judgement], loose: Iterable[
         if other.outcome.within is not None:
             if any(reaches(other, member) for member in members):
                 return other
-        elif kinds_of(other.site) & group.kinds and (other.held_by is None or not is_loud(other.site)):
+        elif other.kinds & group.kinds and (other.held_by is None or not is_loud(other.site)):
             return other
     return None
-
-
-def kinds_of(site: Site) -> frozenset[str]:
-    """Which wrappers a site is about, as far as it is known."""
-    if site.group is not None:
-        return frozenset(site.group.kinds)
-    if site.role == "isinstance":
-        return _kinds_of_test(site)
-    if site.role in ("use", "dynamic"):
-        wrapped = [value for value in site.values if isinstance(value, (Wrapped, Annotated))]
-        if wrapped and len(wrapped) == len(site.values):
-            return frozenset(value.kind for value in wrapped)
-        if site.symbol.startswith(DDP):
-            return _BOTH  # it stands for either where nothing is known of the receiver
-    return _kinds_of_symbol(site.symbol)
-
-
-def _kinds_of_symbol(symbol: str) -> frozenset[str]:
-    if symbol.startswith(DDP):
-        return frozenset({"DDP"})
-    return frozenset({"FSDP1"}) if symbol.startswith((FSDP1, _FSDP1_MODULE)) else _BOTH
-
-
-def _kinds_of_test(site: Site) -> frozenset[str]:
-    """One test for several wrappers is rewritten as a whole."""
-    view = site.view
-    test = next(node for node in view.ancestors(site.node) if isinstance(node, (ast.stmt, ast.Call, ast.Compare)))
-    names = [view.external(node) or "" for node in ast.walk(test) if isinstance(node, (ast.Name, ast.Attribute))]
-    return _kinds_of_symbol(site.symbol).union(WRAPPERS[name] for name in names if name in WRAPPERS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ..analysis.values import Wrapped
+from ..analysis.values import Value, Wrapped
 from ..groups import Group
 from ..migration import Migration
 
@@ -14,14 +14,16 @@ def is_compiled(migration: Migration, group: Group | None) -> bool:
     if group is None:
         return False
 
-    def find() -> bool:
-        return any(
-            isinstance(node, ast.Call)
-            and view.external(node.func) == "torch.compile"
-            and bool(node.args)
-            and any(isinstance(v, Wrapped) or v in group.raw for v in view.values(node.args[0]))
-            for view in migration.views()
-            for node in ast.walk(view.tree)
-        )
+    compiled = migration.once("compiled", None, lambda: _compiled(migration))
+    return any(isinstance(value, Wrapped) or value in group.raw for value in compiled)
 
-    return migration.once("is compiled", group, find)
+
+def _compiled(migration: Migration) -> set[Value]:
+    """What is handed to ``torch.compile``."""
+    return {
+        value
+        for view in migration.views()
+        for node in view.nodes(ast.Call)
+        if node.args and view.external(node.func) == "torch.compile"
+        for value in view.values(node.args[0])
+    }

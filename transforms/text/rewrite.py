@@ -34,11 +34,13 @@ def rewrite(
     complete: dict[str, list[Edit]] = {}
     for path in sorted({*migration.sites, *edits}):
         view = migration.program.view(path)
-        removable = old_import_names(migration, path) & _had_use(migration, view) - exported.get(path, set())
+        removable = old_import_names(migration, path) - exported.get(path, set())
+        if removable:
+            removable &= _had_use(migration, view)
         if path in edits:
             removable |= _own_uses(migration, view)
         local_needs = [need for need in needs if need.view is view]
-        if path in edits or (removable and _passes_on(migration, path)):
+        if path in edits or (removable and view.index in _taken_by_file(migration)):
             complete[path] = _mended(view, edits.get(path, []), local_needs, removable)
     return {path: wanted for path, wanted in complete.items() if wanted}
 
@@ -80,24 +82,23 @@ def _had_use(migration: Migration, view: FileView) -> set[str]:
 
 def _taken(migration: Migration, view: FileView) -> set[str]:
     """Names that other files import from this one."""
-    program = migration.program
-    return {
-        item.name
-        for index, file in enumerate(program.files)
-        for item in file.imports
-        if item.name is not None and program.flow.modules.find(index, item.module) == view.index
-    }
+    return _taken_by_file(migration).get(view.index, set())
 
 
-def _passes_on(migration: Migration, path: str) -> bool:
-    """Whether a file without edits of its own is imported from: then its imports follow those of its users."""
-    index = next(i for i, file in enumerate(migration.program.files) if file.path == path)
-    return any(
-        migration.program.flow.modules.find(i, item.module) == index
-        for i, file in enumerate(migration.program.files)
-        for item in file.imports
-        if item.name is not None
-    )
+def _taken_by_file(migration: Migration) -> dict[int, set[str]]:
+    """Names that other files import from each one, by its index."""
+
+    def find() -> dict[int, set[str]]:
+        program = migration.program
+        found: dict[int, set[str]] = {}
+        for index, file in enumerate(program.files):
+            for item in file.imports:
+                target = program.flow.modules.find(index, item.module) if item.name is not None else None
+                if target is not None and item.name is not None:
+                    found.setdefault(target, set()).add(item.name)
+        return found
+
+    return migration.once("names taken from files", None, find)
 
 
 def _exported(migration: Migration, edits: Mapping[str, list[Edit]]) -> dict[str, set[str]]:
