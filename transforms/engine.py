@@ -14,6 +14,7 @@ from .analysis.extract import Extractor
 from .analysis.facts import FileFacts
 from .analysis.flow import Flow
 from .analysis.symbols import STRONG_TOKENS, WRAPPERS, holds_token
+from .analysis.trees import walk
 from .findings import FileError, Finding, Level
 from .holding import hold_back, hold_groups
 from .introspection.branch_chains import BRANCH_GOES
@@ -31,7 +32,7 @@ from .text.edits import Edit, apply_edits
 from .text.patches import Patch, PatchConflict
 from .text.rewrite import RewriteError, rewrite
 from .text.source import Source
-from .text.spelling import imported_names
+from .text.spelling import all_imports, imported_names
 
 __all__ = ["STRONG_TOKENS", "Analysis", "Options", "analyse", "extract", "holds_token"]
 
@@ -82,8 +83,9 @@ def settle_imports(migration: Migration, judgements: list[Judgement], edits: dic
             continue
         path = site.view.path
         if path not in remaining:
-            tree = ast.parse(apply_edits(site.view.source, edits.get(path, [])))
-            remaining[path] = imported_names(tree)
+            made = edits.get(path)
+            left = walk(ast.parse(apply_edits(site.view.source, made))) if made else all_imports(site.view)
+            remaining[path] = imported_names(left)
         if imported_name(site) not in remaining[path]:
             name_stale_words(judgement, edits.get(path, []))
             continue

@@ -112,11 +112,12 @@ class Migration:
 
 def find_sites(groups: Groups, views: list[FileView]) -> dict[str, list[Site]]:
     """The sites of all files; groups that one of them serves together become one."""
-    sites = {view.path: SiteFinder(view, groups).find() for view in views}
+    finders = {view.path: SiteFinder(view, groups) for view in views}
+    sites = {path: finder.find() for path, finder in finders.items()}
     merged = [groups.merge(site.values) for found in sites.values() for site in found]
     if any(merged):
         groups.rebuild()
-        sites = {view.path: SiteFinder(view, groups).find() for view in views}
+        sites = {path: finder.find() for path, finder in finders.items()}
     return sites
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from .analysis.objects import is_anything
 from .analysis.symbols import DDP, FSDP1, canonical, is_old, is_old_module
@@ -133,6 +134,7 @@ class SiteFinder:
     def __init__(self, view: FileView, groups: Groups) -> None:
         self.view = view
         self.groups = groups
+        self._symbols: dict[ast.expr, str | None] = {}
 
     def find(self) -> list[Site]:
         """All sites, in the order of the text."""
@@ -151,13 +153,24 @@ class SiteFinder:
         return site
 
     def _find(self) -> Iterator[Site]:
-        for node in self.view.nodes(ast.Import, ast.ImportFrom, ast.Name, ast.Attribute, ast.Call):
+        for node in self._candidates:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 yield from self._imports(node)
             elif isinstance(node, (ast.Name, ast.Attribute)):
                 yield from self._reference(node)
             elif len(node.args) >= 2:
                 yield from self._dynamic(node)
+
+    @cached_property
+    def _candidates(self) -> list[ast.Import | ast.ImportFrom | ast.Name | ast.Attribute | ast.Call]:
+        """The nodes that may be sites, whatever the groups are."""
+        nodes = self.view.nodes(ast.Import, ast.ImportFrom, ast.Name, ast.Attribute, ast.Call)
+        return [node for node in nodes if not isinstance(node, (ast.Name, ast.Attribute)) or self._may_be_site(node)]
+
+    def _may_be_site(self, node: ast.Name | ast.Attribute) -> bool:
+        if isinstance(node, ast.Attribute) and (node.attr in MEMBERS or node.attr in UNIQUE_MEMBERS or node.attr[0] == "_"):
+            return True
+        return self.symbol_of(node) is not None or self._wrapper_subclass(node) is not None
 
     def _imports(self, node: ast.Import | ast.ImportFrom) -> Iterator[Site]:
         for alias in node.names:
@@ -180,6 +193,11 @@ class SiteFinder:
 
     def symbol_of(self, node: ast.expr) -> str | None:
         """The old symbol that an expression names, if it surely names one."""
+        if node not in self._symbols:
+            self._symbols[node] = self._symbol_of(node)
+        return self._symbols[node]
+
+    def _symbol_of(self, node: ast.expr) -> str | None:
         name = self.view.external(node)
         if name is None and isinstance(node, ast.Attribute):
             owner = self.symbol_of(node.value) or self.view.external(node.value)

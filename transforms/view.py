@@ -64,6 +64,12 @@ class FileView:
         return self._stores[scope]
 
     @cached_property
+    def own_names(self) -> set[str]:
+        """Names that the file binds by anything but an import."""
+        assigned = {node.id for node in self.nodes(ast.Name) if isinstance(node.ctx, ast.Store)}
+        return assigned | {node.name for node in self.nodes(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)}
+
+    @cached_property
     def calls_by_index(self) -> dict[int, ast.Call]:
         return {index: node for node, index in self._call_index.items()}
 

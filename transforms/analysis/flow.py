@@ -160,12 +160,12 @@ class Flow(Relays):
 
     def solve(self) -> None:
         """Runs until nothing flows any more."""
-        queue, pending = self.queue, self.pending
+        queue, pending, copies, add_all = self.queue, self.pending, self.copies, self.add_all
         while queue:
             variable = queue.popleft()
             new = pending.pop(variable)
-            for to in self.copies.get(variable, ()):
-                self.add_all(to, new, variable)
+            for to in copies.get(variable, ()):
+                add_all(to, new, variable)
             loads, stores = self.loads.get(variable), self.stores.get(variable)
             binds, calls = self.binds.get(variable), self.calls_on.get(variable)
             computed = self.computed_from.get(variable)

@@ -66,7 +66,10 @@ class Solver:
         return number
 
     def add(self, variable: int, value: Value) -> None:
-        self.add_all(variable, {self.identify(value)})
+        number = self.identify(value)
+        held = self.points_to[variable]
+        if held is None or number not in held:
+            self.add_all(variable, {number})
 
     def add_all(self, variable: int, values: set[int], source: int = NOTHING) -> None:
         held = self.points_to[variable]
@@ -83,7 +86,7 @@ class Solver:
                 if not new:
                     return
             held |= new
-        if source != NOTHING:
+        if source != NOTHING and not self.traced.isdisjoint(new):
             for value in new:
                 if value in self.traced:
                     self.sources.setdefault((variable, value), source)

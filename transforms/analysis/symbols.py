@@ -7,6 +7,7 @@ Read off the sources of torch 1.12 to 2.13.
 from __future__ import annotations
 
 import re
+from functools import cache
 
 FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
 DDP = "torch.nn.parallel.DistributedDataParallel"
@@ -128,6 +129,7 @@ def holds_token(data: bytes) -> bool:
     return bool(found) and (found != [b"DDP"] or _DDP.search(data) is not None)
 
 
+@cache
 def canonical(name: str) -> str:
     """The public name of a torch symbol; members (``….FullyShardedDataParallel.no_sync``) follow their owner."""
     if not name.startswith("torch."):
@@ -142,6 +144,7 @@ def canonical(name: str) -> str:
     return name
 
 
+@cache
 def is_old(name: str) -> bool:
     """Whether a canonical name belongs to the world that is left behind, so that its uses are sites."""
     owner = name

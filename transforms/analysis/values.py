@@ -1,37 +1,41 @@
-"""Abstract values: what a variable may hold, as far as a migration cares."""
+"""Abstract values: what a variable may hold, as far as a migration cares.
+
+They never change, but are not frozen: the analysis makes them by the hundred thousand, and making a frozen one takes
+three times as long.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(unsafe_hash=True, slots=True)
 class External:
     """A name from outside the repository, canonical where it is torch's."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(unsafe_hash=True, slots=True)
 class ModuleValue:
     """A module of the repository, by file index."""
 
     file: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(unsafe_hash=True, slots=True)
 class FunctionValue:
     file: int
     index: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(unsafe_hash=True, slots=True)
 class ClassValue:
     file: int
     index: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(unsafe_hash=True, slots=True)
 class Instance:
     """An object of a class of the repository; ``site`` is the call that made it, -1 when none was seen."""
 
@@ -39,7 +43,7 @@ class Instance:
     site: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(unsafe_hash=True, slots=True)
 class Bound:
     """A method read off an object."""
 
@@ -47,7 +51,7 @@ class Bound:
     receiver: object
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(unsafe_hash=True, slots=True)
 class SuperValue:
     """What ``super()`` gives in a method of ``cls``."""
 
@@ -56,14 +60,14 @@ class SuperValue:
     """Variable of the method's first parameter."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(unsafe_hash=True, slots=True)
 class Partial:
     """``functools.partial(…)`` made by call ``site``."""
 
     site: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(unsafe_hash=True, slots=True)
 class Wrapped:
     """What the wrapper constructor called at ``site`` returns; ``kind`` is FSDP1 or DDP."""
 
@@ -71,21 +75,21 @@ class Wrapped:
     site: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(unsafe_hash=True, slots=True)
 class Kept:
     """What DDP called at ``site`` returns where it stays; -1 where nothing but an annotation says that it is DDP's."""
 
     site: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(unsafe_hash=True, slots=True)
 class Annotated:
     """A value that nothing but an annotation says is wrapped."""
 
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(unsafe_hash=True, slots=True)
 class Opaque:
     """The result of a call of something outside the repository."""
 
@@ -93,7 +97,7 @@ class Opaque:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(unsafe_hash=True, slots=True)
 class Container:
     """A list, tuple, set or dict made where variable ``variable`` is."""
 
@@ -101,7 +105,7 @@ class Container:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(unsafe_hash=True, slots=True)
 class Optimizer:
     """An optimizer built by call ``site``."""
 
@@ -109,7 +113,7 @@ class Optimizer:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(unsafe_hash=True, slots=True)
 class Derived:
     """Something taken from a model or optimizer: its parameters, its state dict, its ``no_sync`` context …"""
 
@@ -117,14 +121,14 @@ class Derived:
     owner: object
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(unsafe_hash=True, slots=True)
 class Constant:
     value: object
     type: str
     """Keeps ``1`` and ``True`` apart, which compare equal."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(unsafe_hash=True, slots=True)
 class Unknown:
     """Comes in from outside: a parameter that nothing in the repository passes."""
 

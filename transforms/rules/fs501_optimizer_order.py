@@ -67,15 +67,19 @@ def _optimizers(migration: Migration, group: Group) -> list[Optimizer | Opaque]:
 
 def _built_outside(migration: Migration, group: Group) -> list[Opaque]:
     found: list[Opaque] = []
-    for value in migration.program.flow.values:
-        if not isinstance(value, Opaque) or not _BUILDER.search(value.name.rpartition(".")[2].lower()):
-            continue
+    for value in migration.once("results of builders", None, lambda: _results_of_builders(migration)):
         view, call = migration.program.call_node(value.site)
         given = [v for argument in call.args for v in migration.program.elements(view.values(argument))]
         given += [v for k in call.keywords for v in migration.program.elements(view.values(k.value))]
         if any(owner_of(v) in group.raw or any(w.value == owner_of(v) for w in group.wraps) for v in given):
             found.append(value)
     return found
+
+
+def _results_of_builders(migration: Migration) -> list[Opaque]:
+    """What outside functions return whose names say that they build optimizers."""
+    opaque = (value for value in migration.program.flow.values if isinstance(value, Opaque))
+    return [value for value in opaque if _BUILDER.search(value.name.rpartition(".")[2].lower())]
 
 
 def _unpacked_from(migration: Migration, wrap: Wrap) -> list[tuple[FileView, ast.Call]]:

@@ -57,14 +57,18 @@ def mesh_of_model(ddp: DataParallel) -> None:
 
 def _only_gloo(migration: Migration) -> bool:
     """Whether every process group of the repository is one of gloo, by a constant."""
-    backends: list[object] = []
-    for view in migration.views():
-        for node in view.nodes(ast.Call):
-            if called_name(node) == "init_process_group":
-                named = next((k.value for k in node.keywords if k.arg == "backend"), None)
-                given = node.args[0] if node.args else named
-                backends.append(given.value if isinstance(given, ast.Constant) else None)
-    return bool(backends) and all(backend == "gloo" for backend in backends)
+
+    def find() -> bool:
+        backends: list[object] = []
+        for view in migration.views():
+            for node in view.nodes(ast.Call):
+                if called_name(node) == "init_process_group":
+                    named = next((k.value for k in node.keywords if k.arg == "backend"), None)
+                    given = node.args[0] if node.args else named
+                    backends.append(given.value if isinstance(given, ast.Constant) else None)
+        return bool(backends) and all(backend == "gloo" for backend in backends)
+
+    return migration.once("only gloo", None, find)
 
 
 def prepare(ddp: DataParallel) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 
 from ..analysis.symbols import canonical
 from ..view import FileView
@@ -39,7 +40,7 @@ def spelling(view: FileView, symbol: str, node: ast.AST) -> str:
     short = f"dist.{name}" if module == "torch.distributed" else name
     root = short.partition(".")[0]
     bound = {alias.asname or alias.name.partition(".")[0] for statement in statements for alias in statement.names}
-    return symbol if root in bound or root in _taken(view) else short
+    return symbol if root in bound or root in view.own_names else short
 
 
 def import_of(symbol: str, written: str) -> tuple[str, str] | None:
@@ -72,16 +73,10 @@ def _imports_torch(statements: list[ast.Import | ast.ImportFrom]) -> bool:
     )
 
 
-def _taken(view: FileView) -> set[str]:
-    """Names that the file binds by anything but an import."""
-    assigned = {node.id for node in view.nodes(ast.Name) if isinstance(node.ctx, ast.Store)}
-    return assigned | {node.name for node in view.nodes(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)}
-
-
-def imported_names(tree: ast.Module) -> set[tuple[str, str]]:
-    """(module as written, name) of everything that a module imports; no module for ``import name``."""
+def imported_names(statements: Iterable[ast.AST]) -> set[tuple[str, str]]:
+    """(module as written, name) of everything that statements import; no module for ``import name``."""
     found: set[tuple[str, str]] = set()
-    for node in ast.walk(tree):
+    for node in statements:
         if isinstance(node, ast.Import):
             found.update(("", alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
