@@ -128,3 +128,20 @@ def test_what_python_brings_stands_with_what_python_brings() -> None:
     _, after = analyse_texts({"train.py": before})
     expected = "import os\nfrom contextlib import contextmanager\nfrom functools import partial\nfrom pathlib import Path\n"
     assert after["train.py"].startswith(expected)
+
+
+def test_an_import_in_a_function_that_reads_it_no_more_goes_though_the_module_has_the_name() -> None:
+    before = (
+        "import torch\nfrom packaging import version\n"
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\n"
+        "def state_of(model, optimizer):\n    if version.parse(torch.__version__) < version.parse('2.3'):\n"
+        "        return FSDP.optim_state_dict(model, optimizer)\n    return None\n\n\n"
+        "def scattered(model, state):\n"
+        "    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+        "    return FSDP.scatter_full_optim_state_dict(state, model)\n\n\n"
+        "def train(net, optimizer, state):\n    model = FSDP(net)\n"
+        "    optimizer.load_state_dict(scattered(model, state))\n    return state_of(model, optimizer)\n"
+    )
+    _, after = analyse_texts({"train.py": before})
+    assert "FSDP.optim_state_dict" in after["train.py"] and "scatter_full" not in after["train.py"]
+    assert after["train.py"].count("FullyShardedDataParallel as FSDP") == 1

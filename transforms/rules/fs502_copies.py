@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ..analysis.objects import is_anything
 from ..analysis.values import Value, Wrapped
 from ..findings import Level
 from ..groups import Group
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..state.reads import last_name
+from ..training.in_scope import means_a_model
 from ..training.passes import outside_name
 from ..view import FileView
 
@@ -33,8 +36,9 @@ def find(migration: Migration) -> Iterator[Site]:
                 if _is_state_dict(copied):
                     continue
                 values = tuple(view.values(copied))
-                group = migration.groups.of([v for v in values if _is_model(migration, v)])
-                if group is not None:
+                models = [v for v in values if _is_model(migration, v)]
+                group = migration.groups.of(models)
+                if group is not None and (not all(map(is_anything, models)) or means_a_model(models, last_name(copied))):
                     yield Site(view, node, name, "hazard", group, values, node)
                     break
 

@@ -39,7 +39,7 @@ class _Wanted:
         self.modules.setdefault(module, set()).add(name)
 
 
-def used_names(tree: ast.Module) -> set[str]:
+def used_names(tree: ast.AST) -> set[str]:
     """Names that a module reads, also in quoted annotations and in ``__all__``."""
     used: set[str] = set()
     for node in ast.walk(tree):
@@ -75,7 +75,8 @@ def mend_imports(view: FileView, edits: list[Edit], needs: Iterable[Need], remov
     text itself, and so is whether a needed name is used at all.
     """
     source = view.source
-    used = used_names(ast.parse(apply_edits(source, edits)))
+    edited = ast.parse(apply_edits(source, edits))
+    used = used_names(edited)
     gone = removable - used
     wanted: dict[ImportStatement | None, _Wanted] = {}
     for need in needs:
@@ -92,7 +93,8 @@ def mend_imports(view: FileView, edits: list[Edit], needs: Iterable[Need], remov
     own = _own_imports(view)
     joining = _joining(source, at_module, gone, own)
     for statement in all_imports(view):
-        leaving = [alias for alias in statement.names if _bound(alias) in gone]
+        unread = gone | _unread_locally(view, edited, statement, removable & used)
+        leaving = [alias for alias in statement.names if _bound(alias) in unread]
         local = wanted.get(statement)
         coming = joining.get(statement, [])
         if statement in source.tree.body and leaving and anchor is None and _is_of_torch(statement):
@@ -107,6 +109,18 @@ def _is_rewritten(source: Source, statement: ImportStatement, edits: list[Edit])
     """Whether an import stands in text that an edit writes anew, so that no other edit may touch it."""
     start, end = source.span(statement)
     return any(edit.start < end and start < edit.end for edit in edits)
+
+
+def _unread_locally(view: FileView, edited: ast.Module, statement: ImportStatement, names: set[str]) -> set[str]:
+    """Those of the names that an import inside a function brings and nothing in the function reads any more."""
+    function = view.function(statement)
+    bound = names & {_bound(alias) for alias in statement.names}
+    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or not bound:
+        return set()
+    text = ast.dump(statement)
+    same = [node for node in ast.walk(edited) if isinstance(node, type(function)) and node.name == function.name]
+    holders = [node for node in same if any(isinstance(n, type(statement)) and ast.dump(n) == text for n in ast.walk(node))]
+    return bound.difference(*map(used_names, holders)) if holders else set()
 
 
 def _without_gaps(source: Source, edits: list[Edit]) -> list[Edit]:
