@@ -211,7 +211,8 @@ class SiteFinder:
             if subclass is not None:
                 yield from self._subclass_call(node, subclass)
             elif isinstance(node, ast.Attribute):
-                yield from (site for site in self._use(node) if not self._is_plain_here(node))
+                for site in self._use(node):
+                    yield from self._of_ddp_alone(site) if self._is_plain_here(node) else (site,)
             return
         parent = self.view.parents[node]
         if isinstance(parent, ast.Attribute) and self.symbol_of(parent) is not None:
@@ -400,6 +401,12 @@ class SiteFinder:
         unknown = key.value in UNIQUE_MEMBERS and not any(isinstance(v, External) for v in values)
         if wrapped or unknown or (group is not None and key.value == "module"):
             yield Site(self.view, node, f"{function}.{key.value}", "dynamic", group, values, node)
+
+    def _of_ddp_alone(self, site: Site) -> Iterator[Site]:
+        """A use that no sharded model comes to, as one of models that stay under DDP where it is one of theirs."""
+        kept = tuple(value for value in site.values if isinstance(value, Kept))
+        if kept and site.member in _OF_DDP:
+            yield replace(site, symbol=f"{DDP}.{site.member}", values=kept)
 
     def _is_plain_here(self, node: ast.Attribute) -> bool:
         """Whether a test for the wrapper around this place says that the receiver is not wrapped."""

@@ -191,3 +191,10 @@ def test_keeping_by_option_takes_models_of_both() -> None:
 def test_members_of_fsdp1_are_not_those_of_ddp() -> None:
     body = "for module in model.modules():\n    if isinstance(module, FSDP):\n        module.clip_grad_norm_(1.0)\n"
     assert "torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)" in migrated(body)
+
+
+def test_uses_that_only_ddp_comes_to_have_a_finding() -> None:
+    body = "def run(m):\n    if not isinstance(m, DDP):\n        return\n    with m.no_sync():\n        m(x).sum().backward()\n"
+    analysis, _ = analyse_texts({"train.py": HEAD + body + "\n\nrun(model)\n"})
+    [finding] = [finding for finding in analysis.findings if finding.symbol.endswith(".no_sync")]
+    assert finding.level is Level.OK
