@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from .analysis.facts import FileFacts
 from .analysis.flow import Flow
-from .analysis.values import ClassValue, Container, Derived, FunctionValue, Value
+from .analysis.values import Container, Derived, FunctionValue, Value
 from .findings import Step
 from .text.source import Source
 from .view import FileView
@@ -68,13 +68,6 @@ class Program:
         value = self.function_value(view, node)
         sites = sorted(self.flow.called.get(value, ())) if value is not None else []
         return [self.call_node(site) for site in sites]
-
-    def makers(self, view: FileView, node: ast.ClassDef) -> list[tuple[FileView, ast.Call]]:
-        """The calls that make the objects of a class and of those derived from it; none where some are not seen."""
-        cls = next((value for value in view.values(node) if isinstance(value, ClassValue)), None)
-        kinds = [kind for kind in self.flow.instances if cls in self.flow.ancestors(kind)] if cls is not None else []
-        sites = {instance.site for kind in kinds for instance in self.flow.instances[kind]}
-        return [self.call_node(site) for site in sorted(sites)] if -1 not in sites else []
 
     def is_deferred(self, view: FileView, node: ast.AST) -> bool:
         """Whether a ``def`` is handed to a thread, a process, an executor or an exit handler."""

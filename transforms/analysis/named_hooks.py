@@ -1,7 +1,7 @@
 """Hooks called by name: ``callbacks.run("on_train_start", model)`` ends up in methods called ``on_train_start``.
 
 A registry gets its functions out of sight (in a loop over the attributes of an object, say), so nothing shows which
-ones it holds. The name in the call tells them all the same, also where it is put together: ``f"on_{event}"``.
+ones it holds. The name in the call tells them all the same.
 """
 
 from __future__ import annotations
@@ -41,15 +41,12 @@ class NamedHooks(Deferred):
                     yield from self._by_name().get(name.value, ())
 
     def _by_name(self) -> dict[str, list[FunctionValue]]:
-        """Methods by their names, and by what follows the first word: ``on_step_end`` is called for ``step_end``."""
         if self._methods is None:
             self._methods = {}
             for number, file in enumerate(self.files):
                 for index, function in enumerate(file.functions):
                     if function.owner_class != NOTHING and function.binding == "instance":
-                        _, _, event = function.name.partition("_")
-                        for name in {function.name, event} - {""}:
-                            self._methods.setdefault(name, []).append(FunctionValue(number, index))
+                        self._methods.setdefault(function.name, []).append(FunctionValue(number, index))
         return self._methods
 
     def _call_hook(self, site: int, call: Call, hook: FunctionValue) -> None:

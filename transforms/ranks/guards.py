@@ -26,10 +26,7 @@ class Guard:
     test: ast.expr | None
     """The condition; None for a decorator."""
     kind: str
-    """``if``, ``exit`` (``if rank != 0: return``), ``expression``, ``decorator``, ``deferred`` (a thread or the like) or ``object``.
-
-    The last is a method of objects that only some ranks make: ``Saver() if rank == 0 else None``.
-    """
+    """``if``, ``exit`` (``if rank != 0: return``), ``expression``, ``decorator``, or ``deferred``: a thread or the like."""
     negated: bool = False
     """Whether the place runs where the condition is false."""
 
@@ -43,7 +40,6 @@ class GuardFinder:
         self._around: dict[ast.AST, list[Guard]] = {}
         self._callers: dict[ast.AST, Guard | None] = {}
         self._open: dict[ast.AST, bool] = {}
-        self._made: dict[ast.AST, bool] = {}
 
     def around(self, view: FileView, node: ast.AST) -> list[Guard]:
         """The rank guards around a place within its function, outermost first."""
@@ -65,9 +61,6 @@ class GuardFinder:
                 found.extend(self._decorators(view, ancestor))
                 if self.program.is_deferred(view, ancestor):
                     found.append(Guard(view, view.statement(ancestor), None, "deferred"))
-                owner = view.parents[ancestor]
-                if isinstance(owner, ast.ClassDef) and self._is_made_on_some_ranks(view, owner):
-                    found.append(Guard(view, view.statement(ancestor), None, "object"))
                 break
             child = ancestor
         return found[::-1]
@@ -101,15 +94,6 @@ class GuardFinder:
                 continue
             if self.conditions.is_decorator(decorator) or self._inside_decorator(view, decorator):
                 yield Guard(view, function, None, "decorator")
-
-    def _is_made_on_some_ranks(self, view: FileView, owner: ast.ClassDef) -> bool:
-        """Whether all objects of a class are made behind rank guards, and none on the other side of them."""
-        if owner not in self._made:
-            self._made[owner] = False  # a class that makes its own objects is asked about the others
-            guards = [self.around(place, call)[:1] for place, call in self.program.makers(view, owner)]
-            sides = {guard.negated for found in guards for guard in found}
-            self._made[owner] = bool(guards) and all(guards) and len(sides) == 1
-        return self._made[owner]
 
     def _inside_decorator(self, view: FileView, decorator: ast.expr) -> list[Guard]:
         """The guards that a decorator of the repository puts around the function it is given."""

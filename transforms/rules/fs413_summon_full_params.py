@@ -91,7 +91,8 @@ def _as_context(site: Site, migration: Migration, call: ast.Call, what: str) -> 
 _WHOLE = (
     "a context manager in this file puts whole parameters in the place of the shards and, unless writeback is False, "
     "writes back what the block leaves in them; they are other objects than the shards that the optimizer holds, and "
-    "have no gradients"
+    "have no gradients; names of parameters have no _fsdp_wrapped_module in them any more, which those read off a module "
+    "around the units had: what was saved by such names has to lose it when it is loaded"
 )
 _LOOK = (
     "See that nothing looks parameters up by identity in the blocks, or keeps them beyond; a forward inside raises when "

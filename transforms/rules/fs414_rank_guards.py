@@ -83,8 +83,6 @@ def _turned(migration: Migration, region: Region) -> Outcome:
 
 
 def _place(guard: Guard) -> str:
-    if guard.kind == "object":
-        return f"objects with this method, line {guard.statement.lineno}, are made on some ranks only"
     if guard.kind == "deferred":
         return f"its function runs in a thread, a process or at exit, line {guard.statement.lineno}"
     if guard.test is None:

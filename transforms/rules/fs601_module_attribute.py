@@ -15,6 +15,7 @@ from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..text.generated import removed
 from ..text.patches import Patch
+from ..text.spelling import quoted
 from ..training.conditions import may_meet_ddp
 from ..training.passes import outside_name
 from ..training.unseen_methods import is_unseen
@@ -70,9 +71,8 @@ def check(site: Site, migration: Migration) -> Outcome:
     if may_hold_another or meets_ddp or (is_named and not is_wrapped):
         other = "what holds a model as its .module" if may_hold_another else "DDP" if meets_ddp else "DataParallel"
         outcome = Outcome(Level.REVIEW, f"{other} still has a .module, an FSDP2 model is itself")
-        outcome.patches.append(
-            view.replace(node, ("getattr(", view.keep(node.value), ', "module", ', view.keep(node.value), ")"), _WHY)
-        )
+        parts = ("getattr(", view.keep(node.value), f", {quoted(view, 'module')}, ", view.keep(node.value), ")")
+        outcome.patches.append(view.replace(node, parts, _WHY))
         return outcome
     outcome = Outcome(Level.SAFE, "the model itself takes the place of .module")
     if site.group is not None and "DDP" in site.group.kinds and is_unseen(site.group) and _is_handed_on(view, node):

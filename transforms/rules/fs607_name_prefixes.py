@@ -18,6 +18,7 @@ from ..view import FileView
 _INNER = "_fsdp_wrapped_module"
 _FLAT = ("_fpw_module", "_flat_param", "flat_param_")
 _WHY = "fully_shard changes no names"
+_CLEANING = "torch.distributed.fsdp._common_utils.clean_tensor_name"
 SYMBOL = f"{FSDP1}.{_INNER}"
 
 
@@ -36,6 +37,8 @@ def find(migration: Migration) -> Iterator[Site]:
 
 def check(site: Site, migration: Migration) -> Outcome:
     view, node = site.view, site.node
+    if site.symbol.startswith(_CLEANING):
+        return Outcome(Level.OK, "right as it is: names have nothing of FSDP1 to take out, those of checkpointed modules may")
     assert isinstance(node, ast.Constant)
     if site.symbol == "module.":
         return _module_prefix(view, node)
@@ -93,6 +96,9 @@ def _documentation(view: FileView) -> set[ast.AST]:
 _HEAD = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(build())\n"
 _SHARD = "from torch.distributed.fsdp import fully_shard\n\nmodel = build()\nfully_shard(model)\n"
 
+_CLEANED = "from torch.distributed.fsdp._common_utils import clean_tensor_name\n"
+_NAMES = "names = [clean_tensor_name(name) for name, _ in model.named_parameters()]\n"
+
 RULE = Rule(
     id="FS607",
     title="Prefixes of the wrappers in parameter names",
@@ -100,8 +106,8 @@ RULE = Rule(
         "DDP puts module. before every name, FSDP1 _fsdp_wrapped_module. into it; fully_shard changes no name. Taking "
         "the prefix out does nothing any more, and a lookup with it fails. Files of the old program keep theirs."
     ),
-    symbols=(SYMBOL + ".prefix",),
-    roles=("hazard",),
+    symbols=(SYMBOL + ".prefix", _CLEANING),
+    roles=("hazard", "call", "reference"),
     check=check,
     find=find,
     proof=("unwrap_helper",),
@@ -114,6 +120,12 @@ RULE = Rule(
             _HEAD + 'for name, _ in model.named_parameters():\n    name = name.replace("_fsdp_wrapped_module.", "")\n'
             "    print(name)\n",
             _SHARD + "for name, _ in model.named_parameters():\n    print(name)\n",
+        ),
+        Example(
+            _CLEANED + _HEAD + _NAMES,
+            _CLEANED + _SHARD + _NAMES,
+            Level.OK,
+            "modules that are checkpointed still have a name of their own in the middle, which the function takes out",
         ),
     ),
 )

@@ -99,15 +99,6 @@ def _plan(migration: Migration, read: StateRead) -> ReadPlan:
         return plan
     guards = finder.around(read.view, read.call)
     outside = finder.callers_guarded(read.view, read.call)
-    if any(guard is not None and guard.kind == "object" for guard in (outside, *guards)):
-        lift = lift_of(migration, finder, read) if not context.may_be_sharded else None
-        if lift is not None and all(caller.guard is not None for caller in lift.callers):
-            plan.lift = lift
-            plan.notes.extend(lift.notes)
-            return plan
-        plan.problem = "objects of this class are made on some ranks only, so this runs on these, but gathering needs all ranks"
-        plan.advice = "Make the object on all ranks, and keep only the writing behind the rank guard."
-        return plan
     if any(guard is not None and guard.kind == "deferred" for guard in (outside, *guards)):
         plan.problem = "this runs in a thread, a process or at exit, and gathering takes all ranks at one place of the program"
         plan.advice = (
