@@ -127,3 +127,35 @@ def test_an_assertion_raises_by_itself() -> None:
     assert after.endswith(body)
     assert "get_model_state_dict(model)" in after
     assert [finding.level for finding in findings] == [Level.MANUAL]
+
+
+@pytest.mark.parametrize(
+    "question",
+    ["hasattr(value, 'local_shards')", "getattr(value, 'local_tensor', None)", "type(value).__name__ == 'ShardedTensor'"],
+)
+def test_a_question_by_name_holds_what_makes_sharded_tensors(question: str) -> None:
+    head = HEAD.replace("from torch.distributed._shard.sharded_tensor import ShardedTensor\n", "")
+    body = f"    if {question}:\n        return gather(parts)\n    return value\n"
+    findings, after = migrated(body, head)
+    assert after == head + body
+    assert [finding.level for finding in findings] == [Level.MANUAL]
+    assert "without a word" in findings[0].message
+
+
+def test_a_question_beside_one_for_dtensors_is_right() -> None:
+    head = HEAD.replace("from torch.distributed._shard.sharded_tensor import ShardedTensor\n", "")
+    body = (
+        "    if hasattr(value, 'local_shards'):\n        return gather(parts)\n"
+        "    return value.to_local() if hasattr(value, 'to_local') else value\n"
+    )
+    findings, after = migrated(body, head)
+    assert "get_model_state_dict(model)" in after
+    assert findings == []
+
+
+def test_a_member_that_nothing_asks_for_raises() -> None:
+    head = HEAD.replace("from torch.distributed._shard.sharded_tensor import ShardedTensor\n", "")
+    findings, after = migrated("    return [shard.tensor for shard in value.local_shards()]\n", head)
+    assert "get_model_state_dict(model)" in after
+    assert [finding.level for finding in findings] == [Level.MANUAL]
+    assert "raises" in findings[0].message

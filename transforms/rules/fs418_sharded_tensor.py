@@ -9,6 +9,7 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..state.sharded_members import asked_by_name
 from ..state.sharded_tensors import functions_around, makers
 from ..state.tensor_refusals import puts_together, refusal
 from ..state.tensor_tests import DTENSOR, asks_for_dtensor, local_reads, test_around
@@ -27,6 +28,8 @@ def check(site: Site, migration: Migration) -> Outcome:
     """
     if site.role == "keyword":
         return Outcome(Level.SAFE, "part of its call", silent=True)
+    if site.role == "hazard":
+        return _by_name(site, migration)
     if site.role == "annotation":
         return Outcome(Level.MANUAL, "sharded state of FSDP2 holds DTensors; the annotation itself changes nothing", _ADVICE)
     test = test_around(site.view, site.node) if isinstance(site.node, ast.expr) else None
@@ -44,6 +47,19 @@ def check(site: Site, migration: Migration) -> Outcome:
         _ADVICE,
         holds=True,
         within=functions_around(migration, site) if site.role in ("isinstance", "reference") else None,
+    )
+
+
+def _by_name(site: Site, migration: Migration) -> Outcome:
+    """A question that a DTensor answers with no, in silence; or the read of a member, which raises."""
+    if isinstance(site.node, ast.Attribute):
+        return Outcome(Level.MANUAL, f"{site.member} is a member of ShardedTensor: reading it off a DTensor raises", _ADVICE)
+    return Outcome(
+        Level.MANUAL,
+        "this asks for ShardedTensor by a name, which a DTensor does not have: the answer is no without a word",
+        _ADVICE,
+        holds=True,
+        within=functions_around(migration, site),
     )
 
 
@@ -185,8 +201,9 @@ RULE = Rule(
         "and the code goes on with the whole tensor's shape and this rank's rows. The two share neither methods nor metadata."
     ),
     symbols=tuple(f"torch.distributed._shard.sharded_tensor{end}" for end in ("", ".*")),
-    roles=("call", "keyword", "use", "reference", "annotation", "isinstance", "base"),
+    roles=("call", "keyword", "use", "reference", "annotation", "isinstance", "base", "hazard"),
     check=check,
+    find=asked_by_name,
     sources=("https://docs.pytorch.org/docs/stable/distributed.tensor.html",),
     examples=(
         Example(_LOCAL, _COUNTED, Level.REVIEW),
