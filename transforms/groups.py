@@ -141,7 +141,10 @@ class Groups:
     def _unite_parts(self) -> None:
         """A model and the wraps among its parts are one group, and so are the wraps of one ``enable_wrap`` block."""
         blocks: dict[ast.Call, Wrapped] = {}
-        for wrap, models in holders_of(self.program, self._wraps).items():
+        holders = holders_of(self.program, self._wraps)
+        self.has_wrapped_parts = any(holders.values())
+        """Whether some model is not wrapped itself but has parts that are: a test of it alone does not tell."""
+        for wrap, models in holders.items():
             for model in models:
                 self._unite(wrap, model)
             settings = settings_of(*self.program.call_node(wrap.site))

@@ -17,7 +17,7 @@ from .remaining.bypassed import Bypassed, changes_the_class
 from .remaining.kinds import kinds_of
 from .rule import Outcome, Rule, all_rules, rule_for
 from .sites import Site
-from .state.strangers import saver_of_optimizers, saver_of_strangers
+from .state.unseen_savers import saver_of_optimizers, saver_of_strangers
 from .text.suppressions import Suppressions
 
 

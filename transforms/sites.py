@@ -409,7 +409,9 @@ class SiteFinder:
             yield replace(site, symbol=f"{DDP}.{site.member}", values=kept)
 
     def _is_plain_here(self, node: ast.Attribute) -> bool:
-        """Whether a test for the wrapper around this place says that the receiver is not wrapped."""
+        """Whether a test for the wrapper around this place says that the receiver is not wrapped, nor any part of it."""
+        if node.attr in RAW_MEMBERS and self.groups.has_wrapped_parts:
+            return False
         return is_plain_receiver(self.view, node.value, wrapper_kinds(self.view.values(node.value)))
 
     def _is_own_method(self, values: tuple[Value, ...], name: str) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from migrating import analyse_texts
 from state_programs import DDP, findings
+from to_fsdp2.transforms.engine import Options
 from to_fsdp2.transforms.findings import Level
 
 SAVERS = """
@@ -118,3 +120,191 @@ def test_optimizer_state_that_is_not_written_holds_nothing() -> None:
     analysis, results = analyse_texts({"train.py": DDP + BOTH.replace("save_on_master", "compare")})
     assert "fully_shard(net)" in results["train.py"]
     assert [f.level for f in analysis.findings if f.rule == "FS404"] == [Level.MANUAL]
+
+
+RANKS = """
+import functools
+import torch.distributed as dist
+
+
+def is_main():
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
+def main_only(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs) if is_main() else None
+
+    return wrapper
+
+
+def save_on_master(*args):
+    if is_main():
+        torch.save(*args)
+"""
+DECORATED = """
+
+@main_only
+def save(obj, path):
+    \"\"\"Saves anything.\"\"\"
+    state = obj.state_dict()
+    if not state:
+        print("nothing")
+    torch.save(state, path)
+
+
+HOOKS = {torch.nn.Module: save}
+"""
+SPLIT = """
+
+def save(obj, path):
+    \"\"\"Saves anything.\"\"\"
+    state = tree_map_only(DTensor, gather_to_rank_zero, obj.state_dict())
+
+    @main_only
+    def write():
+        if not state:
+            print("nothing")
+        torch.save(state, path)
+
+    write()
+
+
+HOOKS = {torch.nn.Module: save}
+"""
+HANDED = TRAIN.format(save="model(path)")
+
+
+def migrated(text: str, options: Options | None = None) -> str:
+    _, results = analyse_texts({"train.py": text}, options)
+    assert analyse_texts(results)[1] == results or results["train.py"] == text
+    return results["train.py"]
+
+
+def test_decorator_stays_with_what_is_written() -> None:
+    result = migrated(DDP + RANKS + DECORATED + HANDED)
+    assert SPLIT in result
+    assert 'return shard.full_tensor().to("meta" if dist.get_rank() else "cpu")' in result
+    assert "fully_shard(net)" in result
+
+
+def test_state_inside_a_larger_statement_is_bound_before_the_decorated_rest() -> None:
+    saver = DECORATED.replace("    state = obj.state_dict()\n", "").replace("save(state, path)", "save(obj.state_dict(), path)")
+    result = migrated(DDP + RANKS + saver.replace("if not state:", "if not path:") + HANDED)
+    assert "    obj_state_dict = tree_map_only(DTensor, gather_to_rank_zero, obj.state_dict())\n\n    @main_only\n" in result
+    assert "        torch.save(obj_state_dict, path)\n\n    write()\n" in result
+
+
+def test_saver_that_several_ranks_go_on_with_keeps_the_whole_state() -> None:
+    ranks = RANKS.replace("import func", "import os\nimport func")
+    ranks = ranks.replace("if is_main() else", 'if int(os.environ["LOCAL_RANK"]) == 0 else')
+    result = migrated(DDP + ranks + DECORATED + HANDED)
+    assert "tree_map_only(DTensor, lambda shard: shard.full_tensor().cpu(), obj.state_dict())" in result
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("wrapper(*args, **kwargs)", "wrapper(obj, path)"),
+        ('        print("nothing")', "        path = None"),
+        ('        print("nothing")', "        yield"),
+        ("@main_only\ndef save", "@main_only\n@register\ndef save"),
+    ],
+)
+def test_decorated_function_that_cannot_be_split_holds_the_model(old: str, new: str) -> None:
+    text = DDP + (RANKS + DECORATED).replace(old, new) + HANDED
+    assert migrated(text) == text
+
+
+def test_function_that_guarded_callers_reach_holds_the_model() -> None:
+    text = DDP + RANKS + DECORATED + HANDED + "    if is_main():\n        save(None, path)\n"
+    assert migrated(text) == text
+
+
+def test_guard_stays_with_what_is_written() -> None:
+    saver = "\n\ndef save(obj, path, epoch):\n    if epoch % 2 == 0 and is_main():\n        torch.save(obj.state_dict(), path)\n"
+    result = migrated(DDP + RANKS + saver + TRAIN.format(save="pass"))
+    assert (
+        "    if epoch % 2 == 0:\n"
+        "        obj_state_dict = tree_map_only(DTensor, gather_to_rank_zero, obj.state_dict())\n"
+        "    if epoch % 2 == 0 and is_main():\n"
+        "        torch.save(obj_state_dict, path)\n"
+    ) in result
+
+
+def test_optimizer_is_gathered_for_a_function_that_writes_on_rank_zero() -> None:
+    result = migrated(DDP + RANKS + BOTH)
+    assert (
+        "    optimizer_state_dict = tree_map_only(DTensor, gather_to_rank_zero, optimizer.state_dict())\n"
+        '    save_on_master({"optimizer": optimizer_state_dict}, path)\n'
+    ) in result
+    assert 'optimizer.load_state_dict(optimizer_shards(optimizer, torch.load("state.pt")))' in result
+    assert "fully_shard(net)" in result
+
+
+def test_one_function_lays_out_whatever_is_loaded() -> None:
+    load = "\n\ndef recover(obj, optimizer):\n    obj.load_state_dict(torch.load(1), strict=False)\n"
+    load += "    optimizer.load_state_dict(torch.load(2))\n"
+    result = migrated(DDP + RANKS + DECORATED + load + HANDED)
+    assert "obj.load_state_dict(state_shards(obj, torch.load(1)), strict=False)" in result
+    assert "optimizer.load_state_dict(state_shards(optimizer, torch.load(2)))" in result
+    assert result.count("def local_shard") == result.count("def state_shards") == 1
+
+
+def test_schedulers_by_registration_are_right_as_they_are() -> None:
+    hooks = SAVERS.replace("@saves(torch.nn.Module)\n", "") + "\n\nSAVERS[torch.optim.lr_scheduler.CyclicLR] = save\n"
+    result = migrated(DDP + hooks + TRAIN.format(save="pass"))
+    assert "fully_shard(net)" in result and "tree_map_only" not in result
+
+
+@pytest.mark.parametrize("options", [Options(ignore=frozenset({"FS402"})), None])
+def test_saver_that_is_left_alone_holds_the_model(options: Options | None) -> None:
+    saver = DECORATED if options else DECORATED.replace("obj.state_dict()", "obj.state_dict()  # to-fsdp2: ignore[FS402] mine")
+    text = DDP + RANKS + saver + HANDED
+    assert migrated(text, options) == text
+
+
+PARTS = """
+
+class Pair(torch.nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.student = {student}
+
+
+def save(model, path):
+    state = model.module.state_dict() if isinstance(model, (DDP, torch.nn.DataParallel)) else model.state_dict()
+    save_on_master(state, path)
+
+
+def main(net, path):
+    save({model}, path)
+"""
+
+
+def test_model_that_is_not_wrapped_itself_may_have_wrapped_parts() -> None:
+    text = DDP + RANKS + PARTS.format(student="DDP(net)", model="Pair(net)")
+    analysis, results = analyse_texts({"train.py": text})
+    assert results["train.py"].count("get_model_state_dict(") == 2
+    assert any("their keys have no module. in them any more" in f.message for f in analysis.findings)
+
+
+RETURNED = """
+
+def state_of(anything):
+    return anything.state_dict()
+
+
+def save(model, path):
+    state = state_of(model)
+    {write}
+"""
+
+
+def test_state_that_is_returned_to_a_function_which_writes_on_rank_zero_is_gathered() -> None:
+    text = DDP + RANKS + RETURNED + TRAIN.format(save="pass")
+    result = migrated(text.replace("{write}", 'save_on_master({"model": state}, path)'))
+    assert "return tree_map_only(DTensor, gather_to_rank_zero, anything.state_dict())" in result
+    unguarded = text.replace("{write}", "torch.save(state, path)")
+    assert migrated(unguarded) == unguarded

@@ -92,10 +92,10 @@ class GuardFinder:
         for decorator in getattr(function, "decorator_list", ()):
             if not isinstance(function, ast.stmt):
                 continue
-            if self.conditions.is_decorator(decorator) or self._inside_decorator(view, decorator):
+            if self.conditions.is_decorator(decorator) or self.inside_decorator(view, decorator):
                 yield Guard(view, function, None, "decorator")
 
-    def _inside_decorator(self, view: FileView, decorator: ast.expr) -> list[Guard]:
+    def inside_decorator(self, view: FileView, decorator: ast.expr) -> list[Guard]:
         """The guards that a decorator of the repository puts around the function it is given."""
         found: list[Guard] = []
         named = decorator.func if isinstance(decorator, ast.Call) else decorator
@@ -146,7 +146,7 @@ class GuardFinder:
         """Whether a guard surely keeps out every rank but the first of the world."""
         if guard.test is None:
             decorators: list[ast.expr] = getattr(guard.statement, "decorator_list", [])
-            inside = [inner for decorator in decorators for inner in self._inside_decorator(guard.view, decorator)]
+            inside = [inner for decorator in decorators for inner in self.inside_decorator(guard.view, decorator)]
             return any(inner.test is not None and self.passes_only_rank_zero(inner) for inner in inside)
         return self.conditions.elsewhere(guard.view, guard.test) is guard.negated
 

@@ -16,6 +16,7 @@ from ..state.outcomes import optimizer_outcome, write_state
 from ..state.plans import plan_of
 from ..state.reads import before_wrap, hidden_uses, is_optimizer, of_another_program, read_of
 from ..state.strangers import is_of_stranger, states_of_strangers
+from ..state.unseen_savers import saver_outcome
 
 _COMPILED = (
     "where the model went through torch.compile, its keys began with _orig_mod. before: they no longer do, and files that "
@@ -36,12 +37,7 @@ def check(site: Site, migration: Migration) -> Outcome:
     if is_of_stranger(migration, site):
         if _only_names(site, prefixed=False):
             return Outcome(Level.OK, "only the names are used, and they are the same for a sharded model")
-        return Outcome(
-            Level.MANUAL,
-            "nothing in these files calls this function with a model, and of a sharded one it takes this rank's shards only",
-            "If sharded models come here, take get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, "
-            "cpu_offload=True)) on all ranks, and write it on rank 0.",
-        )
+        return saver_outcome(migration, site, "model")
     if not is_optimizer(site) and before_wrap(migration, site):
         return Outcome(Level.OK, "taken before the model is sharded")
     if of_another_program(migration, site):
@@ -136,6 +132,57 @@ def save(model: FSDPModule, rank, step):
         torch.save(model_state_dict, "model.pt")
 """,
             level=Level.REVIEW,
+        ),
+        Example(
+            before="""\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def save_on_master(*args):
+    if dist.get_rank() == 0:
+        torch.save(*args)
+
+
+def save(anything, path):
+    save_on_master(anything.state_dict(), path)
+
+
+def main():
+    model = DDP(torch.nn.Linear(2, 2))
+""",
+            after="""\
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
+
+
+def gather_to_rank_zero(shard):
+    \"\"\"All ranks gather the whole tensor, and rank 0 alone keeps it.\"\"\"
+    return shard.full_tensor().to("meta" if dist.get_rank() else "cpu")
+
+
+def save_on_master(*args):
+    if dist.get_rank() == 0:
+        torch.save(*args)
+
+
+def save(anything, path):
+    anything_state_dict = tree_map_only(DTensor, gather_to_rank_zero, anything.state_dict())
+    save_on_master(anything_state_dict, path)
+
+
+def main():
+    model = torch.nn.Linear(2, 2)
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+    fully_shard(model)
+""",
+            level=Level.REVIEW,
+            note="whatever may come to a function: what is sharded is gathered",
         ),
     ),
     proof=("nanogpt_ddp", "finetuning_package", "trainer_class", "state_dict_kind_from_config"),

@@ -18,6 +18,8 @@ from ..state.ddp_loads import beside_own_load
 from ..state.loads import load_outcome
 from ..state.old_prefix import may_be_prefixed
 from ..state.reads import before_wrap, hidden_uses, is_optimizer, is_prefixed, of_another_program
+from ..state.strangers import is_of_stranger, loads_of_strangers
+from ..state.unseen_loads import stranger_load
 from ..state.writing import OPTIONS, SET_MODEL
 from ..text.dedent import unwraps
 from ..text.generated import replaced_call
@@ -28,12 +30,17 @@ from ..training.conditions import may_meet_ddp
 
 def find(migration: Migration) -> Iterator[Site]:
     """Loads that no value shows to be into a wrapped model."""
-    return (site for site in hidden_uses(migration) if site.member == "load_state_dict")
+    hidden = [site for site in hidden_uses(migration) if site.member == "load_state_dict"]
+    yield from hidden
+    known = {site.node for site in hidden}
+    yield from (site for site in loads_of_strangers(migration) if site.node not in known)
 
 
 def check(site: Site, migration: Migration) -> Outcome:
     """A load into the sharded model becomes set_model_state_dict; one before the wrap stays."""
     view, call, node = site.view, site.call, site.node
+    if is_of_stranger(migration, site):
+        return stranger_load(migration, site, "any")
     if not is_optimizer(site) and before_wrap(migration, site):
         return Outcome(Level.OK, "loaded before the model is sharded")
     if of_another_program(migration, site):

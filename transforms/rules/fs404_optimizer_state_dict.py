@@ -12,6 +12,7 @@ from ..state.outcomes import optimizer_outcome
 from ..state.plans import SEVERAL
 from ..state.reads import optimizer_calls, read_of
 from ..state.strangers import is_of_stranger, optimizers_of_strangers
+from ..state.unseen_savers import saver_outcome
 
 _SYMBOL = "torch.optim.Optimizer.state_dict"
 
@@ -29,13 +30,7 @@ def find(migration: Migration) -> Iterator[Site]:
 def check(site: Site, migration: Migration) -> Outcome:
     """The read becomes get_optimizer_state_dict."""
     if is_of_stranger(migration, site):
-        return Outcome(
-            Level.MANUAL,
-            "nothing in these files calls this function with an optimizer, and of one over sharded parameters it takes this "
-            "rank's shards only",
-            "If the optimizers of sharded models come here, take get_optimizer_state_dict(model, optimizer, "
-            "options=StateDictOptions(full_state_dict=True, cpu_offload=True)) on all ranks, and write it on rank 0.",
-        )
+        return saver_outcome(migration, site, "optimizer")
     read = read_of(migration, site.call) if site.call is not None else None
     if read is None:
         return Outcome(Level.MANUAL, "optimizer.state_dict is not called here", holds=True)

@@ -10,6 +10,7 @@ from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..state.loads import load_outcome, optimizer_loads
 from ..state.strangers import is_of_stranger, optimizers_of_strangers
+from ..state.unseen_loads import stranger_load
 
 _SYMBOL = "torch.optim.Optimizer.load_state_dict"
 
@@ -27,13 +28,7 @@ def find(migration: Migration) -> Iterator[Site]:
 def check(site: Site, migration: Migration) -> Outcome:
     """The load becomes set_optimizer_state_dict."""
     if is_of_stranger(migration, site):
-        return Outcome(
-            Level.MANUAL,
-            "nothing in these files calls this function with an optimizer; one over sharded parameters refuses full tensors "
-            "at its next step",
-            "If the optimizers of sharded models come here, load with set_optimizer_state_dict(model, optimizer, state, "
-            "options=StateDictOptions(full_state_dict=True)) on all ranks.",
-        )
+        return stranger_load(migration, site, "optimizer")
     return load_outcome(site, migration)
 
 
@@ -79,6 +74,59 @@ def main(state):
         model, optimizer, state, options=StateDictOptions(full_state_dict=True)
     )
 """,
+        ),
+        Example(
+            before="""\
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def load(optimizer, path):
+    optimizer.load_state_dict(torch.load(path))
+
+
+def main():
+    model = DDP(torch.nn.Linear(2, 2))
+""",
+            after="""\
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate
+
+
+def local_shard(value, sharded):
+    \"\"\"This rank's part of a whole tensor, laid out like a sharded one that has its shape.\"\"\"
+    fits = isinstance(sharded, DTensor) and getattr(value, "shape", None) == sharded.shape
+    if not fits or isinstance(value, DTensor):
+        return value
+    mesh = sharded.device_mesh
+    whole = DTensor.from_local(value, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return whole.redistribute(placements=sharded.placements)
+
+
+def optimizer_shards(optimizer, state_dict):
+    \"\"\"Full state for an optimizer, with this rank's shards where its parameters are sharded.\"\"\"
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
+    for number, parameter in zip(numbers, parameters):
+        entries = state_dict["state"].get(number, {})
+        entries.update({name: local_shard(value, parameter) for name, value in entries.items()})
+    return state_dict
+
+
+def load(optimizer, path):
+    optimizer.load_state_dict(optimizer_shards(optimizer, torch.load(path)))
+
+
+def main():
+    model = torch.nn.Linear(2, 2)
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+    fully_shard(model)
+""",
+            level=Level.REVIEW,
+            note="whatever may come to a function: files keep their format",
         ),
     ),
     proof=("nanogpt_ddp", "finetuning_package", "full_optimizer_resume"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field, replace
 
+from ..analysis.values import Annotated, Wrapped
 from ..migration import Migration
 from ..ranks.front import left_out
 from ..ranks.guards import Guard, GuardFinder, bound_between
@@ -97,6 +98,8 @@ def _plan(migration: Migration, read: StateRead) -> ReadPlan:
         plan.problem = "this may be the optimizer of a model that stays under DDP, and no name here refers to that model"
         plan.advice = "Pass the model in, and take optimizer.state_dict() where it is a DistributedDataParallel."
         return plan
+    if _may_have_wrapped_parts(migration, read):
+        plan.notes.append("where DDP wrapped parts of the model, their keys have no module. in them any more")
     guards = finder.around(read.view, read.call)
     outside = finder.callers_guarded(read.view, read.call)
     if any(guard is not None and guard.kind == "deferred" for guard in (outside, *guards)):
@@ -136,6 +139,15 @@ def _plan(migration: Migration, read: StateRead) -> ReadPlan:
     if "DDP" in kinds and plan.options == StateOptions() and rank_zero_alone_reads(finder, read.view, read.call):
         plan.options = StateOptions(cpu_offload=True)
     return plan
+
+
+def _may_have_wrapped_parts(migration: Migration, read: StateRead) -> bool:
+    """Whether the state is that of a model which may not be wrapped itself, and models with wrapped parts exist."""
+    if not migration.groups.has_wrapped_parts or read.kind != "model" or not isinstance(read.model, ast.expr):
+        return False
+    kinds = read.group.kinds if read.group is not None else set[str]()
+    values = read.view.values(read.model)
+    return "DDP" in kinds and not (values and all(isinstance(value, (Wrapped, Annotated)) for value in values))
 
 
 def options_of(read: StateRead, context: StateContext, notes: list[str]) -> StateOptions:

@@ -25,6 +25,11 @@ def rank_zero_alone_reads(finder: GuardFinder, view: FileView, node: ast.expr, d
     return isinstance(target, ast.Name) and _rank_zero_alone_uses(finder, view, function, target.id, depth)
 
 
+def is_handed_to_rank_zero(finder: GuardFinder, view: FileView, node: ast.expr) -> bool:
+    """Whether a value, or a dict that it is put into, is handed to a function of which rank 0 alone goes on to use it."""
+    return _handed_to_rank_zero(finder, view, node, 0)
+
+
 def _rank_zero_alone_uses(finder: GuardFinder, view: FileView, function: ast.AST, name: str, depth: int) -> bool:
     """Whether every use of a local name is behind a guard for rank 0, here or in the function it is handed to."""
     uses = [
@@ -39,8 +44,9 @@ def _rank_zero_alone_uses(finder: GuardFinder, view: FileView, function: ast.AST
     )
 
 
-def _handed_to_rank_zero(finder: GuardFinder, view: FileView, use: ast.Name, depth: int) -> bool:
-    call = view.parents[use]
+def _handed_to_rank_zero(finder: GuardFinder, view: FileView, use: ast.expr, depth: int) -> bool:
+    while isinstance(call := view.parents[use], ast.Dict) and use in call.values:
+        use = call
     if not isinstance(call, ast.Call) or use not in call.args or depth > 2:
         return False
     callees = finder.program.callees(view, call)

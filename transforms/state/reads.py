@@ -129,6 +129,8 @@ def _hidden_uses(migration: Migration) -> Iterator[Site]:
 
 def _is_plain(migration: Migration, view: FileView, use: ast.Attribute) -> bool:
     """Whether a test says that the receiver is not wrapped; where nothing is known of it, by any wrapper there is."""
+    if migration.groups.has_wrapped_parts:
+        return False
     kinds = wrapper_kinds(view.values(use.value)) or {kind for group in migration.groups.all for kind in group.kinds}
     return is_plain_receiver(view, use.value, kinds)
 

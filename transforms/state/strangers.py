@@ -13,7 +13,7 @@ from ..analysis.facts import NOTHING
 from ..analysis.values import Annotated, Constant, Unknown, Wrapped
 from ..groups import Group
 from ..introspection.plain import is_plain, like
-from ..migration import Migration
+from ..migration import Migration, files_holding
 from ..sites import Site
 from ..view import FileView
 from .reads import NOT_A_MODEL, last_name, reads
@@ -33,24 +33,17 @@ def optimizers_of_strangers(migration: Migration, method: str) -> list[Site]:
 
 def is_of_stranger(migration: Migration, site: Site) -> bool:
     """Whether a read or a load of state is one of them."""
-    return site in states_of_strangers(migration) or site in optimizers_of_strangers(migration, site.member)
+    known = loads_of_strangers(migration) if site.member == "load_state_dict" else states_of_strangers(migration)
+    return site in known or site in optimizers_of_strangers(migration, site.member)
 
 
-def saver_of_strangers(migration: Migration, group: Group) -> Site | None:
-    """A function that may save a group's model unseen: one that saves strangers, where none is seen to save this one."""
-    if _is_read(migration, group, "model", "optimizer"):
-        return None
-    return next((site for site in states_of_strangers(migration) if _is_written(site)), None)
+def loads_of_strangers(migration: Migration) -> list[Site]:
+    """Every ``argument.load_state_dict(…)`` of which nothing shows whose it is, beside a read of that kind in its file."""
+    return migration.once("loads of strangers", None, lambda: list(_find_loads(migration)))
 
 
-def saver_of_optimizers(migration: Migration, group: Group) -> Site | None:
-    """The same for the optimizer of a group."""
-    if _is_read(migration, group, "optimizer"):
-        return None
-    return next((site for site in optimizers_of_strangers(migration, "state_dict") if _is_written(site)), None)
-
-
-def _is_read(migration: Migration, group: Group, *kinds: str) -> bool:
+def is_read(migration: Migration, group: Group, *kinds: str) -> bool:
+    """Whether a read of the group's own state is seen anywhere."""
     return any(read.kind in kinds and (read.group is group or read.group is None) for read in reads(migration))
 
 
@@ -61,6 +54,13 @@ def _find(migration: Migration) -> Iterator[Site]:
             continue
         if not _is_plain_fixture(migration, view, function.value):
             yield Site(view, function, "torch.nn.Module.state_dict", "hazard", None, (), call)
+
+
+def _find_loads(migration: Migration) -> Iterator[Site]:
+    files = {site.view for site in states_of_strangers(migration)}
+    for view, function, call in _handed_over(migration, "load_state_dict"):
+        if view in files and len(call.args) == 1 and not NOT_A_MODEL.search(last_name(function.value)):
+            yield Site(view, function, "torch.nn.Module.load_state_dict", "hazard", None, (), call)
 
 
 def _find_optimizers(migration: Migration, method: str) -> Iterator[Site]:
@@ -120,9 +120,48 @@ def _is_plain_fixture(migration: Migration, view: FileView, receiver: ast.expr) 
     return not any(isinstance(value, (Wrapped, Annotated)) for value in migration.program.elements(given))
 
 
-def _is_written(site: Site) -> bool:
-    """Whether the function of a read also writes something to disk."""
+def is_registered_for_plain(migration: Migration, site: Site) -> bool:
+    """Whether a function is nothing but a value in dictionaries, under types that hold no sharded tensors.
+
+    ``SAVERS[torch.optim.lr_scheduler.CyclicLR] = save`` says what comes to it.
+    """
+    function = site.view.function(site.node)
+    value = migration.program.function_value(site.view, function) if function is not None else None
+    if value is None:
+        return False
+    number = migration.program.flow.values.index(value)
+    mentions = [
+        (view, node)
+        for index in sorted(files_holding(migration.program, {number}))
+        for view in (migration.program.view(index),)
+        for node in view.nodes(ast.Name, ast.Attribute)
+        if isinstance(node.ctx, ast.Load) and view.values(node) == [value]
+    ]
+    return bool(mentions) and all(_is_under_plain_type(view, node) for view, node in mentions)
+
+
+def _is_under_plain_type(view: FileView, node: ast.expr) -> bool:
+    parent, key = view.parents[node], None
+    if isinstance(parent, ast.Assign) and parent.value is node and isinstance(parent.targets[0], ast.Subscript):
+        key = parent.targets[0].slice if len(parent.targets) == 1 else None
+    elif isinstance(parent, ast.Dict) and node in parent.values:
+        key = parent.keys[parent.values.index(node)]
+    name = view.external(key) or "" if key is not None else ""
+    return name.startswith("torch.optim.lr_scheduler.") or name.endswith(".GradScaler")
+
+
+def is_returned(view: FileView, call: ast.Call) -> bool:
+    """Whether a read is what its function returns, perhaps on one side of a choice."""
+    node: ast.AST = call
+    while isinstance(view.parents[node], ast.IfExp):
+        node = view.parents[node]
+    return isinstance(view.parents[node], ast.Return)
+
+
+def is_written(site: Site) -> bool:
+    """Whether the function of a read also writes something to disk, or returns what it read to one that may."""
     function = site.view.function(site.node)
     assert function is not None
     called = [last_name(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)]
-    return any(name in _WRITES or name.startswith("save_") for name in called)
+    is_given = site.call is not None and is_returned(site.view, site.call)
+    return is_given or any(name in _WRITES or name.startswith("save_") for name in called)
