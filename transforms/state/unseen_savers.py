@@ -32,7 +32,6 @@ from .strangers import (
 )
 from .whole_states import gather_here, gather_into, is_gathered
 
-
 _IN_FUNCTION = frozenset({"if", "exit", "expression"})
 """Guards in front of which all ranks still come, once they have called the function."""
 
