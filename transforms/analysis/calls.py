@@ -76,9 +76,9 @@ class Calls(Optimizers):
             return
         if isinstance(value, Derived):
             if method in library.STAYS_DERIVED:
-                self.add_all(call.result, {self.identify(value)}, call.function)
+                self.add(call.result, value, call.function)
             elif value.kind in library.TENSORS and method in library.TENSOR_MATH:
-                self.add_all(call.result, {self.identify(Derived("statistic", value.owner))}, call.function)
+                self.add(call.result, Derived("statistic", value.owner), call.function)
             return
         if isinstance(value, Constant):
             return
@@ -97,7 +97,7 @@ class Calls(Optimizers):
         if isinstance(value, _MODEL_LIKE):
             self.call_model_method(call, value, method)
         elif isinstance(value, Optimizer) and method == "state_dict":
-            self.add_all(call.result, {self.identify(Derived("optimizer_state", value))}, call.function)
+            self.add(call.result, Derived("optimizer_state", value), call.function)
 
     def call_attribute(self, site: int, value: Value, method: str) -> None:
         """Calls whatever the attribute of this name holds, now and later."""
@@ -117,12 +117,10 @@ class Calls(Optimizers):
                 self.connect(call.arguments[0], self.field(receiver, "module"))
 
     def call_model_method(self, call: Call, value: Value, method: str) -> None:
-        number = self.identify(value)
         if method in library.RETURN_SELF:
-            self.add_all(call.result, {number}, call.function)
+            self.add(call.result, value, call.function)
         elif method in library.DERIVED:
-            derived = Derived(library.DERIVED[method], value)
-            self.add_all(call.result, {self.identify(derived)}, call.function)
+            self.add(call.result, Derived(library.DERIVED[method], value), call.function)
 
     def call_container(self, call: Call, value: Container, method: str) -> None:
         if method in library.CONTAINER_WRITES:
@@ -182,7 +180,7 @@ class Calls(Optimizers):
             for name in ("__call__", "forward"):
                 self.call_attribute_of_object(site, value, name)
         elif isinstance(value, Derived) and value.kind == "no_sync":
-            self.add_all(call.result, {self.identify(value)}, call.function)
+            self.add(call.result, value, call.function)
         elif is_anything(value):
             self.add(call.result, value)
         elif isinstance(value, (Opaque, Unknown)):

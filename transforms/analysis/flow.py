@@ -7,6 +7,7 @@ that is copied from it; reads and writes of attributes and calls add new flows a
 from __future__ import annotations
 
 import builtins
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from .facts import NOTHING, FileFacts
@@ -145,10 +146,10 @@ class Flow(Relays):
 
     def reaching(self, variables: Iterable[int]) -> set[int]:
         """The variables whose values flow into these, by plain copies."""
-        origins: dict[int, list[int]] = {}
+        origins: defaultdict[int, list[int]] = defaultdict(list)
         for origin, targets in self.copies.items():
             for target in targets:
-                origins.setdefault(target, []).append(origin)
+                origins[target].append(origin)
         found = set(variables)
         pending = list(found)
         while pending:

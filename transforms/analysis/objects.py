@@ -50,7 +50,7 @@ class Objects(Solver):
         if (to, attribute) in readers:
             return
         readers.append((to, attribute))
-        for number in list(self.points_to[base] or ()):
+        for number in self.points_to[base] or ():
             self.load(self.values[number], attribute, to, base)
 
     def store_later(self, base: int, attribute: str, origin: int) -> None:
@@ -59,7 +59,7 @@ class Objects(Solver):
         if (attribute, origin) in writers:
             return
         writers.append((attribute, origin))
-        for number in list(self.points_to[base] or ()):
+        for number in self.points_to[base] or ():
             self.store(self.values[number], attribute, origin)
 
     def load(self, value: Value, attribute: str, to: int, base: int) -> None:
@@ -90,7 +90,7 @@ class Objects(Solver):
             inner = self.field(value, "module")
             self.connect(inner if attribute == "module" else self.field(value, attribute), to)
             if attribute == "no_sync":
-                self.add_all(to, {self.identify(Derived("no_sync", value))}, base)
+                self.add(to, Derived("no_sync", value), base)
             elif attribute != "module":
                 self.load_later(inner, attribute, to)
         elif is_anything(value):
@@ -101,7 +101,7 @@ class Objects(Solver):
             self.connect(self.field(value, attribute), to)
             self.load_derived(value, attribute, to)
             if isinstance(value, Opaque) and value.name.startswith("torch.nn.") and attribute in ("weight", "bias"):
-                self.add_all(to, {self.identify(Derived("parameters", value))}, base)
+                self.add(to, Derived("parameters", value), base)
             if isinstance(value, Opaque) and attribute[0] == "[" and value.name in library.MODULES_OF_MODULES:
                 self.connect(self.field(value, "[any]"), to)
 
@@ -112,11 +112,11 @@ class Objects(Solver):
     def load_from_derived(self, value: Derived, attribute: str, to: int, base: int) -> None:
         kind = value.kind
         if attribute[0] == "[" or attribute in ("data", "values", "items", "keys"):
-            self.add_all(to, {self.identify(value)}, base)
+            self.add(to, value, base)
         elif kind == "parameters" and attribute in ("grad", "main_grad"):
-            self.add_all(to, {self.identify(Derived("gradients", value.owner))}, base)
+            self.add(to, Derived("gradients", value.owner), base)
         elif kind == "modules" and attribute in ("weight", "bias"):
-            self.add_all(to, {self.identify(Derived("parameters", value.owner))}, base)
+            self.add(to, Derived("parameters", value.owner), base)
 
     def load_module(self, value: ModuleValue, attribute: str, to: int) -> None:
         exported = self.exported(value.file, attribute, set())
@@ -177,7 +177,7 @@ class Objects(Solver):
     def bind(self, value: Value, to: int, receiver: Value, base: int) -> None:
         """A class member read off an object: functions become methods, properties are called."""
         if not isinstance(value, FunctionValue):
-            self.add_all(to, {self.identify(value)}, base)
+            self.add(to, value, base)
             return
         function = self.files[value.file].functions[value.index]
         if function.binding == "static":

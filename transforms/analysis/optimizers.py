@@ -68,6 +68,6 @@ class Optimizers(Objects):
     def compute(self, value: Value, result: int, source: int) -> None:
         """A value arrived that a tensor function computes ``result`` from."""
         if isinstance(value, Derived) and value.kind in library.TENSORS:
-            self.add_all(result, {self.identify(Derived("statistic", value.owner))}, source)
+            self.add(result, Derived("statistic", value.owner), source)
         elif isinstance(value, Container):
             self.compute_later(self.field(value, "[any]"), result)

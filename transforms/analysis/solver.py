@@ -35,7 +35,7 @@ class Solver:
             calls += len(file.calls)
         self.first_field = variables
         """Variables from here on are attributes and elements of values, not of a file."""
-        self.points_to: list[set[int] | None] = [None] * variables
+        self.points_to: list[frozenset[int] | None] = [None] * variables
         self.copies: dict[int, list[int]] = {}
         self.loads: dict[int, list[tuple[int, str]]] = {}
         self.stores: dict[int, list[tuple[str, int]]] = {}
@@ -45,11 +45,13 @@ class Solver:
         self.fields: dict[tuple[int, str], int] = {}
         self.values: list[Value] = []
         self.ids: dict[Value, int] = {}
+        self.alone: list[frozenset[int]] = []
+        """The set of each value alone, which most variables hold."""
         self.vital: set[int] = set()
         """Values that always flow on, however many meet."""
         self.traced: set[int] = set()
         self.sources: dict[tuple[int, int], int] = {}
-        self.pending: dict[int, set[int]] = {}
+        self.pending: dict[int, frozenset[int]] = {}
         """Values that arrived at a variable and have not flowed on yet."""
         self.queue: deque[int] = deque()
 
@@ -58,6 +60,7 @@ class Solver:
         if number is None:
             number = self.ids[value] = len(self.values)
             self.values.append(value)
+            self.alone.append(frozenset((number,)))
             if isinstance(value, TRACED):
                 self.traced.add(number)
             owner = value.owner if isinstance(value, Derived) else value
@@ -65,37 +68,33 @@ class Solver:
                 self.vital.add(number)
         return number
 
-    def add(self, variable: int, value: Value) -> None:
-        number = self.identify(value)
-        held = self.points_to[variable]
-        if held is None or number not in held:
-            self.add_all(variable, {number})
+    def add(self, variable: int, value: Value, source: int = NOTHING) -> None:
+        """Lets a variable hold a value, which came there from ``source``."""
+        self.add_all(variable, self.alone[self.identify(value)], source)
 
-    def add_all(self, variable: int, values: set[int], source: int = NOTHING) -> None:
+    def add_all(self, variable: int, values: frozenset[int], source: int = NOTHING) -> None:
+        """Lets a variable hold values; the set itself is kept, and shared with all that hold just the same."""
         held = self.points_to[variable]
         if held is None:
-            new = set(values)
-            self.points_to[variable] = set(values)
+            new = self.points_to[variable] = values
         else:
-            new = values - held
-            if not new:
+            if values is held or not (new := values - held):
                 return
             if len(held) + len(new) > MOST_VALUES:
                 # Too much meets here to be told apart: the rest is whatever it is, but wrapped models stay known.
                 new = ((new & self.vital) | {self.identify(Unknown(NOTHING))}) - held
                 if not new:
                     return
-            held |= new
+            self.points_to[variable] = held | new
         if source != NOTHING and not self.traced.isdisjoint(new):
-            for value in new:
-                if value in self.traced:
-                    self.sources.setdefault((variable, value), source)
+            for value in new & self.traced:
+                self.sources.setdefault((variable, value), source)
         waiting = self.pending.get(variable)
         if waiting is None:
             self.pending[variable] = new
             self.queue.append(variable)
         else:
-            waiting |= new
+            self.pending[variable] = waiting | new
 
     def connect(self, origin: int, to: int) -> None:
         """Lets all that ``origin`` holds, now and later, flow to ``to``."""
