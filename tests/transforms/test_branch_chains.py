@@ -80,6 +80,7 @@ def test_flat_parameters_raise_and_hold_nothing(otherwise: str) -> None:
     assert "those of DDP take the branch of line 6 now, where _fqns raises" in findings[2].message
     assert "    if isinstance(model, FSDPModule):\n" in after
     assert "    elif isinstance(model, DDP):\n        model.module.load_state_dict(path)\n" in after
+    assert migrated(after)[1] == after
 
 
 @pytest.mark.parametrize(

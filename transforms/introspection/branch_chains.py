@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..analysis.symbols import WRAPPERS
+from ..analysis.symbols import FSDP_MODULE, WRAPPERS
 from ..text.patches import Patch
 from ..view import FileView
+from .type_tests import type_test
 
 BRANCH_GOES = "models of both wrappers are FSDPModule now"
 """Why a branch is taken out."""
@@ -38,11 +39,18 @@ def _following(view: FileView, branch: ast.If) -> Iterator[ast.If]:
 
 
 def counterpart(view: FileView, branch: ast.If) -> ast.If | None:
-    """The branch for models of FSDP1 of the chain in which this one is for the same model under DDP."""
+    """The branch for models of FSDP1, or those that are sharded already, of a chain in which this one is for DDP's."""
     own = wrapper_kind(view, branch.test)
     if own is None or own[1] != "DDP":
         return None
-    return next((other for other in chain_of(view, branch) if wrapper_kind(view, other.test) == (own[0], "FSDP1")), None)
+    return next((other for other in chain_of(view, branch) if _is_for_sharded(view, other.test, own[0])), None)
+
+
+def _is_for_sharded(view: FileView, test: ast.expr, model: str) -> bool:
+    if wrapper_kind(view, test) == (model, "FSDP1"):
+        return True
+    found = type_test(view, test)
+    return found is not None and found.names == {FSDP_MODULE} and view.text(found.subject) == model
 
 
 def raises_otherwise(view: FileView, branch: ast.If) -> bool:

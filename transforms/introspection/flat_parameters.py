@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..analysis.symbols import FSDP1
+from ..analysis.symbols import FSDP1, FSDP_MODULE
 from ..training.in_scope import means_a_model
 from ..view import FileView
 from .type_tests import type_test
@@ -61,7 +61,7 @@ def _is_reached(view: FileView, read: ast.Attribute, branch: ast.If) -> bool:
         if ancestor is branch:
             return True
         if isinstance(ancestor, ast.For):
-            if child is not ancestor.iter and not (child in ancestor.body and _goes_over_parts(view, ancestor.iter)):
+            if child is not ancestor.iter and not (child in ancestor.body and _goes_over_parts(ancestor.iter)):
                 return False
         elif isinstance(ancestor, _DECIDING) or (isinstance(ancestor, ast.Assert) and child is ancestor.msg):
             return False
@@ -76,11 +76,11 @@ _DECIDING = (
 _PARTS = frozenset({"modules", "named_modules", "parameters", "named_parameters"})
 
 
-def _goes_over_parts(view: FileView, over: ast.expr) -> bool:
+def _goes_over_parts(over: ast.expr) -> bool:
     """``model.named_modules()``, ``unit.params``: a model has some, or none of that name."""
     if isinstance(over, ast.Call):
         return isinstance(over.func, ast.Attribute) and over.func.attr in _PARTS
-    return isinstance(over, ast.Attribute) and next(reads(view, over), None) is over
+    return isinstance(over, ast.Attribute) and over.attr in _OF_UNITS
 
 
 def _goes_through(view: FileView, statement: ast.stmt) -> bool:
@@ -92,7 +92,7 @@ def _goes_through(view: FileView, statement: ast.stmt) -> bool:
     if not isinstance(test, ast.UnaryOp) or not isinstance(test.op, ast.Not):
         return False
     found = type_test(view, test.operand)
-    return found is not None and found.names == {FSDP1} and all(isinstance(n, ast.Continue) for n in leaving)
+    return found is not None and found.names <= {FSDP1, FSDP_MODULE} and all(isinstance(n, ast.Continue) for n in leaving)
 
 
 def _leaving(node: ast.AST, inside: bool = False) -> Iterator[ast.AST]:
