@@ -16,7 +16,7 @@ from ..introspection.plain import is_plain, like
 from ..migration import Migration, files_holding
 from ..sites import Site
 from ..view import FileView
-from .reads import NOT_A_MODEL, last_name, reads
+from .reads import NOT_A_MODEL, hidden_uses, last_name, reads
 
 _WRITES = frozenset({"save", "save_file", "save_model", "dump", "async_save"})
 
@@ -57,7 +57,8 @@ def _find(migration: Migration) -> Iterator[Site]:
 
 
 def _find_loads(migration: Migration) -> Iterator[Site]:
-    files = {site.view for site in states_of_strangers(migration)}
+    hidden = {site.node for site in hidden_uses(migration)}
+    files = {site.view for site in states_of_strangers(migration) if site.node not in hidden and is_written(site)}
     for view, function, call in _handed_over(migration, "load_state_dict"):
         if view in files and len(call.args) == 1 and not NOT_A_MODEL.search(last_name(function.value)):
             yield Site(view, function, "torch.nn.Module.load_state_dict", "hazard", None, (), call)
