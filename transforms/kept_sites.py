@@ -8,10 +8,11 @@ from .analysis.symbols import DDP, FSDP1
 from .analysis.values import Annotated, Instance, Kept, Opaque, Unknown, Wrapped
 from .findings import Level
 from .introspection.plain import is_not_ddp, like
+from .members import RAW_MEMBERS
 from .migration import Migration
 from .program import owner_of
 from .rule import Outcome
-from .sites import RAW_MEMBERS, Site
+from .sites import Site
 
 _MACHINERY = ("torch.nn.parallel.", "torch.distributed.algorithms.", "torch.distributed.optim.")
 """Where what only DDP knows comes from."""

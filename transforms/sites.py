@@ -27,6 +27,7 @@ from .analysis.values import (
 from .groups import Group, Groups
 from .introspection.plain import is_plain_receiver, wrapper_kinds
 from .introspection.type_tests import OF_WRAPPED, classes_asked_for
+from .members import MEMBERS, OF_DDP, RAW_MEMBERS, UNIQUE_MEMBERS, is_of_ddp, is_private
 from .program import owner_of
 from .ranks.conditions import last_name
 from .sharding.wrap_blocks import is_enable_wrap, wraps_in
@@ -34,46 +35,6 @@ from .training.in_scope import means_a_model
 from .view import FileView
 
 _SYMBOL_OF_KIND = {"FSDP1": FSDP1, "DDP": DDP}
-
-MEMBERS: frozenset[str] = frozenset(
-    {
-        "module", "no_sync", "state_dict", "load_state_dict", "require_backward_grad_sync", "forward",
-        "require_forward_param_sync", "join", "join_hook", "join_device", "join_process_group",
-        "register_comm_hook", "summon_full_params", "clip_grad_norm_", "state_dict_type", "set_state_dict_type",
-        "get_state_dict_type", "optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict",
-        "optim_state_dict_to_load", "shard_full_optim_state_dict", "flatten_sharded_optim_state_dict",
-        "scatter_full_optim_state_dict", "rekey_optim_state_dict", "check_is_root", "fsdp_modules", "flat_param",
-        "will_sync_module_buffers", "gradient_as_bucket_view", "find_unused_parameters", "device_ids",
-        "process_group", "broadcast_buffers", "static_graph", "scatter", "gather", "to_kwargs", "mixed_precision",
-        "sharding_strategy", "backward_prefetch", "forward_prefetch", "limit_all_gathers", "training_state",
-        "bucket_bytes_cap", "reducer", "logger", "parameters_to_ignore", "output_device",
-    }
-)  # fmt: skip
-"""Attributes of a wrapped model whose use is a site."""
-
-RAW_MEMBERS: frozenset[str] = frozenset({"state_dict", "load_state_dict"})
-"""Attributes of the unwrapped model whose use is a site once the model is sharded in place."""
-
-UNIQUE_MEMBERS: frozenset[str] = frozenset(
-    {
-        "no_sync", "require_backward_grad_sync", "summon_full_params", "state_dict_type", "set_state_dict_type",
-        "clip_grad_norm_", "optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict",
-        "optim_state_dict_to_load", "shard_full_optim_state_dict", "flatten_sharded_optim_state_dict",
-        "scatter_full_optim_state_dict", "rekey_optim_state_dict", "fsdp_modules", "require_forward_param_sync",
-        "_fsdp_wrapped_module", "flat_param", "consolidate_state_dict", "check_is_root",
-    }
-)  # fmt: skip
-"""Names that only the old wrappers have: a use is a site even where nothing is known of the receiver."""
-
-_OF_DDP = frozenset(
-    {
-        "module", "no_sync", "forward", "require_backward_grad_sync", "require_forward_param_sync", "join", "join_hook",
-        "join_device", "join_process_group", "register_comm_hook", "will_sync_module_buffers", "gradient_as_bucket_view",
-        "find_unused_parameters", "device_ids", "process_group", "broadcast_buffers", "static_graph", "scatter", "gather",
-        "to_kwargs", "mixed_precision", "bucket_bytes_cap", "reducer", "logger", "parameters_to_ignore", "output_device",
-    }
-)  # fmt: skip
-"""Attributes that models under DDP have beside those of every module."""
 
 _FSDP1_ONLY = frozenset(
     {"summon_full_params", "state_dict_type", "set_state_dict_type", "clip_grad_norm_", "_fsdp_wrapped_module",
@@ -360,7 +321,7 @@ class SiteFinder:
         of_ddp = name not in _FSDP1_ONLY and any(isinstance(v, Kept) for v in values)
         if not wrapped and of_ddp and self._is_members_own(name, values):
             yield Site(self.view, node, f"{DDP}.{name}", "use", group, values, call)
-        elif wrapped and (name in MEMBERS or name in UNIQUE_MEMBERS or _is_private(name)):
+        elif wrapped and (name in MEMBERS or name in UNIQUE_MEMBERS or is_private(name)):
             kinds = sorted({v.kind for v in wrapped}, reverse=True)
             if group is not None and name in RAW_MEMBERS and self._is_own_method(values, name):
                 return
@@ -379,7 +340,7 @@ class SiteFinder:
         """Whether an attribute of models that stay under DDP is one of theirs, and not of a plain model as well."""
         if name in RAW_MEMBERS:
             return all(isinstance(value, Kept) for value in values)
-        return name in _OF_DDP or (_is_private(name) and any(part in name for part in _PRIVATE_PARTS_OF_DDP))
+        return is_of_ddp(name)
 
     def _means_its_model(self, group: Group, receiver: ast.expr, values: tuple[Value, ...]) -> bool:
         """Whether a receiver is the model of a group; one that may be anything has to be called a model."""
@@ -405,7 +366,7 @@ class SiteFinder:
     def _of_ddp_alone(self, site: Site) -> Iterator[Site]:
         """A use that no sharded model comes to, as one of models that stay under DDP where it is one of theirs."""
         kept = tuple(value for value in site.values if isinstance(value, Kept))
-        if kept and site.member in _OF_DDP:
+        if kept and site.member in OF_DDP:
             yield replace(site, symbol=f"{DDP}.{site.member}", values=kept)
 
     def _is_plain_here(self, node: ast.Attribute) -> bool:
@@ -448,18 +409,3 @@ _ENUMS = frozenset(
     f"torch.distributed.fsdp.{name}"
     for name in ("ShardingStrategy", "StateDictType", "BackwardPrefetch", "OptimStateKeyType")
 )
-
-
-_PRIVATE_PARTS = (
-    "fsdp", "handle", "flat_param", "shard", "ddp", "bucket", "_sync_", "lazy_init", "exec_order", "is_root",
-    "static_graph", "comm_hook", "fused_optim", "optim_state_dict", "mixed_precision", "wrapped_module", "fpw_module",
-    "summon", "reducer", "process_group", "use_orig_params",
-)  # fmt: skip
-
-
-_PRIVATE_PARTS_OF_DDP = ("ddp", "bucket", "_sync_", "static_graph", "comm_hook", "fused_optim", "reducer")
-
-
-def _is_private(name: str) -> bool:
-    """Whether a name is one of the wrappers' own private ones, as opposed to the model's."""
-    return name.startswith("_") and not name.startswith("__") and any(part in name for part in _PRIVATE_PARTS)

@@ -13,9 +13,10 @@ from ..analysis.values import Annotated, External, Unknown
 from ..groups import Group
 from ..introspection.plain import is_not_ddp, like
 from ..keeping import may_be_kept
+from ..members import UNIQUE_MEMBERS
 from ..migration import Migration
 from ..rule import Outcome
-from ..sites import UNIQUE_MEMBERS, Site
+from ..sites import Site
 from ..text.patches import Part
 from ..view import FileView
 

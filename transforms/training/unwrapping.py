@@ -9,8 +9,9 @@ from ..analysis.scopes import dotted_path
 from ..analysis.symbols import DATA_PARALLEL, DDP, FSDP1
 from ..analysis.values import Opaque, Value
 from ..keeping import other_wrappers
+from ..members import UNIQUE_MEMBERS
 from ..migration import Migration
-from ..sites import UNIQUE_MEMBERS, Site
+from ..sites import Site
 from ..view import FileView
 from .conditions import FSDP_MODULE
 from .passes import outside_name
