@@ -10,6 +10,7 @@ from .analysis.symbols import DDP, WRAPPERS
 from .analysis.values import Annotated, Wrapped
 from .findings import Finding, Level, Step
 from .groups import Group
+from .introspection.type_tests import OF_WRAPPED, classes_asked_for
 from .kept_sites import kept_outcome
 from .migration import Migration
 from .ranks.evaluation import runs_of
@@ -143,10 +144,20 @@ def _decide(site: Site, rule: Rule, migration: Migration) -> Judgement:
         level = Level.REVIEW
         notes.append("which model this is cannot be seen, and so neither who else uses it or saves its state")
     if level in (Level.SAFE, Level.REVIEW) and site.role == "call" and site.symbol in WRAPPERS and site.group:
+        if _may_come_again(site, migration):
+            level = Level.REVIEW
+            notes.append("what an earlier call has sharded stays sharded, and wrapping a model around it again raises")
         if site.group.raw and _trains(migration) and not runs_of(migration, site.group):
             level = Level.REVIEW
             notes.append("nothing is seen to run this model: where it is used out of sight, old members and state_dict() stay")
     return Judgement(site, rule, outcome, level, notes=notes, suppressed=_is_suppressed(site, rule, migration))
+
+
+def _may_come_again(site: Site, migration: Migration) -> bool:
+    """Whether a wrap asks first if the model is wrapped already, in a repository where parts of models are wrapped."""
+    call = site.call
+    asked = classes_asked_for(site.view, call.args[0]) if call is not None and call.args else frozenset[str]()
+    return migration.groups.has_wrapped_parts and not OF_WRAPPED.isdisjoint(asked)
 
 
 def _trains(migration: Migration) -> bool:

@@ -178,3 +178,45 @@ def test_functions_for_wraps_inside_expressions_have_names_of_their_own() -> Non
     )
     assert "first = lambda net: shard(net)\n" in text
     assert "second = [shard_2(net) for net in nets]\n" in text
+
+
+def test_a_model_that_may_hold_sharded_parts_is_for_review() -> None:
+    program = """
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def is_wrapped(model):
+    return isinstance(model, DDP)
+
+
+def wrap(model):
+    if not is_wrapped(model):
+        model = DDP(model)
+    return model
+
+
+class Pair(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left = DDP(torch.nn.Linear(2, 2))
+
+
+first = wrap(torch.nn.Linear(2, 2))
+second = wrap(Pair())
+"""
+    analysis, _ = analyse_texts({"train.py": program})
+    again = [f for f in analysis.findings if "what an earlier call has sharded" in f.message]
+    assert [f.line for f in again] == [12]
+
+
+def test_other_buffers_of_unseen_models_are_named_beside_sync_batch_norm() -> None:
+    text = HEAD.format(layer="nn.Linear(2, 2)").replace("model = Net()", "model = zoo.build()")
+    converted = text.replace("import torch\n", "import torch\nimport zoo\n", 1) + (
+        "model = nn.SyncBatchNorm.convert_sync_batchnorm(model)\nmodel = DDP(model)\n"
+    )
+    analysis, results = analyse_texts({"train.py": converted})
+    (wrap,) = [f for f in analysis.findings if f.rule == "FS120"]
+    assert wrap.level is Level.REVIEW
+    assert "no others are broadcast" in wrap.message
+    assert "register_forward_pre_hook" not in results["train.py"]

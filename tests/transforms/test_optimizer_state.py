@@ -155,3 +155,15 @@ def test_the_load_of_what_a_function_converts_is_named() -> None:
     (finding,) = findings(FSDP, program, "FS407")
     assert finding.level is Level.SAFE
     assert "as it was saved, at train.py:" in finding.message
+
+
+@pytest.mark.parametrize(("kind", "silent"), [("AdamW", False), ("SGD", True)])
+def test_old_files_are_refused_but_by_sgd(kind: str, silent: bool) -> None:
+    extra = ", momentum=0.9" if kind == "SGD" else ""
+    program = f"""
+model = DDP(torch.nn.Linear(2, 2))
+optimizer = torch.optim.{kind}(model.parameters(), lr=0.1{extra})
+optimizer.load_state_dict(torch.load("a.pt"))
+"""
+    (finding,) = findings(DDP, program, "FS405")
+    assert ("loses its momentum" in finding.message) == silent

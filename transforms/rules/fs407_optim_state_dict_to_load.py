@@ -58,7 +58,7 @@ def check(site: Site, migration: Migration) -> Outcome:
             )
         scattered = ", broadcast_from_rank0=True" if site.member == "scatter_full_optim_state_dict" else ""
         outcome.level = Level.REVIEW
-        outcome.message = f"{site.member} goes, and the state is handed on as it was saved; what loads it is not seen here"
+        outcome.message = f"{site.member} goes, and the state is handed on as it was saved; " + _loaded_behind(view, call)
         outcome.advice = (
             "Load it with set_optimizer_state_dict(model, optimizer, state, "
             f"options=StateDictOptions(full_state_dict=True{scattered})): optimizer.load_state_dict() needs shards."
@@ -92,6 +92,19 @@ def _loaded_by_callers(migration: Migration, view: FileView, call: ast.Call) -> 
             if _is_load(load) and (load.args[0] is outer or caller.text(load.args[0]) in kept):
                 return caller, load
     return None
+
+
+def _loaded_behind(view: FileView, call: ast.Call) -> str:
+    """What is to be said of the load behind a conversion, where the state passes through other code before it."""
+    statement = view.statement(call)
+    names = [view.text(target) for target in statement.targets] if isinstance(statement, ast.Assign) else []
+    for load in ast.walk(view.function(call) or view.tree):
+        if _is_load(load) and any(isinstance(n, ast.Name) and n.id in names for n in ast.walk(load.args[0])):
+            return (
+                f"line {view.line(load)} loads it as it comes, by position: sharded state fits, but whole tensors of a full "
+                "state would stand beside sharded parameters, and the next step raises"
+            )
+    return "what loads it is not seen here"
 
 
 def _is_load(node: ast.AST) -> TypeGuard[ast.Call]:

@@ -1,4 +1,4 @@
-"""Models traced, scripted or exported after they are sharded."""
+"""Models that are scripted before they are sharded, or traced, scripted or exported behind it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from ..ranks.guards import Guard, GuardFinder
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..training.passes import outside_name
+from ..view import FileView
 
 _TRACE = "torch.jit.trace"
+_SCRIPT = "torch.jit.script"
 _GRAPH = "torch.utils.tensorboard.SummaryWriter.add_graph"
-_TRACERS = (_TRACE, "torch.jit.trace_module", "torch.jit.script", "torch.onnx.export", "torch.export.export")
+_TRACERS = (_TRACE, "torch.jit.trace_module", _SCRIPT, "torch.onnx.export", "torch.export.export")
 
 
 def find(migration: Migration) -> Iterator[Site]:
-    """Calls that trace a model of a group, once it is sharded."""
+    """Calls that trace a model of a group once it is sharded, or put a scripted one in its place before."""
     for view in migration.views():
         for node in view.nodes(ast.Call):
             if not node.args:
@@ -34,12 +36,26 @@ def find(migration: Migration) -> Iterator[Site]:
             if group is None:
                 continue
             relations = {migration.order.relation((view, node), (wrap.view, wrap.node)) for wrap in group.wraps}
-            if relations & {"after", "both"}:
+            if relations & {"after", "both"} or _is_scripted_before(migration, view, node, str(name)):
                 yield Site(view, node, str(name), "hazard", group, values, node)
+
+
+def _is_scripted_before(migration: Migration, view: FileView, call: ast.Call, name: str) -> bool:
+    """Whether the scripted model takes the place of the model that is wrapped later."""
+    is_kept = isinstance(view.statement(call), (ast.Assign, ast.Return))
+    return name == _SCRIPT and is_kept and migration.groups.of(view.values(call)) is not None
 
 
 def check(site: Site, migration: Migration) -> Outcome:
     """A person has to decide what is traced in its place."""
+    assert site.group is not None
+    wraps = [(wrap.view, wrap.node) for wrap in site.group.wraps]
+    if {migration.order.relation((site.view, site.node), wrap) for wrap in wraps} <= {"before", "unknown"}:
+        return Outcome(
+            Level.MANUAL,
+            "a scripted model cannot be sharded: fully_shard registers hooks, which torch.jit refuses with a RuntimeError",
+            "Leave torch.jit.script out where the model is trained on several ranks; torch.compile works with fully_shard.",
+        )
     finder = migration.once("guards", None, lambda: GuardFinder(migration.program))
     guard = next(iter(finder.around(site.view, site.node)), None) or finder.callers_guarded(site.view, site.node)
     message = f"{site.member} of a sharded model raises: neither its hooks nor its DTensors can be traced"
@@ -68,6 +84,16 @@ model = FSDP(torch.nn.Linear(2, 2))
 traced = torch.jit.trace(model, torch.zeros(1, 2))
 """
 
+_SCRIPTED = """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = torch.nn.Linear(2, 2)
+if scripted:
+    model = torch.jit.script(model)
+model = FSDP(model)
+"""
+
 RULE = Rule(
     id="FS506",
     title="Sharded models that are traced or exported",
@@ -85,6 +111,13 @@ RULE = Rule(
             _TRACED,
             _TRACED.replace("FullyShardedDataParallel as FSDP", "fully_shard").replace(
                 "model = FSDP(torch.nn.Linear(2, 2))", "model = torch.nn.Linear(2, 2)\nfully_shard(model)"
+            ),
+            Level.MANUAL,
+        ),
+        Example(
+            _SCRIPTED,
+            _SCRIPTED.replace("FullyShardedDataParallel as FSDP", "fully_shard").replace(
+                "model = FSDP(model)", "fully_shard(model)"
             ),
             Level.MANUAL,
         ),

@@ -84,7 +84,15 @@ def prepare(ddp: DataParallel) -> None:
     if not _syncs_buffers(ddp):
         return
     kind = buffers_of(ddp.migration, ddp.models)
-    if kind not in (CHANGES, UNKNOWN) or _converts_batch_norm(ddp):
+    if kind not in (CHANGES, UNKNOWN):
+        return
+    if _converts_batch_norm(ddp):
+        if kind == UNKNOWN:
+            ddp.level = Level.REVIEW
+            ddp.notes.append(
+                "SyncBatchNorm keeps its buffers equal by itself, and no others are broadcast before a forward any more; the "
+                "code of the model is not seen, so look whether training changes any"
+            )
         return
     function = plan.name("torch.distributed.broadcast")
     hook = ddp.view.free_name(ddp.call, "broadcast_buffers")

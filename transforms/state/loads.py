@@ -23,7 +23,7 @@ from .ddp_loads import beside_own_load
 from .lifting import passed_in_model
 from .plans import SEVERAL
 from .reads import groups_of_optimizers, may_be_of_ddp, optimizer_calls
-from .stateless import keeps_tensors
+from .stateless import keeps_tensors, may_take_numbers
 from .writing import OPTIONS, SET_OPTIMIZER
 
 _FULL = ("full_optim_state_dict", "model", "optim_input", "optim")
@@ -68,6 +68,8 @@ class LoadPlan:
     """Whether it may be the optimizer of a model that stays under DDP, for which no converter stands before it."""
     keeps_tensors: str = "yes"
     """Whether the optimizer has tensors in its state: without any, full_state_dict=True raises."""
+    takes_numbers: bool = False
+    """Whether the optimizer may take state that is kept under numbers without an error, and without effect."""
 
 
 def conversion_of(view: FileView, call: ast.Call) -> Conversion | None:
@@ -139,6 +141,8 @@ def load_outcome(site: Site, migration: Migration) -> Outcome:
     if site.group is not None and "DDP" in site.group.kinds:
         outcome.level = Level.REVIEW
         outcome.message += "; files that the old program wrote have numbers for names and are refused with an error"
+        if plan.takes_numbers:
+            outcome.message += ", but SGD takes them without one and loses its momentum"
     if plan.keeps_tensors == "maybe" or (plan.keeps_tensors == "no" and plan.options):
         outcome.level = Level.REVIEW
         outcome.message += "; without momentum SGD has no tensors to load, and full_state_dict=True raises: leave it out then"
@@ -213,6 +217,7 @@ def _plan_load(migration: Migration, view: FileView, call: ast.Call, group: Grou
         wraps = [wrap for wrap in group.wraps if wrap.value.kind == "FSDP1"] if group is not None else []
         plan.clones = any(_is_flat(wrap.view, wrap.node) for wrap in wraps) or (conversion is not None and not wraps)
         plan.keeps_tensors = keeps_tensors(migration, view.values(plan.optimizer))
+        plan.takes_numbers = may_take_numbers(migration, view.values(plan.optimizer))
         if plan.keeps_tensors == "no" and plan.options == [context.full]:
             plan.options, plan.clones = [], False
     return plan

@@ -18,6 +18,15 @@ def keeps_tensors(migration: Migration, values: list[Value]) -> str:
     return answers.pop() if len(answers) == 1 else "maybe" if answers - {"yes"} else "yes"
 
 
+def may_take_numbers(migration: Migration, values: list[Value]) -> bool:
+    """Whether set_optimizer_state_dict may take state with numbers for names: all of torch's optimizers but SGD refuse it.
+
+    Run on torch 2.13: the others look for a ``step`` under the parameter's name and raise a KeyError.
+    """
+    optimizers = [value for value in values if isinstance(value, Optimizer)]
+    return not optimizers or any(o.name == _SGD and _keeps(migration, o) != "no" for o in optimizers)
+
+
 def _keeps(migration: Migration, optimizer: Optimizer) -> str:
     """SGD without momentum is the one of torch's that keeps nothing."""
     if optimizer.name != _SGD:
