@@ -41,8 +41,8 @@ def reduced_by_hand(view: FileView, classes: ast.expr) -> str:
         if any(view.external(call.func) in _REDUCTIONS for call in calls):
             return (
                 "the branch combines tensors of all ranks by hand; what comes from parameters, gradients or optimizer state is "
-                "a DTensor there, which collectives refuse: take .full_tensor() on all ranks and no collective, or .to_local() of "
-                "the tensor itself before anything is computed from it"
+                "a DTensor there, which collectives refuse: take .full_tensor() on all ranks and no collective, or .to_local() "
+                "of the tensor itself before anything is computed from it"
             )
     elif isinstance(view.parents[test], (ast.Dict, ast.keyword)):
         return (

@@ -38,7 +38,7 @@ def _changes_type(statement: ast.Assign) -> bool:
         return False
     if call.func.attr in _TYPES:
         return not call.args
-    return call.func.attr == "to" and len(call.args) == 1 and "dtype" in ast.unparse(call.args[0]) or _is_type(call)
+    return call.func.attr == "to" and len(call.args) == 1 and _is_type(call.args[0])
 
 
 def _read(target: ast.Attribute) -> ast.Attribute:
@@ -46,11 +46,10 @@ def _read(target: ast.Attribute) -> ast.Attribute:
     return ast.Attribute(target.value, target.attr, ast.Load())
 
 
-def _is_type(call: ast.Call) -> bool:
-    """``.to(torch.bfloat16)``."""
-    if not isinstance(call.func, ast.Attribute) or call.func.attr != "to" or len(call.args) != 1:
-        return False
-    return isinstance(call.args[0], ast.Attribute) and call.args[0].attr in {"float16", "bfloat16", "float32", "float64", "half"}
+def _is_type(node: ast.expr) -> bool:
+    """``torch.bfloat16``, ``dtype`` or ``self.dtype``."""
+    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return name in _TYPES or name.startswith("float") or "dtype" in name
 
 
 def check(site: Site, migration: Migration) -> Outcome:
