@@ -6,6 +6,7 @@ import ast
 import textwrap
 
 import pytest
+from migrating import analyse_texts
 from to_fsdp2.transforms.engine import extract
 from to_fsdp2.transforms.program import Program
 from to_fsdp2.transforms.ranks.guards import Guard, GuardFinder
@@ -148,3 +149,27 @@ def test_a_call_behind_a_guard_guards_the_function() -> None:
     call = next(node for node in ast.walk(view.tree) if isinstance(node, ast.Call) and view.text(node.func) == "here")
     guard = GuardFinder(program).callers_guarded(view, call)
     assert guard is not None and guard.statement.lineno == 6
+
+
+@pytest.mark.parametrize(("place", "told"), [("loop", True), ("end", False)])
+def test_a_gather_in_every_round_is_named(place: str, told: bool) -> None:
+    call = "if rank == 0:\n{0}        save(model)"
+    program = f"""
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def save(model):
+    torch.save(model.module.state_dict(), "a.pt")
+
+
+def main(rank, batches):
+    model = DDP(torch.nn.Linear(2, 2))
+    for batch in batches:
+        model(batch).sum().backward()
+        {call.format("    ") if place == "loop" else "pass"}
+    {call.format("") if place == "end" else "pass"}
+"""
+    analysis, _ = analyse_texts({"train.py": program})
+    (found,) = [f for f in analysis.findings if f.rule == "FS402"]
+    assert ("in every round" in found.message) == told
