@@ -167,3 +167,23 @@ optimizer.load_state_dict(torch.load("a.pt"))
 """
     (finding,) = findings(DDP, program, "FS405")
     assert ("loses its momentum" in finding.message) == silent
+
+
+def test_what_is_handed_to_unseen_callers_is_for_review() -> None:
+    program = """
+model = FSDP(torch.nn.Linear(2, 2))
+optimizer = torch.optim.AdamW(model.parameters())
+optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, torch.load("a.pt")))
+
+
+def scattered(state):
+    return FSDP.scatter_full_optim_state_dict(state, model)
+
+
+def full(rank0_only):
+    return FSDP.full_optim_state_dict(model, optimizer, rank0_only=rank0_only)
+"""
+    levels = {(f.symbol.split(".")[-1], f.level) for rule in ("FS406", "FS407") for f in findings(FSDP, program, rule)}
+    assert ("optim_state_dict_to_load", Level.SAFE) in levels
+    assert ("scatter_full_optim_state_dict", Level.REVIEW) in levels
+    assert ("full_optim_state_dict", Level.REVIEW) in levels

@@ -46,7 +46,7 @@ def check(site: Site, migration: Migration) -> Outcome:
     loaded = _loaded_by_callers(migration, view, call)
     if loaded is not None:
         outcome.message += f", at {loaded[0].path}:{view.line(loaded[1])}"
-    elif not any(group is site.group for _, _, group in optimizer_loads(migration)):
+    elif _is_returned(view, call) or not any(group is site.group for _, _, group in optimizer_loads(migration)):
         if _goes_nowhere(view, statement, call):
             return Outcome(
                 Level.MANUAL,
@@ -92,6 +92,14 @@ def _loaded_by_callers(migration: Migration, view: FileView, call: ast.Call) -> 
             if _is_load(load) and (load.args[0] is outer or caller.text(load.args[0]) in kept):
                 return caller, load
     return None
+
+
+def _is_returned(view: FileView, call: ast.Call) -> bool:
+    """Whether a function hands the result to its callers, of which none is seen to load it."""
+    statement = view.statement(call)
+    names = [view.text(target) for target in statement.targets] if isinstance(statement, ast.Assign) else []
+    returned = [n.value for n in ast.walk(view.function(call) or view.tree) if isinstance(n, ast.Return) and n.value is not None]
+    return any(call in ast.walk(value) or view.text(value) in names for value in returned)
 
 
 def _loaded_behind(view: FileView, call: ast.Call) -> str:

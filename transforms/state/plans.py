@@ -159,8 +159,11 @@ def options_of(read: StateRead, context: StateContext, notes: list[str]) -> Stat
         if rank0_only is None or (isinstance(rank0_only, ast.Constant) and rank0_only.value is True):
             return StateOptions(cpu_offload=True)
         if isinstance(rank0_only, ast.Constant):
+            notes.append("every rank gets the full state on its device now, where FSDP1 put it on the CPU")
             return StateOptions()
-        return StateOptions(condition=read.view.text(rank0_only))
+        condition = read.view.text(rank0_only)
+        notes.append(f"where {condition} is false, every rank gets the full state on its device; FSDP1 put it on the CPU")
+        return StateOptions(condition=condition)
     config = context.model if read.kind == "model" else context.optimizer
     if config is not None and not config.is_at_hand(read.view, read.call):
         config = replace(config, name=None)
