@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
+from itertools import count
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from .analysis.extract import Extractor
@@ -39,6 +40,7 @@ class FileView:
         self._call_index = extractor.call_index
         self._nodes: dict[tuple[type[ast.AST], ...], Sequence[ast.AST]] = {}
         self._stores: dict[ast.AST, dict[str, list[ast.Name]]] = {}
+        self._generated: dict[ast.AST, dict[ast.AST, str]] = {}
 
     @cached_property
     def parents(self) -> dict[ast.AST, ast.AST]:
@@ -208,12 +210,23 @@ class FileView:
         """The names that an expression or statement reads or binds."""
         return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
 
-    def free_name(self, node: ast.AST, wanted: str) -> str:
-        """``wanted``, or a variant that nothing in the function around a node uses yet."""
+    def free_name(self, node: ast.AST, wanted: str, given: Collection[str] = ()) -> str:
+        """``wanted``, or a variant that nothing in the function around a node uses yet, nor is ``given`` already."""
         scope = self.function(node) or self.tree
         taken = self.names_in(scope) | {a.arg for a in ast.walk(scope) if isinstance(a, ast.arg)}
-        candidates = [wanted, *(f"{wanted}_{n}" for n in range(2, 100))]
-        return next(name for name in candidates if name not in taken)
+        candidates = (f"{wanted}_{n}" if n > 1 else wanted for n in count(1))
+        return next(name for name in candidates if name not in taken and name not in given)
+
+    def generated_name(self, node: ast.AST, wanted: str, place: ast.AST | None = None) -> str:
+        """A free name for what is generated in front of a node's statement.
+
+        Nothing else that is generated there gets it: in the function around it, or in a smaller ``place``.
+        """
+        statement = self.statement(node)
+        given = self._generated.setdefault(place or self.function(statement) or self.tree, {})
+        if node not in given:
+            given[node] = self.free_name(statement, wanted, given.values())
+        return given[node]
 
 
 def path_of(node: ast.expr) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from migrating import analyse_texts
 from to_fsdp2.transforms.findings import Level
@@ -92,6 +94,22 @@ PLACES = {
         "def f(model, x, run):\n    def shard(model):\n        fully_shard(model)\n        return model\n\n"
         "    if x:\n        pass\n    elif run(shard(model)):\n        pass\n",
     ),
+    "two arguments": (
+        "def f(use, A):\n    return use(FSDP(A(1)), FSDP(A(2)))\n",
+        "def f(use, A):\n    model = A(1)\n    fully_shard(model)\n    model_2 = A(2)\n    fully_shard(model_2)\n"
+        "    return use(model, model_2)\n",
+    ),
+    "two statements with an argument each": (
+        "def f(use, A):\n    use(FSDP(A(1)))\n    use(FSDP(A(2)))\n",
+        "def f(use, A):\n    model = A(1)\n    fully_shard(model)\n    use(model)\n    model = A(2)\n"
+        "    fully_shard(model)\n    use(model)\n",
+    ),
+    "two lambdas, and a function of the same name": (
+        "def f(net, shard):\n    shard(net)\n    return lambda: FSDP(net), lambda: FSDP(module=net)\n",
+        "def f(net, shard):\n    shard(net)\n    def shard_2(model):\n        fully_shard(model)\n        return model\n\n"
+        "    def shard_3(model):\n        fully_shard(model)\n        return model\n\n"
+        "    return lambda: shard_2(net), lambda: shard_3(net)\n",
+    ),
 }
 
 REFUSED = {
@@ -115,3 +133,23 @@ def test_a_wrap_without_a_place_is_left_alone(text: str) -> None:
     analysis, results = analyse_texts({"train.py": before})
     assert results["train.py"] == before
     assert any(f.rule == "FS101" and f.level is Level.MANUAL and not f.blocked_by for f in analysis.findings)
+
+
+WRAPPERS = "import functools\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n"
+
+FUNCTIONS = {
+    "lambdas": "def f(net):\n    return {'ddp': lambda: DDP(net), 'fsdp': lambda: FSDP(net)}\n",
+    "comprehensions": "def f(nets):\n    return [FSDP(m) for m in nets[1:]] + [DDP(m) for m in nets[:1]]\n",
+    "partials": "def f():\n    return functools.partial(FSDP, use_orig_params=True), functools.partial(FSDP)\n",
+    "a partial and a lambda": "def f():\n    return functools.partial(FSDP), lambda m: FSDP(m)\n",
+    "partials of a module": "WRAPS = {1: functools.partial(FSDP, use_orig_params=True), 2: functools.partial(FSDP)}\n",
+}
+
+
+@pytest.mark.parametrize("text", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_each_wrap_of_a_statement_has_a_function_of_its_own(text: str) -> None:
+    _, results = analyse_texts({"train.py": f"{IMPORT}{WRAPPERS}\n\n{text}"})
+    result = results["train.py"]
+    assert result.count("def shard(model):") == result.count("def shard_2(model):") == 1
+    last = result.rstrip().splitlines()[-1]
+    assert len(re.findall(r"\bshard\b", last)) == len(re.findall(r"\bshard_2\b", last)) == 1

@@ -58,7 +58,7 @@ def check_reference(site: Site, migration: Migration) -> Outcome:
         )
     target = statement.targets[0] if isinstance(statement, ast.Assign) and statement.value is call else None
     whole = isinstance(target, ast.Name)
-    name = target.id if isinstance(target, ast.Name) else view.free_name(call, "shard")
+    name = target.id if isinstance(target, ast.Name) else view.generated_name(call, "shard")
     indent = view.indent(statement)
     parts: list[Part] = []
     for part in shard_function(constructor.plan, name, "model"):

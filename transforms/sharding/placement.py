@@ -100,7 +100,7 @@ def _return(plan: ShardingPlan, statement: ast.Return) -> list[Patch]:
     view, model = plan.view, plan.model
     assert model is not None
     path = path_text(view, model)
-    name = path or view.free_name(plan.call, "model")
+    name = path or view.generated_name(plan.call, "model", statement)
     statements = [*plan.statements(), (f"return {name}",)]
     if path is None:
         statements.insert(0, code(f"{name} = ", view.keep(model)))
@@ -112,7 +112,7 @@ def _conditional_return(plan: ShardingPlan, statement: ast.Return, value: ast.If
     view, model = plan.view, plan.model
     assert model is not None
     path = path_text(view, model)
-    name = path or view.free_name(plan.call, "model")
+    name = path or view.generated_name(plan.call, "model", statement)
     inner = list(plan.statements())
     if path is None:
         inner.insert(0, code(f"{name} = ", view.keep(model)))
@@ -129,7 +129,7 @@ def _statement(plan: ShardingPlan, statement: ast.Expr) -> list[Patch]:
     view, model = plan.view, plan.model
     assert model is not None
     path = path_text(view, model)
-    name = path or view.free_name(plan.call, "model")
+    name = path or view.generated_name(plan.call, "model", statement)
     statements = plan.statements()
     if path is None:
         statements.insert(0, code(f"{name} = ", view.keep(model)))
@@ -144,7 +144,7 @@ def _hoisted(plan: ShardingPlan, statement: ast.stmt) -> list[Patch]:
     view, model = plan.view, plan.model
     assert model is not None
     path = path_text(view, model)
-    name = path or view.free_name(plan.call, "model")
+    name = path or view.generated_name(plan.call, "model", statement)
     statements = plan.statements()
     if path is None:
         statements.insert(0, code(f"{name} = ", view.keep(model)))
@@ -164,20 +164,11 @@ def _local_function(plan: ShardingPlan, statement: ast.stmt) -> list[Patch]:
         raise CannotPlace(f"its arguments use {names}, which only this expression knows")
     if isinstance(view.parents[statement], ast.ClassDef):
         raise CannotPlace("it stands in the body of a class")
-    name = view.free_name(call, _own_name(view, call))
+    name = view.generated_name(call, "shard")
     body = [*statements, (f"return {parameter}",)]
     function = code(f"def {name}({parameter}):", *_indented(body))
     patches = _insert(plan, statement, [fill(function, {MODEL: parameter}), ()], parameter)
     return [*patches, view.replace(call, (f"{name}(", view.keep(plan.model), ")"), _WHY)]
-
-
-def _own_name(view: FileView, call: ast.Call) -> str:
-    """A name that no other wrap of the same function takes: a lambda looks it up only when it is called."""
-    scope = view.function(view.statement(call)) or view.tree
-    wrapper = view.text(call.func)
-    alike = [n for n in ast.walk(scope) if isinstance(n, ast.Call) and view.text(n.func) == wrapper]
-    place = sorted(alike, key=lambda n: (n.lineno, n.col_offset)).index(call)
-    return f"shard_{place + 1}" if place else "shard"
 
 
 def shard_function(
