@@ -232,3 +232,9 @@ def train(net, optimizer_of, data):
     assert "with model.no_sync():" in results["train.py"], "which raises on an FSDP2 model"
     finding = next(f for f in analysis.findings if f.rule == "FS301")
     assert finding.level is Level.MANUAL and "reduced by hand" in finding.message
+
+
+def test_the_helper_stands_in_front_of_a_use_by_name() -> None:
+    text, _ = migrate('quiet = getattr(model, "no_sync", nullcontext)\nwith quiet():\n    model(x).backward()\n')
+    assert "def no_gradient_sync(" in text
+    assert text.index("def no_gradient_sync(") < text.index("quiet = ")

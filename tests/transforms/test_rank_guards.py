@@ -8,6 +8,7 @@ import textwrap
 import pytest
 from migrating import analyse_texts
 from to_fsdp2.transforms.engine import extract
+from to_fsdp2.transforms.findings import Level
 from to_fsdp2.transforms.program import Program
 from to_fsdp2.transforms.ranks.guards import Guard, GuardFinder
 from to_fsdp2.transforms.text.source import Source
@@ -173,3 +174,26 @@ def main(rank, batches):
     analysis, _ = analyse_texts({"train.py": program})
     (found,) = [f for f in analysis.findings if f.rule == "FS402"]
     assert ("in every round" in found.message) == told
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        "{name: m.module.state_dict() for name, m in models.items()}",
+        "[m.module.state_dict() for m in models.values()]",
+    ],
+)
+def test_a_name_of_a_comprehension_does_not_leave_it(saved: str) -> None:
+    program = f"""
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def main(rank):
+    models = {{"one": DDP(torch.nn.Linear(2, 2)), "two": DDP(torch.nn.Linear(2, 2))}}
+    if rank == 0:
+        torch.save({saved}, "a.pt")
+"""
+    analysis, results = analyse_texts({"train.py": program})
+    assert results["train.py"] == program
+    assert {f.level for f in analysis.findings if f.rule == "FS402"} == {Level.MANUAL}

@@ -152,16 +152,33 @@ class GuardFinder:
 
 
 def bound_between(view: FileView, guard: Guard, node: ast.AST) -> set[str]:
-    """Names that are assigned behind a guard, before a place."""
+    """Names that are assigned behind a guard, before a place, or by a comprehension around it."""
     end = view.source.span(node)[0]
     start = view.source.span(guard.statement)[0]
-    return {
+    assigned = {
         inner.id
         for inner in ast.walk(view.function(node) or view.tree)
         if isinstance(inner, ast.Name)
         and isinstance(inner.ctx, ast.Store)
         and start <= view.source.span(inner)[0] < end
     }
+    return assigned | _bound_around(view, node)
+
+
+def _bound_around(view: FileView, node: ast.AST) -> set[str]:
+    """Names that only exist within the comprehensions around a place."""
+    found: set[str] = set()
+    for ancestor in view.ancestors(node):
+        if isinstance(ancestor, ast.stmt):
+            break
+        if isinstance(ancestor, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            found |= {
+                inner.id
+                for generator in ancestor.generators
+                for inner in ast.walk(generator.target)
+                if isinstance(inner, ast.Name)
+            }
+    return found
 
 
 def leaves(body: list[ast.stmt]) -> bool:

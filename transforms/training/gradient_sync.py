@@ -75,9 +75,15 @@ def first_definition(view: FileView) -> ast.stmt:
     for statement in body:
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             return statement
-        if any(isinstance(node, ast.Attribute) and node.attr == "no_sync" for node in ast.walk(statement)):
+        if any(_names_no_sync(node) for node in ast.walk(statement)):
             return statement
     return body[-1]
+
+
+def _names_no_sync(node: ast.AST) -> bool:
+    """``model.no_sync``, or the string that ``getattr`` takes for it."""
+    named = node.attr if isinstance(node, ast.Attribute) else node.value if isinstance(node, ast.Constant) else None
+    return named == "no_sync"
 
 
 def without_item(view: FileView, statement: ast.With, item: ast.withitem) -> Patch:
