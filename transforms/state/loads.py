@@ -20,6 +20,7 @@ from ..training.in_scope import holds_ddp, inside_data_parallel, model_at
 from ..view import FileView
 from .contexts import bound_arguments, context_at
 from .ddp_loads import beside_own_load
+from .either import EITHER, TELL, may_be_either
 from .lifting import passed_in_model
 from .plans import SEVERAL
 from .reads import groups_of_optimizers, may_be_of_ddp, optimizer_calls
@@ -115,6 +116,8 @@ def load_outcome(site: Site, migration: Migration) -> Outcome:
         return Outcome(Level.MANUAL, what, _ADVICE, holds=True)
     if not plan.is_told:
         return Outcome(Level.MANUAL, "the kind of state dict is only known at run time", _ADVICE, holds=True)
+    if plan.conversion is None and may_be_either(migration, view, plan.optimizer):
+        return Outcome(Level.MANUAL, EITHER, TELL, holds=True)
     several = groups_of_optimizers(migration, view.values(plan.optimizer))
     if len(several) > 1:
         is_second = site.group is not several[0]

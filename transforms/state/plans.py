@@ -14,6 +14,7 @@ from ..training.in_scope import holds_ddp
 from ..view import FileView
 from .arithmetic import is_computed_with
 from .contexts import OLD_RANK_FILES, Config, StateContext, bound_arguments, context_at
+from .either import EITHER, TELL, may_be_either
 from .first_step import may_precede_first_step
 from .lifting import Lift, lift_of
 from .rank_zero import rank_zero_alone_reads
@@ -79,6 +80,9 @@ def _plan(migration: Migration, read: StateRead) -> ReadPlan:
         if len(several) > 1:
             plan.problem = SEVERAL
             plan.advice = "Take each optimizer's state with get_optimizer_state_dict and its own model."
+            return plan
+        if not read.legacy and may_be_either(migration, read.view, read.optimizer):
+            plan.problem, plan.advice = EITHER, TELL
             return plan
     context = context_at(migration, read.view, read.call, read.group)
     if context.kind == "unknown":
