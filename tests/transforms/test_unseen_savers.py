@@ -308,3 +308,88 @@ def test_state_that_is_returned_to_a_function_which_writes_on_rank_zero_is_gathe
     assert "return tree_map_only(DTensor, gather_to_rank_zero, anything.state_dict())" in result
     unguarded = text.replace("{write}", "torch.save(state, path)")
     assert migrated(unguarded) == unguarded
+
+
+TAKEN = """
+
+class Task:
+    def __init__(self, net, names):
+        self.names = names
+        self.model = DDP(net)
+
+    def write(self, path):
+{body}
+
+
+def main(net, path):
+    task = Task(net, path.split())
+    task.write(path)
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "        for name, value in vars(self).items():\n            torch.save(value.state_dict(), path)",
+        "        torch.save({name: value.state_dict() for name, value in self.__dict__.items()}, path)",
+        "        torch.save([getattr(self, name).state_dict() for name in self.names], path)",
+        "        for name in self.names:\n            part = getattr(self, name)\n"
+        "            torch.save(part.state_dict(), path)",
+        "        packed = {}\n        for name in list(vars(self)):\n            packed[name] = vars(self)[name].state_dict()\n"
+        "        return packed",
+    ],
+)
+def test_model_that_is_saved_as_one_of_the_attributes_is_held(body: str) -> None:
+    text = DDP + TAKEN.format(body=body)
+    analysis, results = analyse_texts({"train.py": text})
+    assert results["train.py"] == text
+    assert any(f.rule == "FS120" and "nothing is seen to save this model" in f.message for f in analysis.findings)
+    assert any(f.rule == "FS402" and "nothing in these files shows what this is" in f.message for f in analysis.findings)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "        for name, value in vars(self).items():\n            print(value.state_dict())",
+        "        for name, scheduler in vars(self).items():\n            torch.save(scheduler.state_dict(), path)",
+        "        kinds = {}\n        torch.save(kinds.get(path).state_dict(), path)",
+    ],
+)
+def test_model_beside_other_reads_of_attributes_is_not(body: str) -> None:
+    assert "fully_shard(net)" in migrated(DDP + TAKEN.format(body=body))
+
+
+QUEUED = """
+import queue
+
+jobs = queue.{kind}()
+
+
+def write(path):
+    while True:
+        item = jobs.{get}
+        if item is None:
+            return
+        place, model = item
+        torch.save(model.state_dict(), path)
+
+
+def main(net, path):
+    model = DDP(net)
+    jobs.put((path, model.module))
+    write(path)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "get"), [("Queue", "get()"), ("SimpleQueue", "get(True, 5)"), ("Queue", "get_nowait()"), ("Queue", "get(timeout=1)")]
+)
+def test_model_that_is_saved_from_a_queue_is_held(kind: str, get: str) -> None:
+    text = DDP + QUEUED.format(kind=kind, get=get)
+    assert migrated(text) == text
+
+
+def test_model_that_a_script_takes_from_a_queue_is_held() -> None:
+    taken = "import queue\n\njobs = queue.SimpleQueue()\njobs.put(DDP(torch.nn.Linear(2, 2)).module)\n"
+    text = DDP + taken + 'if dist.get_rank() == 0:\n    net = jobs.get()\n    torch.save(net.state_dict(), "net.pt")\n'
+    assert migrated(text) == text

@@ -1,4 +1,4 @@
-"""Functions that take the state of whatever they are handed, and that nothing in the repository is seen to call.
+"""Functions that take the state of whatever they are handed or come upon, where nothing shows what that is.
 
 A saver that is registered by class or name gets its models at run time: whether a sharded one is among them cannot
 be seen, and of such a one it would save this rank's shards.
@@ -10,19 +10,20 @@ import ast
 from collections.abc import Iterator
 
 from ..analysis.facts import NOTHING
-from ..analysis.values import Annotated, Constant, Unknown, Wrapped
+from ..analysis.values import Annotated, Constant, Opaque, Unknown, Value, Wrapped
 from ..groups import Group
 from ..introspection.plain import is_plain, like
 from ..migration import Migration, files_holding
 from ..sites import Site
 from ..view import FileView
+from .out_of_sight import is_out_of_sight
 from .reads import NOT_A_MODEL, hidden_uses, last_name, reads
 
 _WRITES = frozenset({"save", "save_file", "save_model", "dump", "async_save"})
 
 
 def states_of_strangers(migration: Migration) -> list[Site]:
-    """Every ``argument.state_dict()`` of which nothing shows whose it is."""
+    """Every ``argument.state_dict()`` of which nothing shows whose it is, also of objects that come from out of sight."""
     return migration.once("states of strangers", None, lambda: list(_find(migration)))
 
 
@@ -71,19 +72,25 @@ def _find_optimizers(migration: Migration, method: str) -> Iterator[Site]:
 
 
 def _handed_over(migration: Migration, method: str) -> Iterator[tuple[FileView, ast.Attribute, ast.Call]]:
-    """Calls of a method of an argument of which nothing is known."""
+    """Calls of a method of an argument, or of an object from out of sight, of which nothing is known."""
     if not migration.groups.all:
         return
     known = {site.node for sites in migration.sites.values() for site in sites}
     for number, call in enumerate(migration.program.flow.calls):
-        if call.method != method or any(
-            not isinstance(value, (Constant, Unknown)) for value in migration.program.flow.values_of(call.function)
-        ):
+        if call.method != method or not all(_is_anything(v) for v in migration.program.flow.values_of(call.function)):
             continue
         view, node = migration.program.call_node(number)
         function = node.func
-        if isinstance(function, ast.Attribute) and function not in known and _is_argument(view, function.value):
+        if not isinstance(function, ast.Attribute) or function in known:
+            continue
+        is_made_outside = any(isinstance(v, Opaque) for v in migration.program.flow.values_of(call.function))
+        if is_out_of_sight(view, function.value) or (_is_argument(view, function.value) and not is_made_outside):
             yield view, function, node
+
+
+def _is_anything(value: Value) -> bool:
+    """Whether a value says nothing of what an object is; code outside that is no part of torch may give back anything."""
+    return isinstance(value, (Constant, Unknown)) or (isinstance(value, Opaque) and not value.name.startswith("torch."))
 
 
 def _is_argument(view: FileView, receiver: ast.expr) -> bool:
@@ -161,8 +168,12 @@ def is_returned(view: FileView, call: ast.Call) -> bool:
 
 def is_written(site: Site) -> bool:
     """Whether the function of a read also writes something to disk, or returns what it read to one that may."""
-    function = site.view.function(site.node)
-    assert function is not None
-    called = [last_name(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)]
-    is_given = site.call is not None and is_returned(site.view, site.call)
-    return is_given or any(name in _WRITES or name.startswith("save_") for name in called)
+    view, call = site.view, site.call
+    scope = view.function(site.node) or view.tree
+    called = [last_name(node.func) for node in ast.walk(scope) if isinstance(node, ast.Call)]
+    if any(name in _WRITES or name.startswith("save_") for name in called):
+        return True
+    if isinstance(site.node, ast.Attribute) and is_out_of_sight(view, site.node.value):
+        # the states of many objects go into a container, which is returned when it is full
+        return any(isinstance(node, (ast.Return, ast.Yield)) and node.value is not None for node in ast.walk(scope))
+    return call is not None and is_returned(view, call)

@@ -20,6 +20,7 @@ from ..text.suppressions import Suppressions
 from ..view import FileView
 from .arithmetic import is_computed_with
 from .behind_decorator import Split, split_of, write_split
+from .out_of_sight import is_from_queue, is_out_of_sight
 from .plans import gathered_name
 from .rank_zero import is_handed_to_rank_zero, rank_zero_alone_reads
 from .strangers import (
@@ -86,12 +87,18 @@ def _saving(migration: Migration, site: Site) -> Saving:
     assert call is not None
     if is_gathered(view, call) or is_registered_for_plain(migration, site):
         return Saving(is_right=True)
+    assert isinstance(call.func, ast.Attribute)
+    out_of_sight = is_out_of_sight(view, call.func.value)
+    if out_of_sight and (view.function(call) is None or is_from_queue(view, call.func.value)):
+        return Saving("nothing in it shows that all ranks come to it")
     finder = migration.once("guards", None, lambda: GuardFinder(migration.program))
     if finder.callers_guarded(view, call) is not None:
         return Saving("only some ranks call it")
     if is_computed_with(view, call):
         return Saving("it computes with the state")
     guards = finder.around(view, call)
+    if guards and out_of_sight:
+        return Saving("only some ranks run it, and its model is known behind the guard alone")
     alone = any(finder.passes_only_rank_zero(guard) for guard in guards)
     if any(guard.kind == "decorator" for guard in guards):
         split = split_of(finder, view, call) if len(guards) == 1 else None
@@ -127,9 +134,11 @@ def saver_outcome(migration: Migration, site: Site, kind: str) -> Outcome:
         what = "an optimizer, and of one over sharded parameters" if kind == "optimizer" else "a model, and of a sharded one"
         taken = f"get_{kind}_state_dict(model{', optimizer' if kind == 'optimizer' else ''}, options=StateDictOptions("
         whose = "the optimizers of sharded models" if kind == "optimizer" else "sharded models"
+        assert isinstance(call.func, ast.Attribute)
+        unseen = "shows what this is: it may be" if is_out_of_sight(view, call.func.value) else "calls this function with"
         return Outcome(
             Level.MANUAL,
-            f"nothing in these files calls this function with {what} it takes this rank's shards only",
+            f"nothing in these files {unseen} {what} it takes this rank's shards only",
             f"If {whose} come here, take {taken}full_state_dict=True, cpu_offload=True)) on all ranks, and write it on rank 0.",
         )
     outcome = Outcome(Level.REVIEW, _message(migration, site, saving, kind), holds=is_written(site))
