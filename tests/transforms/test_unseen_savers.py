@@ -352,6 +352,8 @@ def test_model_that_is_saved_as_one_of_the_attributes_is_held(body: str) -> None
     [
         "        for name, value in vars(self).items():\n            print(value.state_dict())",
         "        for name, scheduler in vars(self).items():\n            torch.save(scheduler.state_dict(), path)",
+        "        for name in self.names:\n            parts = getattr(self, name)\n            if name == 'train_metrics':\n"
+        "                torch.save([part.state_dict() for part in parts.values()], path)",
         "        kinds = {}\n        torch.save(kinds.get(path).state_dict(), path)",
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from ..view import FileView
 
@@ -27,15 +28,38 @@ def is_out_of_sight(view: FileView, receiver: ast.expr) -> bool:
     return is_an_attribute(view, receiver) or is_from_queue(view, receiver)
 
 
+def asked_names(view: FileView, receiver: ast.expr) -> list[str]:
+    """The names that an attribute by a computed name has where its branch runs: those that the name is tested to equal."""
+    computed = {ast.dump(s.args[1]) for s in _sources(view, receiver, _MOST_NAMES) if _is_getattr(s)}
+    names: list[str] = []
+    below: ast.AST = receiver
+    for ancestor in view.ancestors(receiver):
+        if isinstance(ancestor, ast.If) and below in ancestor.body:
+            names.extend(_equal_to(ancestor.test, computed))
+        below = ancestor
+    return names
+
+
+def _equal_to(test: ast.expr, computed: set[str]) -> Iterator[str]:
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq):
+        return
+    (name,) = test.comparators
+    if ast.dump(test.left) in computed and isinstance(name, ast.Constant) and isinstance(name.value, str):
+        yield name.value
+
+
 def _takes_attributes(source: ast.expr) -> bool:
     if isinstance(source, ast.Attribute):
         return source.attr == "__dict__"
-    if not isinstance(source, ast.Call) or not isinstance(source.func, ast.Name):
+    return _is_getattr(source) or (
+        isinstance(source, ast.Call) and isinstance(source.func, ast.Name) and source.func.id == "vars" and len(source.args) == 1
+    )
+
+
+def _is_getattr(source: ast.expr) -> TypeGuard[ast.Call]:
+    if not isinstance(source, ast.Call) or not isinstance(source.func, ast.Name) or source.func.id != "getattr":
         return False
-    name, arguments = source.func.id, source.args
-    if name == "vars":
-        return len(arguments) == 1
-    return name == "getattr" and len(arguments) > 1 and not isinstance(arguments[1], ast.Constant)
+    return len(source.args) > 1 and not isinstance(source.args[1], ast.Constant)
 
 
 def _takes_from_queue(source: ast.expr) -> bool:

@@ -16,7 +16,7 @@ from ..introspection.plain import is_plain, like
 from ..migration import Migration, files_holding
 from ..sites import Site
 from ..view import FileView
-from .out_of_sight import is_out_of_sight
+from .out_of_sight import asked_names, is_out_of_sight
 from .reads import NOT_A_MODEL, hidden_uses, last_name, reads
 
 _WRITES = frozenset({"save", "save_file", "save_model", "dump", "async_save"})
@@ -51,7 +51,8 @@ def is_read(migration: Migration, group: Group, *kinds: str) -> bool:
 def _find(migration: Migration) -> Iterator[Site]:
     kinds = {kind for group in migration.groups.all for kind in group.kinds}
     for view, function, call in _handed_over(migration, "state_dict"):
-        if NOT_A_MODEL.search(last_name(function.value)) or is_plain(view, call, like(function.value), kinds):
+        names = (last_name(function.value), *asked_names(view, function.value))
+        if any(map(NOT_A_MODEL.search, names)) or is_plain(view, call, like(function.value), kinds):
             continue
         if not _is_plain_fixture(migration, view, function.value):
             yield Site(view, function, "torch.nn.Module.state_dict", "hazard", None, (), call)
