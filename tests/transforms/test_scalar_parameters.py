@@ -57,6 +57,11 @@ def _migrate(define: str = "self.scale = nn.Parameter(torch.ones([]))", use: str
         ("torch.tensor(scale).log()", "torch.tensor([scale]).log()"),
         ("torch.ones([], device=None) * bias", "torch.ones(1, device=None) * bias"),
         ("torch.ones([1] if large else [])", "torch.ones([1])"),
+        ("torch.tensor(2).float()", "torch.tensor([2]).float()"),
+        ("torch.ones([]).to(torch.float64) * scale", "torch.ones(1).to(torch.float64) * scale"),
+        ("torch.zeros(3).sum()", "torch.zeros(3).sum().reshape(1)"),
+        ("2 * torch.rand(3, 3).mean()", "2 * torch.rand(3, 3).mean().reshape(1)"),
+        ("torch.full([], given) if large else torch.tensor(0.5)", "torch.full((1,), given) if large else torch.tensor([0.5])"),
     ],
 )
 def test_definitions_get_a_dimension(before: str, after: str) -> None:
@@ -119,6 +124,8 @@ def test_what_takes_one_element_as_well_stays(after: str) -> None:
     [
         ({"define": "self.scales = nn.ParameterList([nn.Parameter(torch.ones([]))])"}, "not assigned to an attribute"),
         ({"define": "self.scale = nn.Parameter(torch.ones([large] if large else []))"}, "may be another one"),
+        ({"define": "self.scale = nn.Parameter(torch.ones(2) if large else torch.tensor(0.5))"}, "may be another one"),
+        ({"define": "self.scale = nn.Parameter((bias if large else torch.tensor(0.5)).clone())"}, "may be another one"),
         ({"define": "shape = []\nself.b = torch.zeros(shape)\nself.scale = nn.Parameter(torch.ones(shape))"}, "serves something"),
         ({"use": "return x * self.scale.view(-1)[0]"}, ""),
         ({"use": "return x * self.scale[None]"}, "what train.py:17 does with it"),

@@ -17,6 +17,8 @@ from .model_code import classes_of
 
 _SHAPED = frozenset(f"torch.{name}" for name in ("ones", "zeros", "empty", "rand", "randn", "full"))
 _POINTWISE = frozenset(f"torch.{name}" for name in ("log", "exp", "sqrt", "log1p", "logit"))
+_CONVERSIONS = frozenset({"float", "double", "half", "bfloat16", "to", "type", "cpu", "cuda", "clone", "detach"})
+_REDUCTIONS = frozenset({"sum", "mean", "prod", "max", "min", "norm", "std", "var"})
 _NUMBERS = ("math.", "numpy.log", "numpy.exp", "numpy.sqrt")
 _MAKERS = ("open_clip.create_model", "open_clip.factory.create_model", "clip.load")
 _WITH_SCALARS = frozenset({"CLIPModel", "SiglipModel", "AltCLIPModel", "ChineseCLIPModel", "ClapModel", "XCLIPModel"})
@@ -88,15 +90,21 @@ def _has_scalars(name: str) -> bool:
 
 
 def _is_scalar(view: FileView, node: ast.expr) -> bool:
-    """``torch.tensor(0.07)``, ``torch.ones([])``, and arithmetic of one with numbers and with what is passed in."""
+    """``torch.tensor(0.07)``, ``torch.ones([])``, a sum, and arithmetic of one with numbers and with what is passed in."""
     if isinstance(node, ast.BinOp):
         sides = (node.left, node.right)
         return any(_is_scalar(view, side) for side in sides) and all(
             _is_scalar(view, side) or _is_number(view, side) or isinstance(side, ast.Name) for side in sides
         )
+    if isinstance(node, ast.IfExp):
+        return _is_scalar(view, node.body) or _is_scalar(view, node.orelse)
     if not isinstance(node, ast.Call):
         return False
     name = outside_name(view, node.func)
+    if isinstance(node.func, ast.Attribute) and node.func.attr in _CONVERSIONS:
+        return _is_scalar(view, node.func.value)
+    if _is_reduction(view, node):
+        return True
     if name in _POINTWISE or (name is None and f"torch.{called_name(node)}" in _POINTWISE):
         inner = node.args[0] if node.args else getattr(node.func, "value", None)
         return isinstance(inner, ast.expr) and _is_scalar(view, inner)
@@ -105,6 +113,15 @@ def _is_scalar(view: FileView, node: ast.expr) -> bool:
     if name == "torch.tensor":
         return _is_number(view, node.args[0])
     return name in _SHAPED and any(_empty_shapes(view, node.args[0]))
+
+
+def _is_reduction(view: FileView, node: ast.AST) -> bool:
+    """``torch.zeros(3).sum()``: one number of a tensor that is made there."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.args or node.keywords:
+        return False
+    reduced = node.func.value
+    is_made = isinstance(reduced, ast.Call) and (outside_name(view, reduced.func) or "").startswith("torch.")
+    return is_made and node.func.attr in _REDUCTIONS
 
 
 def _empty_shapes(view: FileView, shape: ast.expr) -> Iterator[ast.expr]:
@@ -162,18 +179,38 @@ def _means_number(annotation: ast.expr | None) -> bool:
 
 def with_dimension(scalar: Scalar) -> list[Patch] | None:
     """The patches that give a parameter one dimension of size 1; None where its shape may also be something else."""
-    patches = [_patch(scalar.view, leaf) for leaf in _leaves(scalar.view, scalar.call.args[0])]
+    view, given = scalar.view, scalar.call.args[0]
+    if any(_is_scalar(view, choice.body) != _is_scalar(view, choice.orelse) for choice in _choices(given)):
+        return None
+    patches = [_patch(view, leaf) for leaf in _leaves(view, given)]
     return None if None in patches else [patch for patch in patches if patch is not None]
+
+
+def _choices(node: ast.expr) -> Iterator[ast.IfExp]:
+    """The choices between tensors that a definition makes."""
+    if isinstance(node, ast.IfExp):
+        yield node
+        yield from (*_choices(node.body), *_choices(node.orelse))
+    elif isinstance(node, ast.BinOp):
+        yield from (*_choices(node.left), *_choices(node.right))
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        yield from _choices(node.func.value)
 
 
 def is_chosen(scalar: Scalar) -> bool:
     """Whether the definition chooses between no dimension and one."""
-    return any(isinstance(scalar.view.parents[leaf], ast.IfExp) for leaf in _leaves(scalar.view, scalar.call.args[0]))
+    shapes = (leaf for leaf in _leaves(scalar.view, scalar.call.args[0]) if isinstance(leaf, (ast.List, ast.Tuple)))
+    return any(isinstance(scalar.view.parents[shape], ast.IfExp) for shape in shapes)
 
 
 def _leaves(view: FileView, node: ast.expr) -> Iterator[ast.expr]:
-    """The numbers and the empty shapes that the tensors of a definition are made from."""
+    """The numbers and the empty shapes that the tensors of a definition are made from, and the sums it takes."""
+    reductions = [inner for inner in ast.walk(node) if isinstance(inner, ast.Call) and _is_reduction(view, inner)]
+    yield from reductions
+    reduced = {inner for reduction in reductions for inner in ast.walk(reduction)}
     for inner in ast.walk(node):
+        if inner in reduced:
+            continue
         if not isinstance(inner, ast.Call) or not inner.args:
             continue
         name = outside_name(view, inner.func)
@@ -184,6 +221,8 @@ def _leaves(view: FileView, node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _patch(view: FileView, leaf: ast.expr) -> Patch | None:
+    if _is_reduction(view, leaf):
+        return view.replace(leaf, (view.keep(leaf), ".reshape(1)"), _WHY)
     if not isinstance(leaf, (ast.List, ast.Tuple)):
         return view.replace(leaf, ("[", view.keep(leaf), "]"), _WHY)
     parent = view.parents[leaf]
