@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from .analysis.symbols import DATA_PARALLEL, DDP, FSDP_MODULE
 from .analysis.values import Annotated, Derived, Kept, Value, Wrapped
-from .introspection.told_apart import tells_apart
+from .introspection.told_apart import acts_apart, tells_apart
 from .program import Program, owner_of
 
 if TYPE_CHECKING:
     from .groups import Group, Groups
     from .sites import Site
+    from .view import FileView
 
 _FULLY_SHARD = "torch.distributed.fsdp.fully_shard"
 
@@ -31,11 +32,22 @@ def reason_to_keep(program: Program, choice: str, groups: Groups, sites: Mapping
     if any("FSDP1" not in group.kinds for group in mixed):
         names = ((view, node) for view in program.views_with("FSDPModule") for node in view.nodes(ast.Name, ast.Attribute))
         asking += [(view, node) for view, node in names if view.external(node) == FSDP_MODULE]
-    telling = next((place for place in asking if tells_apart(*place)), None)
+    telling = next((place for place in asking if tells_apart(*place)), None) or _acting(sites, mixed)
     if telling is None:
         return ""
     view, node = telling
     return f"{view.path}:{view.line(node)} tells its models from those that are sharded"
+
+
+def _acting(sites: Mapping[str, list[Site]], mixed: list[Group]) -> tuple[FileView, ast.AST] | None:
+    """A test of models that both wrappers wrap, behind which the program goes another way of its own."""
+    for path in sorted(sites):
+        asking = [site for site in sites[path] if site.role == "isinstance" and site.group in mixed]
+        work = {site.node for site in sites[path]} if asking else set[ast.AST]()
+        telling = next((site for site in asking if acts_apart(site.view, site.node, work)), None)
+        if telling is not None:
+            return telling.view, telling.node
+    return None
 
 
 def _may_ask(site: Site, mixed: list[Group]) -> bool:

@@ -61,6 +61,48 @@ def test_an_answer_about_both_wrappers_holds_nothing() -> None:
     assert "return isinstance(self.model, FSDPModule)" in results["train.py"]
 
 
+ACTING = """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+net = torch.nn.Linear(4, 4)
+model = DDP(net) if small else FSDP(net)
+rate = 0.1
+{act}
+optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+"""
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        "rate *= 2 if isinstance(model, DDP) else 1",
+        "if isinstance(model, DDP):\n    rate = rate * 2",
+        "if not isinstance(model, FSDP):\n    rate = 0.3\nelse:\n    rate = 0.2",
+    ],
+)
+def test_ddp_stays_where_a_branch_does_something_of_its_own_for_one_wrapper(act: str) -> None:
+    analysis, results = analyse_texts({"train.py": ACTING.format(act=act)})
+    assert "DDP(net)" in results["train.py"] and "fully_shard(" in results["train.py"]
+    assert any("stays under DDP" in finding.message for finding in analysis.findings)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        "raw = model.module if isinstance(model, DDP) else model",
+        'if isinstance(model, DDP):\n    print("replicated")',
+        "if isinstance(model, FSDP):\n    model.clip_grad_norm_(1.0)\nelse:\n"
+        "    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        "rate = 0.1 if isinstance(model, (DDP, FSDP)) else 0.2",
+    ],
+)
+def test_branches_that_do_what_wrappers_need_keep_nothing(act: str) -> None:
+    _, results = analyse_texts({"train.py": ACTING.format(act=act)})
+    assert "DDP(net)" not in results["train.py"] and "fully_shard(" in results["train.py"]
+
+
 REDUCING = """\
 import torch
 import torch.distributed as dist

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection, Iterable
 
 from ..analysis.symbols import FSDP_MODULE
 from ..view import FileView
@@ -12,6 +13,7 @@ from .skipping import refusal, skips_wrappers, tested_classes
 _REDUCTIONS = frozenset(
     f"torch.distributed.{name}" for name in ("all_reduce", "reduce", "all_gather", "gather", "all_gather_into_tensor")
 )
+_REPORTS = frozenset({"print", "debug", "info", "warning", "warn", "log"})
 
 
 def tells_apart(view: FileView, node: ast.AST) -> bool:
@@ -27,6 +29,56 @@ def tells_apart(view: FileView, node: ast.AST) -> bool:
     if view.external(classes) != FSDP_MODULE and (wrapper_kind(view, test) is None or _knows_sharded_modules(view, test)):
         return False
     return _is_handed_on(view, test) and not skips_wrappers(view, classes) and refusal(view, classes) is None
+
+
+def acts_apart(view: FileView, node: ast.AST, wrapper_work: Collection[ast.AST]) -> bool:
+    """Whether a branch on a test for one of the two wrappers does something that has nothing to do with wrappers.
+
+    Such a branch (another learning rate, a scaled loss) is the program's own choice for models of one kind.
+    """
+    classes = tested_classes(view, node)
+    test = view.parents[classes] if classes is not None else None
+    if classes is None or not isinstance(test, ast.expr) or wrapper_kind(view, test) is None:
+        return False
+    if _knows_sharded_modules(view, test) or skips_wrappers(view, classes) or refusal(view, classes) is not None:
+        return False
+    branch = next((a for a in view.ancestors(test) if isinstance(a, (ast.IfExp, ast.stmt))), None)
+    if not isinstance(branch, (ast.If, ast.IfExp)) or test not in ast.walk(branch.test):
+        return False
+    if isinstance(branch, ast.IfExp):
+        return not _does_any([branch.body, branch.orelse], wrapper_work) and ast.dump(branch.body) != ast.dump(branch.orelse)
+    ways = [branch.body, branch.orelse]
+    if isinstance(branch.body[-1], (ast.Return, ast.Continue, ast.Break)):
+        ways.append(_following(view, branch))
+    return (
+        not _does_any([statement for way in ways for statement in way], wrapper_work)
+        and any(not _only_speaks(statement) for way in ways[:2] for statement in way)
+        and ast.dump(ast.Module(branch.body, [])) != ast.dump(ast.Module(branch.orelse, []))
+    )
+
+
+def _does_any(parts: Iterable[ast.AST], wrapper_work: Collection[ast.AST]) -> bool:
+    """Whether parts of a program hold any of the nodes, or take ``.module`` off."""
+    inside = [node for part in parts for node in ast.walk(part)]
+    return any(node in wrapper_work or (isinstance(node, ast.Attribute) and node.attr == "module") for node in inside)
+
+
+def _only_speaks(statement: ast.stmt) -> bool:
+    """Whether a statement does nothing but report, or ends the run with an error."""
+    if isinstance(statement, (ast.Pass, ast.Raise, ast.Assert)):
+        return True
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    called = statement.value.func
+    return getattr(called, "id", getattr(called, "attr", "")) in _REPORTS
+
+
+def _following(view: FileView, statement: ast.stmt) -> list[ast.stmt]:
+    """The statements behind one in its block."""
+    parent = view.parents[statement]
+    blocks = (getattr(parent, name, None) for name in ("body", "orelse", "finalbody"))
+    block = next((block for block in blocks if isinstance(block, list) and statement in block), [statement])
+    return block[block.index(statement) + 1 :]
 
 
 def reduced_by_hand(view: FileView, classes: ast.expr) -> str:
