@@ -395,3 +395,11 @@ def test_model_that_a_script_takes_from_a_queue_is_held() -> None:
     taken = "import queue\n\njobs = queue.SimpleQueue()\njobs.put(DDP(torch.nn.Linear(2, 2)).module)\n"
     text = DDP + taken + 'if dist.get_rank() == 0:\n    net = jobs.get()\n    torch.save(net.state_dict(), "net.pt")\n'
     assert migrated(text) == text
+
+
+def test_attribute_by_a_computed_name_is_gathered_where_rank_zero_alone_writes_it() -> None:
+    body = "        for name in self.names:\n            part = getattr(self, name)\n"
+    body += "            save_on_master({name: part.state_dict()}, path)"
+    result = migrated(DDP + RANKS + TAKEN.format(body=body))
+    assert "part_state_dict = tree_map_only(DTensor, gather_to_rank_zero, part.state_dict())" in result
+    assert "save_on_master({name: part_state_dict}, path)" in result and "fully_shard(net)" in result
