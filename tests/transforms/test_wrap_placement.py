@@ -110,9 +110,41 @@ PLACES = {
         "    def shard_3(model):\n        fully_shard(model)\n        return model\n\n"
         "    return lambda: shard_2(net), lambda: shard_3(net)\n",
     ),
+    "a choice whose other model holds a wrap": (
+        "def f(net, other, c):\n    net = FSDP(net) if c else other(FSDP(net))\n    return net\n",
+        "def f(net, other, c):\n    def shard(model):\n        fully_shard(model)\n        return model\n\n"
+        "    if c:\n        fully_shard(net)\n    else:\n        net = other(shard(net))\n    return net\n",
+    ),
+    "a returned choice between two wraps": (
+        "def f(net, c):\n    return FSDP(net) if c else FSDP(module=net)\n",
+        "def f(net, c):\n    def shard(model):\n        fully_shard(model)\n        return model\n\n"
+        "    if c:\n        fully_shard(net)\n        return net\n    return shard(net)\n",
+    ),
+    "a choice in a module": (
+        "net = FSDP(A) if C else FSDP(B)\n",
+        "def shard(model):\n    fully_shard(model)\n    return model\n\n"
+        "if C:\n    fully_shard(A)\n    net = A\nelse:\n    net = shard(B)\n",
+    ),
+    "a choice that a wrap decides": (
+        "def f(net, test):\n    return FSDP(net) if test(FSDP(net.head)) else net\n",
+        "def f(net, test):\n    fully_shard(net.head)\n    if test(net.head):\n        fully_shard(net)\n    return net\n",
+    ),
+    "a model built of a wrap": (
+        "def f(build):\n    net = FSDP(build(FSDP(build())))\n    return net\n",
+        "def f(build):\n    model = build()\n    fully_shard(model)\n    net = build(model)\n    fully_shard(net)\n"
+        "    return net\n",
+    ),
+    "a returned model built of wraps": (
+        "def f(build, parts):\n    return FSDP(build([FSDP(p) for p in parts]))\n",
+        "def f(build, parts):\n    def shard(model):\n        fully_shard(model)\n        return model\n\n"
+        "    model = build([shard(p) for p in parts])\n    fully_shard(model)\n    return model\n",
+    ),
 }
 
 REFUSED = {
+    "a wrap of an argument that holds another wrap": (
+        "def f(build, use, net):\n    return use(FSDP(build(FSDP(net.head))))\n"
+    ),
     "a model that the call does not name": "def f(*args):\n    return FSDP(*args)\n",
     "a model that is wrapped twice": "def f(model):\n    model = FSDP(FSDP(model))\n    return model\n",
     "arguments that only a comprehension knows": (

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..analysis.scopes import dotted_path
-from ..analysis.symbols import FSDP1
+from ..analysis.symbols import DDP, FSDP1
 from ..text.patches import Old, Part, Patch
 from ..view import FileView
 from .plan import MODEL, Code, ShardingPlan, code, deeper, fill, written
@@ -143,6 +143,9 @@ def _hoisted(plan: ShardingPlan, statement: ast.stmt) -> list[Patch]:
     """The statements go before the statement, the model's name where the wrap was."""
     view, model = plan.view, plan.model
     assert model is not None
+    inner = [n for n in ast.walk(model) if isinstance(n, ast.Call) and view.external(n.func) in (FSDP1, DDP)]
+    if inner:
+        raise CannotPlace("the model that it wraps is built of another wrap, which has to come first")
     path = path_text(view, model)
     name = path or view.generated_name(plan.call, "model", statement)
     statements = plan.statements()
@@ -225,8 +228,12 @@ def _line(view: FileView, statement: ast.stmt) -> _Line:
 def _replace(plan: ShardingPlan, statement: ast.stmt, statements: Sequence[Code], model: str) -> list[Patch]:
     line = _line(plan.view, statement)
     moved, patches = _moved_up(plan, line.indent)
-    parts = (line.lead, *moved, *written(statements, model, line.indent))
-    end = plan.view.source.span(statement)[1]
+    start, end = plan.view.source.span(statement)
+    text = written(statements, model, line.indent)
+    keeps_start = any(isinstance(part, Old) and part.start == start for part in text)
+    # What other wraps of the statement put in front of it.
+    before = () if keeps_start else (Old(start, start),)
+    parts = (line.lead, *before, *moved, *text)
     return [Patch(plan.view.path, line.start, end, parts, _WHY), *patches]
 
 

@@ -158,7 +158,7 @@ def _rewrite_calls(view: FileView, ways: list[Way], outcome: Outcome) -> list[Co
             for call in way.calls:
                 outcome.patches.append(_in_place(view, call, plan.name(plan.function), tail))
             continue
-        name = view.generated_name(plan.call, "shard")
+        name = view.generated_name(way.calls[0], "shard")
         functions.append(shard_function(plan, name, "model", statements))
         for call in way.calls:
             outcome.patches.append(view.replace(call, (f"{name}(", view.keep(_innermost(view, call)), ")"), _WHY))

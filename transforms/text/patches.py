@@ -118,6 +118,8 @@ def _render_old(source: Source, part: Old, owner: Patch, patches: Sequence[Patch
 
 def _belongs_to_next_line(source: Source, part: Old, other: Patch) -> bool:
     """Whether an insertion at the end of whole lines is one before the line that follows them."""
+    if part.start == part.end:
+        return False
     return other.start == other.end == part.end and source.text[part.end - 1 : part.end] == "\n"
 
 
