@@ -97,6 +97,20 @@ def test_running_statistics_are_broadcast_before_every_forward() -> None:
 
 
 @pytest.mark.parametrize(
+    ("model", "hooked"),
+    [
+        ("nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8))", True),
+        ("nn.Sequential(nn.Linear(6, 8), Net())", True),
+        ("nn.BatchNorm1d(8)", True),
+        ("nn.Sequential(nn.Linear(6, 8), nn.ReLU())", False),
+    ],
+)
+def test_running_statistics_of_a_model_of_torch_are_seen_in_its_call(model: str, hooked: bool) -> None:
+    text, _ = migrate(f"model = DDP({model})\n", "nn.BatchNorm1d(8)")
+    assert ("model.register_forward_pre_hook(broadcast_buffers)" in text) is hooked
+
+
+@pytest.mark.parametrize(
     ("body", "layer"),
     [
         ("model = DDP(model, broadcast_buffers=False)\n", "nn.BatchNorm1d(8)"),

@@ -33,6 +33,8 @@ def _buffers_of(migration: Migration, value: Value) -> str:
         known = value.name.startswith("transformers.") and any(
             name in value.name for name in _LANGUAGE_MODELS
         )
+        if value.name.startswith("torch.nn.") and value.name.rpartition(".")[2][:1].isupper():
+            return _buffers_of_outside(migration, value)
         return NONE if known or value.name.startswith("torch.nn.") else UNKNOWN
     if not isinstance(value, Instance):
         return UNKNOWN
@@ -43,6 +45,17 @@ def _buffers_of(migration: Migration, value: Value) -> str:
         if _builds_unknown(view, node):
             answer = UNKNOWN
     return answer
+
+
+def _buffers_of_outside(migration: Migration, value: Opaque) -> str:
+    """The same of a module of torch, which is known by its call, and of the modules that the call gives it."""
+    view, call = migration.program.call_node(value.site)
+    if _names(view, call, _RUNNING):
+        return CHANGES
+    inside = {given for node in ast.walk(call) if node is not call for given in view.values(node)}
+    classes = (given for given in inside if isinstance(given, Instance))
+    answers = {_buffers_of(migration, given) for given in classes}
+    return next((answer for answer in (CHANGES, UNKNOWN) if answer in answers), NONE)
 
 
 def classes_of(migration: Migration, cls: ClassValue) -> Iterator[tuple[FileView, ast.ClassDef]]:
