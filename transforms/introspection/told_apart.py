@@ -49,10 +49,10 @@ def acts_apart(view: FileView, node: ast.AST, wrapper_work: Collection[ast.AST])
         return not _does_any([branch.body, branch.orelse], wrapper_work) and ast.dump(branch.body) != ast.dump(branch.orelse)
     ways = [branch.body, branch.orelse]
     if isinstance(branch.body[-1], (ast.Return, ast.Continue, ast.Break)):
-        ways.append(_following(view, branch))
+        ways.append(following(view, branch))
     return (
         not _does_any([statement for way in ways for statement in way], wrapper_work)
-        and any(not _only_speaks(statement) for way in ways[:2] for statement in way)
+        and any(not only_speaks(statement) for way in ways[:2] for statement in way)
         and ast.dump(ast.Module(branch.body, [])) != ast.dump(ast.Module(branch.orelse, []))
     )
 
@@ -63,7 +63,7 @@ def _does_any(parts: Iterable[ast.AST], wrapper_work: Collection[ast.AST]) -> bo
     return any(node in wrapper_work or (isinstance(node, ast.Attribute) and node.attr == "module") for node in inside)
 
 
-def _only_speaks(statement: ast.stmt) -> bool:
+def only_speaks(statement: ast.stmt) -> bool:
     """Whether a statement does nothing but report, or ends the run with an error."""
     if isinstance(statement, (ast.Pass, ast.Raise, ast.Assert)):
         return True
@@ -73,7 +73,7 @@ def _only_speaks(statement: ast.stmt) -> bool:
     return getattr(called, "id", getattr(called, "attr", "")) in _REPORTS
 
 
-def _following(view: FileView, statement: ast.stmt) -> list[ast.stmt]:
+def following(view: FileView, statement: ast.stmt) -> list[ast.stmt]:
     """The statements behind one in its block."""
     parent = view.parents[statement]
     blocks = (getattr(parent, name, None) for name in ("body", "orelse", "finalbody"))

@@ -6,6 +6,7 @@ import ast
 
 from ..analysis.values import Annotated, Wrapped
 from ..findings import Level
+from ..introspection.module_questions import only_asked_to_unwrap
 from ..keeping import may_be_kept
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
@@ -26,9 +27,9 @@ def check(site: Site, migration: Migration) -> Outcome:
         return Outcome(Level.OK, f"{name} is a method of every module; what calls it is looked at where it is called")
     if name == "module":
         if asks:
-            return Outcome(Level.OK, "false for an FSDP2 model, which needs no unwrapping")
+            return _asks_for_module(site, call)
         if len(call.args) > 2:
-            return Outcome(Level.OK, "gives the default for an FSDP2 model")
+            return _module_or_default(site, call)
         if may_be_kept(site.values):
             model = view.keep(call.args[0])
             outcome = Outcome(Level.REVIEW, "models that stay under DDP have a .module, an FSDP2 model is itself")
@@ -69,6 +70,34 @@ def check(site: Site, migration: Migration) -> Outcome:
     return _manual(name, "is asked for by name, and an FSDP2 model does not have it")
 
 
+def _asks_for_module(site: Site, call: ast.Call) -> Outcome:
+    """``hasattr(model, "module")`` answers no for an FSDP2 model: right where a wrapper is taken off, and nowhere else."""
+    view = site.view
+    stays = may_be_kept(site.values) and not any(isinstance(value, (Wrapped, Annotated)) for value in site.values)
+    if stays or only_asked_to_unwrap(view, call):
+        return Outcome(Level.OK, "false for an FSDP2 model, which needs no unwrapping")
+    what = "an FSDP2 model has no .module: the answer becomes no, and what is done for wrapped models is left out"
+    if site.group is None:
+        return Outcome(Level.REVIEW, f"{what} if this is asked of one")
+    return Outcome(
+        Level.MANUAL,
+        f"{what}, without an error",
+        "Ask isinstance(model, FSDPModule) where more than .module depends on the answer.",
+        holds=True,
+    )
+
+
+def _module_or_default(site: Site, call: ast.Call) -> Outcome:
+    """``getattr(model, "module", default)`` gives the default for an FSDP2 model."""
+    view, parent = site.view, site.view.parents[call]
+    is_itself = view.text(call.args[2]) == view.text(call.args[0])
+    if is_itself or (isinstance(parent, ast.BoolOp) and isinstance(parent.op, ast.Or)):
+        return Outcome(Level.OK, "gives the default for an FSDP2 model")
+    return Outcome(
+        Level.REVIEW, f"gives {view.text(call.args[2])} for an FSDP2 model: see that the model itself is what is used then"
+    )
+
+
 def _stands_with_manual_uses(site: Site, migration: Migration) -> bool:
     """Whether the same attribute of the same unknown receiver is used in this function: test and use go together."""
     if site.group is not None or any(isinstance(value, (Wrapped, Annotated)) for value in site.values):
@@ -97,9 +126,7 @@ def _manual(name: str, what: str) -> Outcome:
 
 
 _WRAP = "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(build())\n"
-_SHARD = (
-    "import torch\nfrom torch.distributed.fsdp import FSDPModule, fully_shard\n\nmodel = build()\nfully_shard(model)\n"
-)
+_SHARD = "import torch\nfrom torch.distributed.fsdp import FSDPModule, fully_shard\n\nmodel = build()\nfully_shard(model)\n"
 
 RULE = Rule(
     id="FS602",
