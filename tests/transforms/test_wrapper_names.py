@@ -61,3 +61,26 @@ def test_taking_off_data_parallel_as_well_is_right_as_it_is() -> None:
 def test_names_that_are_printed_are_no_question() -> None:
     analysis, _ = analyse_texts({"train.py": _TRAIN.format(answer='f"{type(model).__name__} DistributedDataParallel"')})
     assert not [finding for finding in analysis.findings if finding.rule == "FS616"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        'type(model).__name__.startswith("Distributed")',
+        '"Parallel" in type(model).__name__',
+        '{"DistributedDataParallel": 2.0}.get(type(model).__name__, 1.0)',
+        'repr(model).startswith("DistributedDataParallel")',
+        'model._get_name() == "DistributedDataParallel"',
+    ],
+)
+def test_names_that_are_searched_or_looked_up_hold(answer: str) -> None:
+    analysis, results = analyse_texts({"train.py": _TRAIN.format(answer=answer)})
+    assert "DDP(torch" in results["train.py"]
+    assert [finding for finding in analysis.findings if finding.rule == "FS616"]
+
+
+def test_a_name_that_is_kept_and_compared_holds() -> None:
+    program = _TRAIN.format(answer='name == "DistributedDataParallel"')
+    program = program.replace("(model):\n", "(model):\n    name = type(model).__name__\n")
+    _, results = analyse_texts({"train.py": program})
+    assert "DDP(torch" in results["train.py"]

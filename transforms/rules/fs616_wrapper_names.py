@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from ..analysis.symbols import DATA_PARALLEL, WRAPPERS
@@ -20,6 +21,7 @@ from ..view import FileView
 
 _SYMBOL = "torch.nn.Module.__class__.__name__"
 _NAMES = {symbol.rpartition(".")[2]: kind for symbol, kind in WRAPPERS.items()}
+_SPELLED = re.compile("Distributed|FullySharded|Parallel|DDP|FSDP")
 _OTHERS = frozenset(symbol.rpartition(".")[2] for symbol in DATA_PARALLEL)
 
 
@@ -35,12 +37,28 @@ def find(migration: Migration) -> Iterator[Site]:
             group = groups.of(values) or _only(groups.all)
             if group is not None and not _takes_off_others(view, node):
                 yield Site(view, node, _SYMBOL, "hazard", group, tuple(values))
+        yield from _other_questions(migration, view)
+
+
+def _other_questions(migration: Migration, view: FileView) -> Iterator[Site]:
+    """A class's name that is looked up, searched or kept to be compared, in a file that spells the name of a wrapper."""
+    if not any(isinstance(n.value, str) and _SPELLED.search(n.value) for n in view.nodes(ast.Constant)):
+        return
+    groups = migration.groups
+    for node in view.nodes(ast.Attribute, ast.Call):
+        subject = _named(view, node) or _spoken(view, node)
+        values = view.values(subject) if subject is not None else ()
+        group = groups.of(values)
+        wrapped = any(isinstance(value, (Wrapped, Annotated)) for value in values)
+        if group is not None and wrapped and _decides(view, node):
+            yield Site(view, node, _SYMBOL, "hazard", group, tuple(values))
 
 
 def check(site: Site, migration: Migration) -> Outcome:
     """The question becomes one for FSDPModule where it is for wrappers alone."""
     view, node = site.view, site.node
-    assert isinstance(node, ast.Compare)
+    if not isinstance(node, ast.Compare):
+        return _held()
     subject = _subject(view, node)
     texts = _texts(node)
     operator = node.ops[0]
@@ -49,19 +67,52 @@ def check(site: Site, migration: Migration) -> Outcome:
     kinds |= site.group.kinds if site.group is not None else set()
     is_for_all = kinds <= {_NAMES.get(text) for text in texts}
     if subject is None or not asked or not texts <= _NAMES.keys() or not is_for_all:
-        return Outcome(
-            Level.MANUAL,
-            "this asks for a wrapper by the name of its class, which no sharded model has: the answer becomes no, without an "
-            "error",
-            "Ask isinstance(model, FSDPModule), and for the other classes beside it; models of both wrappers pass that.",
-            holds=True,
-        )
+        return _held()
     outcome = Outcome(Level.REVIEW, "the wrapper was asked for by its name: the test asks for FSDPModule")
     module = migration.use(outcome, view, FSDP_MODULE, node)
     negative = isinstance(operator, (ast.NotEq, ast.NotIn))
     parts: list[Part] = ["not " if negative else "", "isinstance(", view.keep(subject), f", {module})"]
     outcome.patches.append(view.replace(node, parts, "a sharded model has another class"))
     return outcome
+
+
+def _held() -> Outcome:
+    return Outcome(
+        Level.MANUAL,
+        "this asks for a wrapper by the name of its class, which no sharded model has: the answer becomes no, without an error",
+        "Ask isinstance(model, FSDPModule), and for the other classes beside it; models of both wrappers pass that.",
+        holds=True,
+    )
+
+
+def _decides(view: FileView, node: ast.expr) -> bool:
+    """Whether something is decided by a name: part of it is asked for, a table has it as a key, or it is compared later."""
+    parent = view.parents[node]
+    if isinstance(parent, ast.Attribute):
+        return parent.attr in ("startswith", "endswith", "find", "count")
+    if isinstance(parent, ast.Compare):
+        return (len(parent.ops) != 1 or not _NAMES.keys() & _texts(parent) or _subject(view, parent) is None) and any(
+            _SPELLED.search(text) for text in _texts(parent)
+        )
+    if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Attribute) and parent.args[:1] == [node]:
+        return parent.func.attr == "get"
+    if isinstance(parent, ast.Subscript):
+        return parent.slice is node
+    if isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name):
+        name, scope = parent.targets[0].id, view.function(parent)
+        uses = (n for n in view.nodes(ast.Name) if n.id == name and isinstance(n.ctx, ast.Load))
+        return any(view.function(use) is scope and _decides(view, use) for use in uses)
+    return False
+
+
+def _spoken(view: FileView, node: ast.expr) -> ast.expr | None:
+    """``model`` in ``repr(model)``, ``str(model)`` and ``model._get_name()``, which begin with the name of its class."""
+    if not isinstance(node, ast.Call):
+        return None
+    if isinstance(node.func, ast.Attribute) and node.func.attr == "_get_name":
+        return node.func.value
+    is_text = outside_name(view, node.func) in ("builtins.repr", "builtins.str") and len(node.args) == 1
+    return node.args[0] if is_text else None
 
 
 def _only(groups: list[Group]) -> Group | None:
