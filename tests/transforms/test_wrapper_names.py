@@ -84,3 +84,11 @@ def test_a_name_that_is_kept_and_compared_holds() -> None:
     program = program.replace("(model):\n", "(model):\n    name = type(model).__name__\n")
     _, results = analyse_texts({"train.py": program})
     assert "DDP(torch" in results["train.py"]
+
+
+def test_a_name_that_a_function_gives_back_holds() -> None:
+    program = "def kind(thing):\n    return type(thing).__name__\n\n\n" + _TRAIN.format(
+        answer='kind(model) == "DistributedDataParallel"'
+    )
+    _, results = analyse_texts({"train.py": program})
+    assert "DDP(torch" in results["train.py"]

@@ -88,6 +88,8 @@ def _held() -> Outcome:
 def _decides(view: FileView, node: ast.expr) -> bool:
     """Whether something is decided by a name: part of it is asked for, a table has it as a key, or it is compared later."""
     parent = view.parents[node]
+    if isinstance(parent, ast.Return):
+        return True  # whoever calls the function compares it, in this file by the name that it spells
     if isinstance(parent, ast.Attribute):
         return parent.attr in ("startswith", "endswith", "find", "count")
     if isinstance(parent, ast.Compare):
