@@ -23,6 +23,7 @@ from .leaving.leftovers import leftovers
 from .leaving.old_names import unread_names
 from .leaving.remarks import remarks
 from .leaving.same_branches import same_branches
+from .leaving.same_calls import same_calls
 from .leaving.stale_words import lines_that_name, named
 from .migration import Migration, Options
 from .program import Program
@@ -190,6 +191,7 @@ def _edits(migration: Migration, judgements: list[Judgement]) -> tuple[dict[str,
     gone: list[Patch] = []
     for path, wanted in patches.items():
         view = migration.program.view(path)
+        wanted += same_calls(view, wanted)
         wanted += same_branches(view, wanted).patches
         gone += leftovers(view, wanted)
     gone += unread_names(migration, judgements, patches)

@@ -96,3 +96,21 @@ def main(batch):
 """
     _, texts = analyse_texts({"train.py": text})
     assert "    fully_shard(model)\n" in texts["train.py"]
+
+
+def test_a_comparison_of_versions_goes_with_its_branches() -> None:
+    test = 'if compare_version(torch.__version__, "1.11.0"):'
+    text, named = _after(f"{test}\n    use(model.module)\nelse:\n    use(model)\n")
+    assert text == "use(model)\n"
+    assert len(named) == 1
+    with_more = f"{test.replace(')', ', warn=True)')}\n    use(model.module)\nelse:\n    use(model)\n"
+    assert _after(with_more)[0] == with_more.replace(".module", "")
+
+
+def test_a_choice_between_two_calls_becomes_one_call() -> None:
+    text, _ = _after(
+        "other = DDP(torch.nn.Linear(2, 2), broadcast_buffers=False)\n"
+        "state = model.module.state_dict() if ask() else other.module.state_dict()\n"
+    )
+    options = "options=StateDictOptions(full_state_dict=True)"
+    assert f"state = get_model_state_dict(\n    model if ask() else other, {options}\n)\n" in text

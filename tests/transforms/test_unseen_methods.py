@@ -83,3 +83,39 @@ validate(model=net)
     _, results = analyse_texts({"train.py": text})
     assert "fully_shard(net)" in results["train.py"]
     assert "register_fsdp_forward_method" not in results["train.py"]
+
+
+_TWO = '''\
+import torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def encode(self, x):
+        return self.layer(x)
+
+    def forward(self, x):
+        return self.encode(x).sum()
+
+
+def make():
+    return Net()
+
+
+model = make()
+teacher = make()
+model = DDP(model, broadcast_buffers=False)
+teacher = DDP(teacher, broadcast_buffers=False)
+codes = model.module.encode(x)
+loss = model(x) + teacher(x)
+'''
+
+
+def test_a_method_is_registered_on_the_models_that_it_is_called_on() -> None:
+    _, texts = analyse_texts({"train.py": _TWO})
+    assert texts["train.py"].count('register_fsdp_forward_method(model, "encode")') == 1
+    assert texts["train.py"].count("register_fsdp_forward_method(") == 1

@@ -32,13 +32,20 @@ def is_harmless(view: FileView, node: ast.expr, depth: int = 0) -> bool:
 def _only_tells(view: FileView, call: ast.Call, depth: int) -> bool:
     function = call.func
     called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    if called in _TELLS or called.startswith(("is_", "has_")):
+    if called in _TELLS or called.startswith(("is_", "has_")) or _compares_versions(call, called):
         return True
     name = view.external(function)
     if name is not None and is_old(name) and _makes_setting(name):
         return True
     callees = view.program.callees(view, call)
     return bool(callees) and depth < _DEEPEST and all(_returns_at_once(view, callee, depth) for callee in callees)
+
+
+def _compares_versions(call: ast.Call, called: str) -> bool:
+    """``check_version(torch.__version__, "1.11.0")``: a comparison by its name, asked for nothing but its answer."""
+    given = [argument for argument in call.args if not isinstance(argument, ast.Constant)]
+    versions = all(isinstance(argument, ast.Attribute) and argument.attr == "__version__" for argument in given)
+    return "version" in called and bool(given) and versions and not call.keywords
 
 
 def _makes_setting(name: str) -> bool:

@@ -91,7 +91,7 @@ def _translate(ddp: DataParallel) -> DataParallel:
     replicate(ddp)
     mesh_of_model(ddp)
     prepare(ddp)
-    for method in methods_of(ddp.migration, ddp.group):
+    for method in methods_of(ddp.migration, ddp.group, ddp.call):
         register = ddp.plan.name("torch.distributed.fsdp.register_fsdp_forward_method")
         ddp.plan.after.append(code(register, "(", MODEL, f', "{method}")'))
     return ddp

@@ -30,6 +30,8 @@ class MethodCall:
     call: ast.Call
     group: Group
     name: str
+    wrapped: frozenset[Value] = frozenset()
+    """The wrapped models that the receiver may be; empty where it is only known by what was wrapped."""
 
 
 def method_calls(migration: Migration) -> list[MethodCall]:
@@ -37,9 +39,13 @@ def method_calls(migration: Migration) -> list[MethodCall]:
     return migration.once("method_calls", None, lambda: list(_find(migration)))
 
 
-def methods_of(migration: Migration, group: Group | None) -> list[str]:
-    """Names of the methods that have to be registered on a group's model."""
-    return sorted({found.name for found in method_calls(migration) if found.group is group})
+def methods_of(migration: Migration, group: Group | None, call: ast.Call | None = None) -> list[str]:
+    """Names of the methods that have to be registered on a group's model: the one that a call wraps, if it is given."""
+    found = [method for method in method_calls(migration) if method.group is group]
+    if call is not None and group is not None:
+        own = {wrap.value for wrap in group.wraps if wrap.node is call}
+        found = [method for method in found if not method.wrapped or method.wrapped & own]
+    return sorted({method.name for method in found})
 
 
 def submodule_calls(migration: Migration) -> list[MethodCall]:
@@ -97,7 +103,14 @@ def _find(migration: Migration) -> Iterator[MethodCall]:
             if any(_shards(migration, callee, group) for callee in callees):
                 continue
             if _may_run_after(migration, view, node, group):
-                yield MethodCall(view, node, group, name)
+                yield MethodCall(view, node, group, name, _wrapped(view, receiver, group))
+
+
+def _wrapped(view: FileView, receiver: ast.expr, group: Group) -> frozenset[Value]:
+    """The wrapped models of a group that a receiver, or what its ``.module`` is taken off, may be."""
+    source = receiver.value if isinstance(receiver, ast.Attribute) and receiver.attr == "module" else receiver
+    wrapped = {wrap.value for wrap in group.wraps}
+    return frozenset(value for value in view.values(source) if value in wrapped)
 
 
 def _is_model(values: Sequence[Value], group: Group) -> bool:
