@@ -118,17 +118,63 @@ class Stepping(FSDP):
 """
     analysis, _ = analyse_texts({"subclass.py": subclass})
     finding = next(finding for finding in analysis.findings if finding.rule == "FS605")
-    assert "until its methods (train_step) have another place" in finding.message
+    assert "until train_step has another place" in finding.message
     for part in (
-        "Its units are the modules that policy is true of",
+        "fully_shard on each of reversed(list(module.modules())[1:]) that policy is true of",
         "mixed_precision becomes mp_policy",
+        "use_orig_params goes",
         "ignored_states becomes ignored_params",
-        "**rest has to be given by name",
-        "(_ignored) becomes functions",
-        "self.module.train_step is super().train_step there",
+        "what **rest brings likewise",
+        "_ignored, which __init__ calls",
+        "(self.module.train_step is super().train_step)",
         "@WRAPPERS.register() may stay",
     ):
         assert part in finding.advice
+
+
+def test_the_way_out_tells_what_serves_callers_from_what_serves_fsdp1() -> None:
+    subclass = """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+class Loaded(FSDP):
+    def __init__(self, name):
+        model = load(name)
+        super().__init__(model, device_id=0, sync_module_states=True, cpu_offload=None)
+        self.name = name
+
+    def __call__(self, batch):
+        return super().__call__(**batch).loss
+
+    def forward(self, x):
+        return super().forward(x) / 2
+
+    def state_dict(self):
+        return {}
+
+    if OLD:
+
+        def _auto_wrap(self, policy, arguments):
+            pass
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(config.name)
+"""
+    analysis, _ = analyse_texts({"subclass.py": subclass})
+    finding = next(finding for finding in analysis.findings if finding.rule == "FS605")
+    assert "until __call__, forward have another place" in finding.message
+    for part in (
+        "on the units of model and last on model itself, and returns model",
+        "sync_module_states becomes a broadcast",
+        "What __init__ keeps on self is kept on model",
+        "Functions that call it take the place of from_config",
+        "super().forward the model's own",
+        "state_dict of the class goes",
+        "_auto_wrap: gone",
+    ):
+        assert part in finding.advice
+    assert "offload_policy" not in finding.advice
 
 
 def test_tests_ask_for_the_wrapper_as_well_where_models_keep_it() -> None:

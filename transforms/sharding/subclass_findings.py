@@ -8,28 +8,36 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Outcome
 from ..sites import Site
-from .subclass_advice import methods_of, rewriting_advice, shortened
+from .subclass_advice import parts_of, rewriting_advice, shortened
 
 
 def definition_outcome(site: Site) -> Outcome:
     """The class itself: the tool leaves it alone, and with it all that it wraps."""
     unseen = site.group is not None and not site.group.wraps
     definition = site.view.enclosing_class(site.node)
-    names = methods_of(definition) if definition is not None else []
-    what = f" ({shortened(names)})" if names else ""
-    name = definition.name if definition is not None else "the class"
+    assert definition is not None
     stays = "DDP" if site.symbol == DDP else "FSDP1"
+    parts = parts_of(definition)
+    if stays == "FSDP1":
+        methods = shortened(parts.steps)
+        advice = rewriting_advice(site.view, definition)
+    else:
+        methods = shortened([*parts.steps, *parts.replaced])
+        moving = (
+            f"Its methods ({methods}) move to the model's class, where self.module is self; those that compute with parameters "
+            "are registered by register_fsdp_forward_method(module, name). "
+        )
+        advice = (
+            f"{_KEEPING[stays]}Write {definition.name} as a function that does what __init__ does, calls fully_shard on the "
+            f"units and last on the module, and returns the module. {moving if methods else ''}Type tests for it ask for "
+            "FSDPModule. Then run the tool again."
+        )
+    until = f" until {methods} {'have' if ',' in methods else 'has'} another place" if methods and stays == "FSDP1" else ""
     return Outcome(
         Level.MANUAL,
-        f"{name} derives from {site.member}, and FSDP2 has no wrapper to derive from: what it wraps stays under {stays}"
-        + (f" until its methods{what} have another place" if names and stays == "FSDP1" else "")
+        f"FSDP2 has no class for {definition.name} to derive from: its models stay under {stays}{until}"
         + (_UNSEEN if unseen else ""),
-        rewriting_advice(site.view, definition)
-        if definition is not None and stays == "FSDP1"
-        else f"{_KEEPING[stays]}Make {name} a function with the same parameters that does what __init__ does, calls fully_shard "
-        f"on the units and on the module, and returns the module. Move its methods{what} to the model's class, with self in "
-        "the place of self.module; those that compute with parameters are registered by "
-        "register_fsdp_forward_method(module, name). Type tests for it ask for FSDPModule. Then run the tool again.",
+        advice,
         holds=True,
     )
 
@@ -62,7 +70,7 @@ def staying_wrappers(migration: Migration) -> frozenset[str]:
     return frozenset(name for name, kind in WRAPPERS.items() if kind in kinds)
 
 
-_UNSEEN = "; no call in these files names it, so what is done with its models is only known where they are annotated"
+_UNSEEN = "; no call in these files names it, so they are only known where annotations tell"
 _KEEPING = {
     "DDP": "Nothing has to be done: DDP goes on working, and so does all that uses the model. For FSDP2: ",
     "FSDP1": "",
