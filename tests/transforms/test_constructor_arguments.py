@@ -359,3 +359,10 @@ def test_a_shape_that_is_computed_gets_a_name_beside_the_names_of_its_dimensions
         "    mesh_shape = tuple(int(x) for x in args.mesh)\n    mesh = init_device_mesh(\n"
         '        "cuda",\n        mesh_shape,\n        mesh_dim_names=("replicate", "shard")[-len(mesh_shape) :],\n    )\n'
     ) in results["train.py"]
+
+
+def test_where_a_mesh_may_be_given_every_strategy_stays_an_option() -> None:
+    body, _ = migrate("sharding_strategy=args.strategy, device_mesh=args.mesh or None")
+    strategies = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
+    assert all(f"'{strategy}'" in body for strategy in strategies)
+    assert "elif args.strategy == 'NO_SHARD':\n        mesh = init_device_mesh(" in body

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 
 import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
+from torch.distributed.fsdp.wrap import _or_policy, size_based_auto_wrap_policy, transformer_auto_wrap_policy
 from torch.nn.parallel import DistributedDataParallel as DDP
 """
 BY_SIZE = """
@@ -42,6 +42,13 @@ for i in range(3):
     aux.backward()
 """
 
+POLICY = """
+def policy(blocks):
+    blocks = set(blocks)
+    chosen = functools.partial(_or_policy, policies=[functools.partial(transformer_auto_wrap_policy, transformer_layer_cls=blocks)])
+    return chosen
+"""
+
 
 @pytest.mark.parametrize("body", [BY_SIZE, HOOK, FACTORY, CONTEXT])
 def test_blank_lines_around_new_functions(body: str) -> None:
@@ -55,6 +62,14 @@ def test_blank_lines_around_new_functions(body: str) -> None:
         end = next(n for n in range(start + 2, len(lines)) if lines[n] and not lines[n].startswith((" ", "def ")))
         assert lines[end - 2 : end] == ["", ""]
         assert lines[end - 3] != ""
+
+
+def test_one_blank_line_around_a_function_inside_another() -> None:
+    _, results = analyse_texts({"train.py": IMPORTS + POLICY})
+    assert results["train.py"].endswith(
+        "    blocks = set(blocks)\n\n    def chosen(module):\n"
+        "        return isinstance(module, tuple(blocks))\n\n    return chosen\n"
+    )
 
 
 def test_comment_stays_with_its_statement() -> None:

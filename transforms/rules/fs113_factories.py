@@ -60,6 +60,7 @@ def shard_all(models):
                 fully_shard(module)
         fully_shard(model)
         return model
+
     return [wrap(model) for model in models]
 """,
             level=Level.REVIEW,

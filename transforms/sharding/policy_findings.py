@@ -9,10 +9,12 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Outcome
 from ..sites import Site
+from ..text.definitions import defined_instead
 from ..text.generated import removed
+from ..text.patches import Part, Patch
 from ..view import FileView
 from .constructor import constructor_of
-from .plan import Name
+from .plan import Code, Name
 from .policy_definitions import (
     DISPLAYS,
     NO_POLICIES,
@@ -23,7 +25,7 @@ from .policy_definitions import (
     policy_of,
     serves_checkpointing,
 )
-from .policy_text import definition_text
+from .policy_text import LAMBDA, class_test, classes_text, definition_text
 
 
 def check_definition(site: Site, migration: Migration) -> Outcome:
@@ -84,39 +86,78 @@ def check_definition(site: Site, migration: Migration) -> Outcome:
             holds=site.group is not None,
         )
     parts, outcome = text
-    function = definition.argument
-    alias = _alias(view, definition)
-    if alias is not None and isinstance(function, ast.Name):
-        statement, reads = alias
-        outcome.patches.append(removed(view, statement, NO_POLICIES))
-        outcome.patches.extend(view.replace(read, function.id, NO_POLICIES) for read in reads)
-        return outcome
-    indent = "\n" + view.indent(definition.node)
-    texts = [
+    outcome.patches.extend(_in_lists(view, definition) or [_in_its_place(view, definition.node, parts)])
+    return outcome
+
+
+def _in_its_place(view: FileView, node: ast.expr, parts: Code) -> Patch:
+    """The policy where it was made; a function that gets a name is defined, as a lambda should have none."""
+    indent = "\n" + view.indent(node)
+    texts: list[Part] = [
         part.replace("\n", indent) if isinstance(part, str) else part
         for part in parts
         if not isinstance(part, Name)
     ]
-    outcome.patches.append(view.replace(definition.node, texts, NO_POLICIES))
-    return outcome
+    target = _target(view, node)
+    if target is None or texts[0] != LAMBDA:
+        return view.replace(node, texts, NO_POLICIES)
+    body = [part.replace("\n", "\n    ") if isinstance(part, str) else part for part in texts[1:]]
+    head = f"def {target.id}(module):{indent}    return "
+    statement = view.statement(node)
+    block, place = view.block_of(statement)
+    is_first = all(_goes(view, earlier) for earlier in block[:place])
+    return defined_instead(view, statement, (head, *body), NO_POLICIES, is_first)
 
 
-def _alias(view: FileView, definition: Definition) -> tuple[ast.Assign, list[ast.Name]] | None:
-    """The assignment that would be left a second name of the function, and what reads it: lists of policies alone."""
-    function, statement = definition.argument, view.parents[definition.node]
-    scope = view.function(definition.node)
-    if definition.symbol != f"{WRAP}lambda_auto_wrap_policy" or not isinstance(function, ast.Name) or scope is None:
+def _goes(view: FileView, statement: ast.stmt) -> bool:
+    """Whether a statement makes a policy that its readers take in."""
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+        return False
+    made = definition_of_call(view, statement.value)
+    return made is not None and any(not patch.parts for patch in _in_lists(view, made))
+
+
+def _target(view: FileView, node: ast.expr) -> ast.Name | None:
+    """The name that a statement of its own gives to a policy."""
+    statement = view.parents[node]
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or not view.stands_alone(statement):
         return None
-    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or not isinstance(statement.targets[0], ast.Name):
-        return None
-    if not isinstance(definition.node, ast.Call) or not view.stands_alone(statement):
-        return None
-    name = statement.targets[0].id
-    mentions = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == name and n is not statement.targets[0]]
-    rebound = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == function.id and isinstance(n.ctx, ast.Store)]
-    if rebound or not mentions or not all(_is_in_list_of_policies(view, mention) for mention in mentions):
-        return None
-    return statement, mentions
+    target = statement.targets[0]
+    return target if isinstance(target, ast.Name) else None
+
+
+def _in_lists(view: FileView, definition: Definition) -> list[Patch]:
+    """A policy with a name that lists of policies alone read: they read the function or the classes themselves."""
+    name, scope, argument = _target(view, definition.node), view.function(definition.node), definition.argument
+    if name is None or scope is None or argument is None or not isinstance(definition.node, ast.Call):
+        return []
+    mentions = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == name.id and n is not name]
+    if not mentions or not all(_is_in_list_of_policies(view, mention) for mention in mentions):
+        return []
+    if definition.form == "classes" and not isinstance(argument, DISPLAYS):
+        return _renamed(view, name, mentions, definition)
+    if definition.form == "classes":
+        text, used = class_test(view, argument), view.names_in(argument)
+    elif definition.symbol == f"{WRAP}lambda_auto_wrap_policy" and isinstance(argument, ast.Name):
+        text, used = (argument.id,), {argument.id}
+    else:
+        return []
+    if any(isinstance(n, ast.Name) and n.id in used and isinstance(n.ctx, ast.Store) for n in ast.walk(scope)):
+        return []
+    reads = [view.replace(mention, [part for part in text if not isinstance(part, Name)], NO_POLICIES) for mention in mentions]
+    return [removed(view, view.statement(definition.node), NO_POLICIES), *reads]
+
+
+def _renamed(view: FileView, name: ast.Name, mentions: list[ast.Name], definition: Definition) -> list[Patch]:
+    """Classes that are collected once, under a name that says so."""
+    if not name.id.endswith("policy"):
+        return []
+    classes = view.free_name(name, name.id.removesuffix("policy") + "classes")
+    text = [part for part in classes_text(view, definition.argument) if not isinstance(part, Name)]
+    return [
+        view.replace(definition.node, text, NO_POLICIES),
+        *(view.replace(mention, classes, NO_POLICIES) for mention in (name, *mentions)),
+    ]
 
 
 def _is_in_list_of_policies(view: FileView, name: ast.Name) -> bool:

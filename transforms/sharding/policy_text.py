@@ -15,6 +15,8 @@ from ..view import FileView
 from .plan import Code, Name, code
 from .policy_definitions import DISPLAYS, WRAP, Definition, definition_of_call, definitions, form_at
 
+LAMBDA = "lambda module: "
+"""Begins a policy that becomes a function of the module."""
 _COLLECTIONS = ("builtins.set", "builtins.tuple", "builtins.list", "builtins.frozenset")
 
 
@@ -51,7 +53,7 @@ def definition_text(migration: Migration, definition: Definition, form: str) -> 
                 Level.SAFE, "the policy becomes the tuple of its classes"
             )
         test = class_test(view, argument)
-        return code("lambda module: isinstance(module, ", test, ")"), Outcome(
+        return code(LAMBDA, "isinstance(module, ", test, ")"), Outcome(
             Level.SAFE, "the policy becomes a function of the module, like the others that it stands beside"
         )
     if definition.form == "size" and form == "size":
@@ -64,7 +66,7 @@ def definition_text(migration: Migration, definition: Definition, form: str) -> 
             None
             if tests is None
             else (
-                code("lambda module: ", tests),
+                code(LAMBDA, tests),
                 Outcome(
                     Level.SAFE, "modules that any of the policies picks are units of their own", UNIFORM
                 ),

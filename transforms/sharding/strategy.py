@@ -140,9 +140,7 @@ def _chosen(constructor: Constructor, argument: Argument) -> Outcome:
         wanted = code("(", wanted, ' or "FULL_SHARD")')
         known.add("FULL_SHARD")
     gives_mesh = _gives_mesh(constructor)
-    names = [name for name in MEMBERS if name in known or (name in ("FULL_SHARD", "SHARD_GRAD_OP"))]
-    if gives_mesh and "HYBRID_SHARD" not in names:
-        names += [name for name in HYBRID if name not in names]
+    names = [name for name in MEMBERS if gives_mesh or name in known or name in ("FULL_SHARD", "SHARD_GRAD_OP")]
     twice = not plan.has_units or not {*HYBRID, "NO_SHARD"}.isdisjoint(names)
     if twice and _needs_local(argument):
         local = view.free_name(constructor.call, "sharding_strategy")

@@ -1,4 +1,4 @@
-"""New functions at the level of a module: two blank lines around them, as everywhere, and no comment torn off."""
+"""New functions: two blank lines around them at the level of a module, one inside a block, and no comment torn off."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ..view import FileView
 from .patches import Part, Patch
 
 _WANTED = 2
+_WANTED_INSIDE = 1
 
 
 def defined_before(view: FileView, statement: ast.stmt, parts: Sequence[Part], why: str) -> Patch:
@@ -21,19 +22,27 @@ def defined_before(view: FileView, statement: ast.stmt, parts: Sequence[Part], w
     return Patch(view.path, start, start, (above, *parts, "\n" * _WANTED), why)
 
 
-def defined_instead(view: FileView, statement: ast.stmt, parts: Sequence[Part], why: str) -> Patch:
-    """Defines a function in the place of a statement; ``parts`` end without a newline."""
-    if view.indent(statement):
-        return view.replace(statement, parts, why)
+def defined_instead(
+    view: FileView, statement: ast.stmt, parts: Sequence[Part], why: str, is_first: bool = False
+) -> Patch:
+    """Defines a function in the place of a statement, the first of its block or not; ``parts`` end without a newline."""
+    indent = view.indent(statement)
+    wanted = _WANTED_INSIDE if indent else _WANTED
     first, last = statement.lineno, statement.end_lineno or statement.lineno
-    above = "\n" * _missing(reversed(view.source.lines[: first - 1]))
-    below = "\n" * _missing(view.source.lines[last:])
-    return view.replace(statement, (above, *parts, below), why)
+    above = "" if is_first else "\n" * _missing(reversed(view.source.lines[: first - 1]), wanted, indent)
+    below = "\n" * _missing(view.source.lines[last:], wanted, indent)
+    start, end = view.source.span(statement)
+    if "#" in view.source.text[end : view.line_end(statement)]:
+        below = ""
+    if above:
+        start, parts = view.line_start(statement), (above, indent, *parts)
+    return Patch(view.path, start, end, (*parts, below), why)
 
 
-def _missing(lines: Iterable[str]) -> int:
-    """How many blank lines are missing to two; none at the edge of a file or beside a comment."""
+def _missing(lines: Iterable[str], wanted: int = _WANTED, indent: str = "") -> int:
+    """How many blank lines are missing; none at the edge of a file or block, or beside a comment."""
     for blank, line in enumerate(lines):
         if line.strip():
-            return 0 if line.startswith("#") else max(0, _WANTED - blank)
+            beside = line.startswith(indent) and not line[len(indent) :].startswith("#")
+            return max(0, wanted - blank) if beside else 0
     return 0

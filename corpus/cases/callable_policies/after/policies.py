@@ -16,8 +16,9 @@ def get_lambda_policy():
 
 
 def get_or_policy(layer_cls):
-    transformer_wrap_policy = (layer_cls,)
-    auto_wrap_policy = lambda module: is_trainable_leaf(module) or isinstance(module, transformer_wrap_policy)
+    def auto_wrap_policy(module):
+        return is_trainable_leaf(module) or isinstance(module, layer_cls)
+
     return auto_wrap_policy
 
 
