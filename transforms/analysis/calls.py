@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from . import library
 from .facts import ANY_KEY, NOTHING, Call, FunctionFacts
+from .named_attributes import READ, WRITTEN, NamedAttributes
 from .objects import is_anything
-from .optimizers import Optimizers
 from .symbols import CONSTRUCTORS, canonical
 from .values import (
     Annotated,
@@ -30,7 +30,7 @@ _MODEL_LIKE = (Instance, Opaque, Wrapped, Annotated, Unknown)
 _OF_ELEMENTS = frozenset(f"builtins.{name}" for name in ("next", "max", "min", "sum"))
 
 
-class Calls(Optimizers):
+class Calls(NamedAttributes):
     """The part of the flow analysis that deals with calls."""
 
     calls: list[Call]
@@ -298,8 +298,8 @@ class Calls(Optimizers):
             self.add(call.result, Partial(self.written_at(site)))
         elif name == "builtins.super":
             self.call_builtin_super(call, site)
-        elif name in ("builtins.getattr", "builtins.setattr"):
-            self.call_dynamic_attribute(call, name)
+        elif name in (READ, WRITTEN):
+            self.access_later(call, name)
         elif name.endswith("multiprocessing.spawn") or name.endswith("multiprocessing.start_processes"):
             self.call_spawn(site, call)
         elif name.startswith("torch.distributed.fsdp.FullyShardedDataParallel.") and first != NOTHING:
@@ -382,20 +382,6 @@ class Calls(Optimizers):
             return
         receiver = functions[owner].positional[0][1] + self.variable_offsets[file]
         self.add(call.result, SuperValue(ClassValue(file, functions[owner].owner_class), receiver))
-
-    def call_dynamic_attribute(self, call: Call, name: str) -> None:
-        if len(call.arguments) < 2 or NOTHING in call.arguments[:2]:
-            return
-        for key in self.values_of(call.arguments[1]):
-            if not isinstance(key, Constant) or not isinstance(key.value, str) or not key.value.isidentifier():
-                continue
-            if name == "builtins.getattr":
-                self.load_later(call.arguments[0], key.value, call.result)
-                for default in call.arguments[2:]:
-                    if default != NOTHING:
-                        self.connect(default, call.result)
-            elif len(call.arguments) > 2 and call.arguments[2] != NOTHING:
-                self.store_later(call.arguments[0], key.value, call.arguments[2])
 
     def call_spawn(self, site: int, call: Call) -> None:
         """``mp.spawn(fn, args=(…))`` calls ``fn(rank, *args)``."""

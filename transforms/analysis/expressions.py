@@ -4,41 +4,16 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from .facts import ANY_KEY, NOTHING, Body, Call, ClassFacts, FileFacts, FunctionFacts
-from .scopes import dotted_path
+from .name_patterns import name_pattern
+from .scopes import Scope, dotted_path
 from .trees import children
 
 _LARGEST_BODY = 60
 """Variables of a function that is still small enough to be told apart for each of its calls."""
 
 _IGNORED_CONSTANTS = (bytes, float, complex, type(Ellipsis))
-
-
-@dataclass
-class Scope:
-    """One function (or module) being walked."""
-
-    function: int
-    """Index of the function, -1 for the module."""
-    parent: Scope | None
-    locals: set[str] = field(default_factory=set)
-    outer: set[str] = field(default_factory=set)
-    environment: dict[str, int] = field(default_factory=dict)
-    """The variable that holds each local name and each attribute path at this point."""
-    cells: dict[str, int] = field(default_factory=dict)
-    """The variable that unites all versions of a name, for nested functions."""
-    sinks: list[dict[str, int]] = field(default_factory=list)
-    """Variables of the enclosing loops and ``try`` bodies that every assignment flows into as well."""
-    alive: bool = True
-    class_body: bool = False
-
-    def forget_below(self, path: str) -> None:
-        """Drops what is known of ``path.…`` after ``path`` was assigned."""
-        prefix = path + "."
-        for name in [name for name in self.environment if name.startswith(prefix)]:
-            del self.environment[name]
 
 
 class ExpressionExtractor:
@@ -58,7 +33,7 @@ class ExpressionExtractor:
             for kind in (
                 ast.Name, ast.Attribute, ast.Call, ast.Constant, ast.IfExp, ast.BoolOp, ast.NamedExpr, ast.Await,
                 ast.Tuple, ast.List, ast.Set, ast.Dict, ast.Subscript, ast.Starred, ast.Lambda, ast.ListComp,
-                ast.SetComp, ast.GeneratorExp, ast.DictComp, ast.BinOp, ast.Yield, ast.YieldFrom,
+                ast.SetComp, ast.GeneratorExp, ast.DictComp, ast.BinOp, ast.JoinedStr, ast.Yield, ast.YieldFrom,
             )
         }  # fmt: skip
 
@@ -227,7 +202,25 @@ class ExpressionExtractor:
         return self.united(node.values, node.lineno)
 
     def expression_BinOp(self, node: ast.BinOp) -> int:
-        return self.united([node.left, node.right], node.lineno)
+        return self.with_pattern(node, self.united([node.left, node.right], node.lineno))
+
+    def expression_JoinedStr(self, node: ast.JoinedStr) -> int:
+        for part in children(node):
+            for expression in children(part):
+                if isinstance(expression, ast.expr):
+                    self.expression(expression)
+        return self.with_pattern(node, NOTHING)
+
+    def with_pattern(self, node: ast.expr, variable: int) -> int:
+        """What a text that is put together holds: a pattern for names beside its parts."""
+        pattern = name_pattern(node)
+        if pattern is None:
+            return variable
+        whole = self.variable(node.lineno)
+        self.facts.constants.append((whole, pattern))
+        if variable != NOTHING:
+            self.facts.copies.append((whole, variable))
+        return whole
 
     def expression_NamedExpr(self, node: ast.NamedExpr) -> int:
         value = self.expression(node.value)

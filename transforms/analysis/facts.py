@@ -42,6 +42,17 @@ class Import(NamedTuple):
     name: str | None
 
 
+class NamePattern(NamedTuple):
+    """A name that is put together at run time, of which the beginning or the end is written."""
+
+    start: str
+    end: str
+
+    def fits(self, name: str) -> bool:
+        """Whether a name may be this one."""
+        return len(name) > len(self.start) + len(self.end) and name.startswith(self.start) and name.endswith(self.end)
+
+
 class Body(NamedTuple):
     """What a small function adds to the facts of its file: ``(from, to)`` positions in each list."""
 

@@ -33,6 +33,7 @@ class Flow(Relays):
         self.handed_on = {}
         self.resolved = set()
         self.computed_from = {}
+        self.named_by = {}
         self.seed_names()
         self.solve()
         self.seed_calls()
@@ -170,7 +171,8 @@ class Flow(Relays):
             loads, stores = self.loads.get(variable), self.stores.get(variable)
             binds, calls = self.binds.get(variable), self.calls_on.get(variable)
             computed = self.computed_from.get(variable)
-            if not (loads or stores or binds or calls or computed):
+            named = self.named_by.get(variable)
+            if not (loads or stores or binds or calls or computed or named):
                 continue
             for number in new:
                 value = self.values[number]
@@ -182,5 +184,7 @@ class Flow(Relays):
                     self.bind(value, to, receiver, variable)
                 for result in list(computed or ()):
                     self.compute(value, result, variable)
+                for access, kind in list(named or ()):
+                    self.access(access, kind, value)
                 for call in list(calls or ()):
                     self.call(call, value, variable)

@@ -16,8 +16,6 @@ from .values import Constant, FunctionValue
 class NamedHooks(Deferred):
     """The part of the flow analysis that links calls of a registry with what bears the name they give."""
 
-    _methods: dict[str, list[FunctionValue]] | None = None
-
     def pass_arguments(self, site: int, call: Call, value: FunctionValue, receiver: object | None) -> None:
         is_new = (site, value, receiver) not in self.resolved
         super().pass_arguments(site, call, value, receiver)
@@ -38,16 +36,7 @@ class NamedHooks(Deferred):
         for variable in arguments:
             for name in self.values_of(variable):
                 if isinstance(name, Constant) and isinstance(name.value, str) and name.value != registry.name:
-                    yield from self._by_name().get(name.value, ())
-
-    def _by_name(self) -> dict[str, list[FunctionValue]]:
-        if self._methods is None:
-            self._methods = {}
-            for number, file in enumerate(self.files):
-                for index, function in enumerate(file.functions):
-                    if function.owner_class != NOTHING and function.binding == "instance":
-                        self._methods.setdefault(function.name, []).append(FunctionValue(number, index))
-        return self._methods
+                    yield from self.methods_by_name().get(name.value, ())
 
     def _call_hook(self, site: int, call: Call, hook: FunctionValue) -> None:
         self.called.setdefault(hook, set()).add(self.written_at(site))

@@ -4,12 +4,38 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from .trees import children
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _BLOCKS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 _NEW_SCOPE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+
+
+@dataclass
+class Scope:
+    """One function (or module) being walked."""
+
+    function: int
+    """Index of the function, -1 for the module."""
+    parent: Scope | None
+    locals: set[str] = field(default_factory=set)
+    outer: set[str] = field(default_factory=set)
+    environment: dict[str, int] = field(default_factory=dict)
+    """The variable that holds each local name and each attribute path at this point."""
+    cells: dict[str, int] = field(default_factory=dict)
+    """The variable that unites all versions of a name, for nested functions."""
+    sinks: list[dict[str, int]] = field(default_factory=list)
+    """Variables of the enclosing loops and ``try`` bodies that every assignment flows into as well."""
+    alive: bool = True
+    class_body: bool = False
+
+    def forget_below(self, path: str) -> None:
+        """Drops what is known of ``path.…`` after ``path`` was assigned."""
+        prefix = path + "."
+        for name in [name for name in self.environment if name.startswith(prefix)]:
+            del self.environment[name]
 
 
 def assigned_names(body: Iterable[ast.AST]) -> set[str]:
