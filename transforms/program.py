@@ -25,6 +25,7 @@ class Program:
         self.keeps_ddp = ""
         """Why models of DDP stay under it, empty if they are sharded like those of FSDP1."""
         self._views: dict[int, FileView] = {}
+        self._attributes: dict[int, dict[str, int]] | None = None
         self._index = {file.path: index for index, file in enumerate(facts)}
 
     def view(self, file: int | str) -> FileView:
@@ -113,6 +114,15 @@ class Program:
         number = self.flow.ids.get(value)
         variable = None if number is None else self.flow.fields.get((number, name))
         return [] if variable is None else self.flow.values_of(variable)
+
+    def attributes(self, value: Value) -> dict[str, list[Value]]:
+        """All attributes (or elements) of a value that the repository writes or reads, by name."""
+        if self._attributes is None:
+            self._attributes = {}
+            for (number, name), variable in self.flow.fields.items():
+                self._attributes.setdefault(number, {})[name] = variable
+        held = self._attributes.get(self.flow.ids.get(value, -1), {})
+        return {name: self.flow.values_of(variable) for name, variable in held.items()}
 
     # --- provenance ---------------------------------------------------------------------------------------
 

@@ -10,7 +10,8 @@ from ..migration import Migration
 from ..rule import Outcome
 from ..training.conditions import conditions_of
 from ..training.passes import called_name
-from .model_code import CHANGES, UNKNOWN, block_classes, buffers_of
+from .changing_buffers import buffers_of
+from .model_code import block_classes
 from .plan import MODEL, code
 
 if TYPE_CHECKING:
@@ -83,15 +84,15 @@ def prepare(ddp: DataParallel) -> None:
         ddp.notes.append("parameters and buffers of rank 0 are broadcast before, as DDP did")
     if not _syncs_buffers(ddp):
         return
-    kind = buffers_of(ddp.migration, ddp.models)
-    if kind not in (CHANGES, UNKNOWN):
+    buffers = buffers_of(ddp.migration, ddp.models)
+    if not buffers.changes and not buffers.unseen:
         return
     if _converts_batch_norm(ddp):
-        if kind == UNKNOWN:
+        if buffers.are_unclear:
             ddp.level = Level.REVIEW
             ddp.notes.append(
                 "SyncBatchNorm keeps its buffers equal by itself, and no others are broadcast before a forward any more; the "
-                "code of the model is not seen, so look whether training changes any"
+                f"code of the model is not all seen{buffers.what_is_unseen}, so look whether training changes any"
             )
         return
     function = plan.name("torch.distributed.broadcast")
@@ -102,11 +103,11 @@ def prepare(ddp: DataParallel) -> None:
     target = "group=group, group_src=0" if group else "src=0"
     body = f"    for buffer in module.buffers():\n        {function}(buffer, {target})\n\n"
     plan.after.append(code(head, body, MODEL, f".register_forward_pre_hook({hook})"))
-    if kind == UNKNOWN:
+    if buffers.are_unclear:
         ddp.level = Level.REVIEW
         ddp.notes.append(
-            "the code of the model is not seen, so a hook broadcasts its buffers before every forward, as DDP did; "
-            "take it out if training changes none of them"
+            f"the code of the model is not all seen{buffers.what_is_unseen}, so a hook broadcasts its buffers before every "
+            "forward, as DDP did; take it out if training changes none of them"
         )
     else:
         ddp.notes.append("a hook broadcasts the buffers, which training changes, before every forward, as DDP did")
