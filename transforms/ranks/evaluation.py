@@ -15,7 +15,7 @@ from ..training.in_scope import means_a_model
 from ..training.passes import FORWARD, passes_in
 from ..view import FileView
 from .guards import GuardFinder
-from .made_here import is_made_here
+from .made_here import is_made_here, is_made_in
 
 _RUNS = frozenset({"generate", "forward", "__call__"})
 _NO_GRADIENTS = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad"})
@@ -33,11 +33,31 @@ def is_evaluated(migration: Migration, group: Group | None) -> bool:
     def find() -> bool:
         flow = migration.program.flow
         return _runs_without_gradients(migration, group) or any(
-            call.method == "eval" and any(of_group(group, value) for value in flow.values_of(call.function))
-            for call in flow.calls
+            call.method == "eval"
+            and any(of_group(group, value) for value in flow.values_of(call.function))
+            and _is_for_the_model(migration, group, number, call)
+            for number, call in enumerate(flow.calls)
         )
 
     return migration.once("is evaluated", group, find)
+
+
+def _is_for_the_model(migration: Migration, group: Group, number: int, call: Call) -> bool:
+    """Whether ``model.eval()`` may be about the group's model: not about one that is made there, or for every caller."""
+    view, node = migration.program.call_node(number)
+    receiver = node.func.value if isinstance(node.func, ast.Attribute) else node.func
+    if call.owner < 0 or not isinstance(receiver, ast.Name):
+        return True
+    flow = migration.program.flow
+    function = FunctionValue(flow.file_of_call(number), call.owner)
+    if is_made_in(migration, function, view, receiver, group):
+        return False
+    facts = migration.program.files[function.file].functions[function.index]
+    parameters = {name for name, _ in (*facts.positional, *facts.keyword_only)} - {"self", "cls"}
+    if receiver.id not in parameters:
+        return True
+    handing = [site for site in flow.called.get(function, ()) if any(_passed(migration, group, site))]
+    return not handing or any(_passes_the_model(migration, group, site) for site in handing)
 
 
 def _runs_without_gradients(migration: Migration, group: Group) -> bool:
@@ -142,14 +162,10 @@ def _runs_an_argument(migration: Migration, group: Group, number: int, function:
 
 def _passes_the_model(migration: Migration, group: Group, site: int) -> bool:
     """Whether an argument of a call may be the model of the group: not a plain one that is made for the call."""
-    flow, call = migration.program.flow, migration.program.flow.calls[site]
+    call = migration.program.flow.calls[site]
     if any(name is None for name, _ in call.keywords) or call.starred >= 0:
         return True
-    variables = [*call.arguments, *(variable for _, variable in call.keywords)]
-    passed = [
-        any(of_group(group, value) for value in migration.program.elements(flow.values_of(variable)))
-        for variable in variables
-    ]
+    passed = _passed(migration, group, site)
     if not any(passed):
         return False
     finder = migration.once("guards", None, lambda: GuardFinder(migration.program))
@@ -160,6 +176,15 @@ def _passes_the_model(migration: Migration, group: Group, site: int) -> bool:
         for argument, is_passed in zip(arguments, passed, strict=True)
         if is_passed
     )
+
+
+def _passed(migration: Migration, group: Group, site: int) -> list[bool]:
+    """For each argument of a call, whether it may be the model of the group by its values."""
+    flow, call = migration.program.flow, migration.program.flow.calls[site]
+    return [
+        any(of_group(group, value) for value in migration.program.elements(flow.values_of(variable)))
+        for variable in (*call.arguments, *(variable for _, variable in call.keywords))
+    ]
 
 
 def of_group(group: Group, value: Value) -> bool:

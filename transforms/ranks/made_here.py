@@ -25,6 +25,39 @@ def is_made_here(migration: Migration, finder: GuardFinder, view: FileView, node
     return bool(held) and all(_is_new(migration, finder, view, node, group, value, 0) for value in held)
 
 
+def is_made_in(migration: Migration, function: FunctionValue, view: FileView, name: ast.Name, group: Group) -> bool:
+    """Whether every assignment of a name in a function makes the model, and the function wraps nothing of the group."""
+    held, finder = _models(view, name, group), migration.once("guards", None, lambda: GuardFinder(migration.program))
+    scope = view.function(name)
+    if scope is None or not held or _wraps(migration, function, group):
+        return False
+    stores = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == name.id and isinstance(n.ctx, ast.Store)]
+    made = [given for store in stores if not _is_of_itself(given := _given(view, store), name.id)]
+    return bool(made) and all(
+        isinstance(value, ast.Call) and _is_new(migration, finder, view, value, group, model, 0)
+        for value in made
+        for model in held
+    )
+
+
+def _given(view: FileView, store: ast.Name) -> ast.expr | None:
+    """What an assignment gives a name, also among others: ``image, model = image.half(), model.half()``."""
+    target = view.parents[store]
+    if isinstance(target, ast.Assign):
+        return target.value
+    statement = view.parents[target]
+    if isinstance(target, ast.Tuple) and isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Tuple):
+        if len(target.elts) == len(statement.value.elts):
+            return statement.value.elts[target.elts.index(store)]
+    return None
+
+
+def _is_of_itself(value: ast.expr | None, name: str) -> bool:
+    """``model.half()`` for ``model``: the same object as before."""
+    function = value.func if isinstance(value, ast.Call) else None
+    return isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == name
+
+
 def _models(view: FileView, node: ast.expr, group: Group) -> list[Value]:
     return [value for value in view.values(node) if value in group.raw or value in [w.value for w in group.wraps]]
 
