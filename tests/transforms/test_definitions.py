@@ -44,8 +44,9 @@ for i in range(3):
 
 POLICY = """
 def policy(blocks):
-    blocks = set(blocks)
-    chosen = functools.partial(_or_policy, policies=[functools.partial(transformer_auto_wrap_policy, transformer_layer_cls=blocks)])
+    print(blocks)
+    layers = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={blocks})
+    chosen = functools.partial(_or_policy, policies=[layers])
     return chosen
 """
 
@@ -67,8 +68,8 @@ def test_blank_lines_around_new_functions(body: str) -> None:
 def test_one_blank_line_around_a_function_inside_another() -> None:
     _, results = analyse_texts({"train.py": IMPORTS + POLICY})
     assert results["train.py"].endswith(
-        "    blocks = set(blocks)\n\n    def chosen(module):\n"
-        "        return isinstance(module, tuple(blocks))\n\n    return chosen\n"
+        "    print(blocks)\n\n    def chosen(module):\n"
+        "        return isinstance(module, blocks)\n\n    return chosen\n"
     )
 
 

@@ -114,3 +114,30 @@ def test_a_choice_between_two_calls_becomes_one_call() -> None:
     )
     options = "options=StateDictOptions(full_state_dict=True)"
     assert f"state = get_model_state_dict(\n    model if ask() else other, {options}\n)\n" in text
+
+
+_INNER = """
+if args.ddp:
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+    # {remark}
+    with FSDP.summon_full_params(model, writeback=False, recurse=False):
+        return model.generate(args.ids)
+else:
+    return model.generate(args.ids)
+"""
+
+
+@pytest.mark.parametrize(
+    ("remark", "goes"), [("Note: FSDP has to gather the head first.", True), ("see the issue on long prompts", False)]
+)
+def test_remarks_and_imports_of_the_wrapper_go_with_the_condition(remark: str, goes: bool) -> None:
+    wrapper = "torch.nn.parallel import DistributedDataParallel as DDP"
+    head = _HEAD.replace(wrapper, "torch.distributed.fsdp import FullyShardedDataParallel")
+    head = head.replace("DDP(torch.nn.Linear(2, 2), broadcast_buffers=False)", "FullyShardedDataParallel(Net())")
+    body = textwrap.indent(_INNER.format(remark=remark), "    ")
+    _, texts = analyse_texts({"train.py": head + body})
+    after = texts["train.py"]
+    assert ("if args.ddp" in after) is not goes
+    assert (remark in after) is not goes
+    assert "summon" not in after

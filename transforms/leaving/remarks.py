@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..text.patches import Patch
 from ..view import FileView
 
-_ABOUT_WRAPPERS = re.compile(r"\b(un)?wrap(s|ped|ping)?\b|\bD?DP\b|\bFSDP1?\b|\bDistributedDataParallel\b|\.module\b", re.I)
+ABOUT_WRAPPERS = re.compile(r"\b(un)?wrap(s|ped|ping)?\b|\bD?DP\b|\bFSDP1?\b|\bDistributedDataParallel\b|\.module\b", re.I)
 _WHY = "it is about something that is gone"
 
 
@@ -27,6 +27,6 @@ def remarks(view: FileView, patches: Sequence[Patch]) -> list[Patch]:
         first = last
         while first and lines[first - 1].startswith(f"{indent}#"):
             first -= 1
-        if first < last and _ABOUT_WRAPPERS.search("".join(lines[first:last])):
+        if first < last and ABOUT_WRAPPERS.search("".join(lines[first:last])):
             found.append(Patch(view.path, starts[first], starts[last], (), _WHY))
     return found

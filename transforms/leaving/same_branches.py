@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from ..analysis.symbols import is_old
 from ..ranks.guards import leaves
-from ..text.dedent import can_unwrap, unwrapped
-from ..text.patches import Patch, flatten
+from ..text.dedent import can_unwrap, holds_long_strings, unwrapped
+from ..text.patches import Old, Patch, flatten
 from ..text.source import Source
 from ..view import FileView
 from .harmless import is_harmless
+from .remarks import ABOUT_WRAPPERS
 
 SAME_BRANCHES = "either way is the same now"
 """Why a condition goes."""
@@ -52,7 +55,8 @@ def _equal(view: FileView, patches: Sequence[Patch]) -> list[ast.If]:
         if other and _stays_around(view, branch, other, patches):
             spans = [_span(view, block) for block in (branch.body, other)]
             before = [_dump(view.source, span, ()) for span in spans]
-            after = [_dump(view.source, span, patches) for span in spans]
+            imports = {ast.dump(statement) for statement in _old_imports(view, branch.body)}
+            after = [_dump(view.source, span, patches, imports) for span in spans]
             if after[0] and after[0] == after[1] and before[0] != before[1]:
                 found.append(branch)
     return found
@@ -87,7 +91,36 @@ def _is_inside(patch: Patch, block: tuple[int, int]) -> bool:
     return block[0] <= patch.start < block[1] and patch.end <= block[1]
 
 
-def _dump(source: Source, span: tuple[int, int], patches: Sequence[Patch]) -> str:
+def _old_imports(view: FileView, block: list[ast.stmt]) -> list[ast.ImportFrom]:
+    """Imports of old symbols alone whose names only this block mentions."""
+    scope = view.function(block[0])
+    if scope is None:
+        return []
+    inside = {id(node) for statement in block for node in ast.walk(statement)}
+    outside = {n.id for n in ast.walk(scope) if isinstance(n, ast.Name) and id(n) not in inside}
+    return [
+        statement
+        for statement in block
+        if isinstance(statement, ast.ImportFrom)
+        and all(is_old(f"{statement.module}.{alias.name}") for alias in statement.names)
+        and outside.isdisjoint(alias.asname or alias.name for alias in statement.names)
+    ]
+
+
+def _without_unread(block: ast.Module, imports: Collection[str]) -> ast.Module:
+    """A block without those of the imports that nothing in it reads any more: they go when imports are mended."""
+    read = {node.id for node in ast.walk(block) if isinstance(node, ast.Name)}
+    block.body = [
+        statement
+        for statement in block.body
+        if ast.dump(statement) not in imports
+        or not isinstance(statement, ast.ImportFrom)
+        or not read.isdisjoint(alias.asname or alias.name for alias in statement.names)
+    ]
+    return block
+
+
+def _dump(source: Source, span: tuple[int, int], patches: Sequence[Patch], imports: Collection[str] = ()) -> str:
     """What a block does once the patches are applied, without its layout; empty where that cannot be told."""
     reached, end = span
     pieces: list[str] = []
@@ -95,7 +128,8 @@ def _dump(source: Source, span: tuple[int, int], patches: Sequence[Patch]) -> st
         pieces += source.text[reached : edit.start], edit.text
         reached = edit.end
     try:
-        return ast.dump(ast.parse(textwrap.dedent("".join([*pieces, source.text[reached:end]]))))
+        block = ast.parse(textwrap.dedent("".join([*pieces, source.text[reached:end]])))
+        return ast.dump(_without_unread(block, imports))
     except SyntaxError:
         return ""
 
@@ -105,7 +139,7 @@ def _without_condition(view: FileView, branch: ast.If) -> Patch | None:
     if not is_harmless(view, branch.test) or view.text(branch).startswith("elif") or not view.stands_alone(branch):
         return None
     if any(isinstance(node, (ast.Import, ast.ImportFrom)) for node in ast.walk(branch)):
-        return None  # imports are mended where they stand
+        return _other_branch(view, branch)  # imports are mended where they stand
     source = view.source
     if not branch.orelse:
         start, end = view.line_start(branch), view.line_start(_other_way(view, branch)[0])
@@ -115,3 +149,20 @@ def _without_condition(view: FileView, branch: ast.If) -> Patch | None:
         return None
     inner = unwrapped(view, branch, SAME_BRANCHES)
     return Patch(view.path, inner.start, end, inner.parts, SAME_BRANCHES)
+
+
+def _other_branch(view: FileView, branch: ast.If) -> Patch | None:
+    """The other branch in the place of a condition, if nothing but imports and remarks about wrappers goes with this one."""
+    imports = [node for node in ast.walk(branch) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    if not branch.orelse or len(imports) > len(_old_imports(view, branch.body)):
+        return None
+    source, (start, end) = view.source, _span(view, branch.orelse)
+    head = view.line_start(branch)
+    leaving = source.text[head:start]
+    blocks = re.findall(r"(?:^[ \t]*#.*\n)+", leaving, re.M)
+    if leaving.count("#") > sum(block.count("#") for block in blocks) or not all(map(ABOUT_WRAPPERS.search, blocks)):
+        return None
+    if "#" in source.text[start:end] or any(holds_long_strings(view, statement) for statement in branch.orelse):
+        return None
+    indent = view.indent(branch)
+    return Patch(view.path, head, end, (Old(start, end, indent),), SAME_BRANCHES)
