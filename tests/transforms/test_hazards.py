@@ -69,6 +69,9 @@ HELD = {
         'if dist.get_rank() == 0:\n    torch.save(shadow, "ema.pt")\n',
     ),
     "hooks on parameters": ("FS702", "for p in model.parameters():\n    p.register_hook(lambda g: g * 2)\n"),
+    "hooks on accumulated gradients": (
+        "FS702", "for p in model.parameters():\n    p.register_post_accumulate_grad_hook(lambda p: p.grad.clamp_(-1, 1))\n"
+    ),
     "no_sync around one of two forwards": (
         "FS301",
         "with model.no_sync():\n    a = model(batch).sum()\nb = model(batch).sum()\n(a + b).backward()\n",
@@ -390,3 +393,35 @@ save(teacher, "b")
     assert "for module in teacher.modules()" in results["train.py"]
     (found,) = [finding for finding in analysis.findings if finding.rule == "FS309"]
     assert "FSDP1's root ran on" in found.message
+
+
+_HOOKED_BEFORE = """\
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2)
+        {inside}
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+net = Net()
+for name, parameter in net.named_parameters():
+    {outside}
+model = DDP(net)
+"""
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("hook", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_that_are_on_parameters_before_the_wrap_hold_the_group(inside: bool, hook: str) -> None:
+    owner = "self.layer.weight" if inside else "parameter"
+    line = f"{owner}.{hook}(lambda grad: grad)"
+    text = _HOOKED_BEFORE.format(inside=line if inside else "pass", outside="pass" if inside else line)
+    analysis, results = analyse_texts({"train.py": text})
+    assert "FS702" in {finding.rule for finding in analysis.findings} and "fully_shard" not in results["train.py"]

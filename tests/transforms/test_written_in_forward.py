@@ -55,3 +55,50 @@ def test_a_write_in_forward_holds_the_model(line: str) -> None:
 @pytest.mark.parametrize("line", ["pass", "self.count.add_(1)", "x.clamp_(0, 5)", "self.scale.requires_grad_(False)"])
 def test_other_lines_do_not(line: str) -> None:
     assert _found(line) == (False, True)
+
+
+_MOMENTUM = """\
+import copy
+
+import torch
+import torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def follow(leading, following):
+    for p, q in zip(leading.parameters(), following.parameters()):
+        q.data.mul_(0.9).add_(p.data, alpha=0.1)
+
+
+class Momentum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.query = nn.Linear(4, 4)
+        self.key = copy.deepcopy(self.query)
+
+    @torch.no_grad()
+    def update(self):
+        {update}
+
+    def forward(self, x):
+        {call}
+        return self.query(x) @ self.key(x).T
+
+
+torch.cuda.set_device(0)
+model = DDP(Momentum(), device_ids=[0])
+"""
+_UPDATES = {
+    "in place": "for p, q in zip(self.query.parameters(), self.key.parameters()):\n            q.data.mul_(0.9).add_(p.data)",
+    "replaced": "for p, q in zip(self.query.parameters(), self.key.parameters()):\n            q.data = q.data * 0.9 + p.data",
+    "in a function": "follow(self.query, self.key)",
+}
+
+
+@pytest.mark.parametrize("name", _UPDATES)
+def test_a_momentum_encoder_that_forward_updates_holds_the_model(name: str) -> None:
+    text = _MOMENTUM.replace("{update}", _UPDATES[name])
+    analysis, results = analyse_texts({"train.py": text.replace("{call}", "self.update()")})
+    assert any(f.rule == "FS706" for f in analysis.findings) and "fully_shard" not in results["train.py"]
+    analysis, results = analyse_texts({"train.py": text.replace("{call}", "pass")})
+    assert not any(f.rule == "FS706" for f in analysis.findings) and "fully_shard" in results["train.py"]

@@ -22,6 +22,7 @@ _VECTORS = frozenset({"parameters_to_vector", "vector_to_parameters"})
 _IN_PLACE = frozenset({"copy_", "add_", "sub_", "mul_", "lerp_", "addcmul_", "addcdiv_"})
 _WHOLE = frozenset(f"torch.{name}" for name in ("randn", "rand", "zeros", "ones", "full", "empty", "from_numpy", "load"))
 
+_HOOKS = {"register_hook": "hook", "register_post_accumulate_grad_hook": "accumulated"}
 _REFUSED = frozenset(
     {"flatten", "ravel", "view", "reshape", "quantile", "unique", "nonzero", "renorm", "fill_diagonal_", "unbind"}
 )
@@ -61,6 +62,12 @@ _WHAT = {
         "Register register_post_accumulate_grad_hook after fully_shard (the gradient is a DTensor there), or do the work "
         "between backward and optimizer.step().",
     ),
+    "accumulated": (
+        "a hook on accumulated gradients: registered before fully_shard it never fires under FSDP2, and behind it it gets "
+        "the reduced gradient of this rank's rows, where DDP gave it the gradient of this rank alone",
+        "Do the work between backward and optimizer.step(), or register the hook behind fully_shard if it is right for "
+        "reduced gradients in DTensors.",
+    ),
     "vector": (
         "parameters are flattened into one vector, which DTensors of different layouts refuse",
         "Gather with get_model_state_dict(full_state_dict=True), work on that, and put it back with set_model_state_dict.",
@@ -94,12 +101,17 @@ _WHAT = {
     ),
 }
 
+_SILENT = frozenset({"hook", "accumulated", "data", "saved", "store", "averaged", "loss"})
+
 
 def find(migration: Migration) -> Iterator[Site]:
     """Each such place, with the kind of work as symbol."""
     for view in migration.views():
         for node in view.nodes(ast.Assign, ast.Call):
             for tensor, kind in _work(migration, view, node):
+                if kind in _HOOKS.values():
+                    yield from _hooks(migration, view, node, tensor, kind)
+                    continue
                 held = kind in ("saved", "listed")
                 values = _held(migration, view, tensor) if held else tensor_values(migration, view, tensor)[1]
                 group = migration.groups.of_tensors(values)
@@ -107,6 +119,16 @@ def find(migration: Migration) -> Iterator[Site]:
                 if group is not None and seen(migration, view, node, group):
                     yield Site(view, node, f"torch.Tensor.surgery.{kind}", "hazard", group, values)
                     break
+
+
+def _hooks(
+    migration: Migration, view: FileView, node: ast.Assign | ast.Call, tensor: ast.expr, kind: str
+) -> Iterator[Site]:
+    """A hook on a parameter: DDP's fire wherever they are registered, those of FSDP1 only behind the wrap."""
+    values = tuple(v for v in view.values(tensor) if isinstance(v, Derived) and v.kind in library.TENSORS)
+    group = migration.groups.of_tensors(values)
+    if group is not None and ("DDP" in group.kinds or runs_on_shards(migration, view, node, group)):
+        yield Site(view, node, f"torch.Tensor.surgery.{kind}", "hazard", group, values)
 
 
 def _work(migration: Migration, view: FileView, node: ast.Assign | ast.Call) -> Iterator[tuple[ast.expr, str]]:
@@ -141,8 +163,8 @@ def _work(migration: Migration, view: FileView, node: ast.Assign | ast.Call) -> 
             yield node.func.value, "loss"
         elif node.func.attr in _REFUSED or _changes_a_reduction(node.func):
             yield node.func.value, "refused"
-        elif node.func.attr == "register_hook":
-            yield node.func.value, "hook"
+        elif node.func.attr in _HOOKS:
+            yield node.func.value, _HOOKS[node.func.attr]
         elif node.func.attr in _IN_PLACE and node.args and not _is_number(node.args[0]):
             yield from _mixing(migration, view, node)
 
@@ -207,7 +229,7 @@ def check(site: Site, migration: Migration) -> Outcome:
     if site.member == "loss" and site.group is not None and "FSDP1" not in site.group.kinds:
         return Outcome(Level.REVIEW, message, advice)
     # What raises is loud: it is named and left for a person. The others would pass unnoticed.
-    return Outcome(Level.MANUAL, message, advice, holds=site.member in ("hook", "data", "saved", "store", "averaged", "loss"))
+    return Outcome(Level.MANUAL, message, advice, holds=site.member in _SILENT)
 
 
 _REDUCED = """\

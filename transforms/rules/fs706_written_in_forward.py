@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from ..analysis.library import PARAMETER
-from ..analysis.values import Instance
+from ..analysis.values import Derived, Instance
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
@@ -28,19 +29,20 @@ def find(migration: Migration) -> Iterator[Site]:
         known: set[ast.AST] = set()
         for value in sorted((v for v in group.raw if isinstance(v, Instance)), key=lambda v: (v.cls.file, v.cls.index, v.site)):
             for view, owner in classes_of(migration, value.cls):
-                for node in _writes(view, owner):
+                for at, node in _writes(migration, view, owner):
                     if node not in known:
                         known.add(node)
-                        yield Site(view, node, _SYMBOL, "hazard", group)
+                        yield Site(at, node, _SYMBOL, "hazard", group)
 
 
-def _writes(view: FileView, owner: ast.ClassDef) -> Iterator[ast.expr]:
+def _writes(migration: Migration, view: FileView, owner: ast.ClassDef) -> Iterator[tuple[FileView, ast.expr]]:
     names = _parameters(view, owner)
-    for method in _run_by_forward(owner):
-        for node in ast.walk(method):
+    for at, function in _run_by_forward(migration, view, owner):
+        own = names if at.enclosing_class(function) is owner else set[str]()
+        for node in ast.walk(function):
             written = _written(node)
-            if written is not None and _is_parameter(written, names):
-                yield written
+            if written is not None and (_is_parameter(written, own) or _holds_parameters(at, written)):
+                yield at, written
 
 
 def _parameters(view: FileView, owner: ast.ClassDef) -> set[str]:
@@ -55,20 +57,34 @@ def _parameters(view: FileView, owner: ast.ClassDef) -> set[str]:
     }
 
 
-def _run_by_forward(owner: ast.ClassDef) -> list[ast.FunctionDef]:
-    """``forward`` and the methods of the class that it calls, at any depth."""
+def _run_by_forward(migration: Migration, view: FileView, owner: ast.ClassDef) -> list[tuple[FileView, ast.AST]]:
+    """``forward``, the methods of the class and the functions of the repository that it calls, at any depth."""
     methods = {node.name: node for node in owner.body if isinstance(node, ast.FunctionDef)}
-    pending, found = ["forward"], dict[str, ast.FunctionDef]()
+    pending: list[tuple[FileView, ast.AST]] = [(view, methods["forward"])] if "forward" in methods else []
+    found: dict[ast.AST, FileView] = {}
     while pending:
-        name = pending.pop()
-        if name not in methods or name in found:
+        at, function = pending.pop()
+        if function in found:
             continue
-        found[name] = methods[name]
-        for node in ast.walk(methods[name]):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                if isinstance(node.func.value, ast.Name) and node.func.value.id == "self":
-                    pending.append(node.func.attr)
-    return list(found.values())
+        found[function] = at
+        for node in ast.walk(function):
+            if isinstance(node, ast.Call):
+                if at is view and _is_own(node.func) and node.func.attr in methods:
+                    pending.append((view, methods[node.func.attr]))
+                pending.extend(migration.program.function_node(callee) for callee in migration.program.callees(at, node))
+    return [(at, function) for function, at in found.items()]
+
+
+def _is_own(function: ast.expr) -> TypeGuard[ast.Attribute]:
+    """``self.method``."""
+    return isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "self"
+
+
+def _holds_parameters(view: FileView, node: ast.expr) -> bool:
+    """Whether a name stands for parameters: of a momentum encoder that a loop goes through, say."""
+    if isinstance(node, ast.Attribute) and node.attr == "data":
+        node = node.value
+    return isinstance(node, ast.Name) and any(isinstance(v, Derived) and v.kind == "parameters" for v in view.values(node))
 
 
 def _written(node: ast.AST) -> ast.expr | None:
