@@ -22,15 +22,10 @@ def classes_of(migration: Migration, cls: ClassValue) -> Iterator[tuple[FileView
             continue
         seen.add(current)
         pending.extend(flow.ancestors(current))
-        facts = migration.program.files[current.file].classes[current.index]
-        view = migration.program.view(current.file)
-        node = next(
-            (n for n in view.nodes(ast.ClassDef) if n.name == facts.name and
-             facts.line in (n.lineno, *(d.lineno for d in n.decorator_list))),
-            None,
-        )  # fmt: skip
-        if node is None:
+        found = class_node(migration, current)
+        if found is None:
             continue
+        view, node = found
         yield view, node
         for inner in ast.walk(node):
             if isinstance(inner, (ast.Name, ast.Attribute)):
@@ -38,6 +33,16 @@ def classes_of(migration: Migration, cls: ClassValue) -> Iterator[tuple[FileView
             if isinstance(inner, ast.Call):
                 values = view.values(inner)
                 pending.extend(v.cls for v in values if isinstance(v, Instance))
+
+
+def class_node(migration: Migration, cls: ClassValue) -> tuple[FileView, ast.ClassDef] | None:
+    """The view of a class's file and its ``class`` statement."""
+    facts = migration.program.files[cls.file].classes[cls.index]
+    view = migration.program.view(cls.file)
+    for node in view.nodes(ast.ClassDef):
+        if node.name == facts.name and facts.line in (node.lineno, *(d.lineno for d in node.decorator_list)):
+            return view, node
+    return None
 
 
 def block_classes(migration: Migration, models: Iterable[Value]) -> list[str]:
