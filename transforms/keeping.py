@@ -27,7 +27,11 @@ def reason_to_keep(program: Program, choice: str, groups: Groups, sites: Mapping
     """
     if choice == "keep":
         return "--ddp keep"
-    mixed = [group for group in groups.all if "DDP" in group.kinds and _is_sharded_elsewhere(program, groups, group)]
+    of_ddp = [group for group in groups.all if "DDP" in group.kinds]
+    sharded: set[Group | None] = {group for group in of_ddp if "FSDP1" in group.kinds}
+    if len(sharded) < len(of_ddp):
+        sharded |= _sharded_by_function(program, groups)
+    mixed = [group for group in of_ddp if group in sharded]
     asking = [(site.view, site.node) for path in sorted(sites) for site in sites[path] if _may_ask(site, mixed)] if mixed else []
     if any("FSDP1" not in group.kinds for group in mixed):
         names = ((view, node) for view in program.views_with("FSDPModule") for node in view.nodes(ast.Name, ast.Attribute))
@@ -54,13 +58,14 @@ def _may_ask(site: Site, mixed: list[Group]) -> bool:
     return site.role == "isinstance" and (site.group is None or site.group in mixed)
 
 
-def _is_sharded_elsewhere(program: Program, groups: Groups, group: Group) -> bool:
-    """Whether FSDP1 wraps the models that DDP wraps elsewhere, or the program itself calls fully_shard on them."""
-    return "FSDP1" in group.kinds or any(
-        view.external(call.func) == _FULLY_SHARD and call.args and groups.of(view.values(call.args[0])) is group
+def _sharded_by_function(program: Program, groups: Groups) -> set[Group | None]:
+    """The groups on whose models the program itself calls fully_shard."""
+    return {
+        groups.of(view.values(call.args[0]))
         for view in program.views_with("fully_shard")
         for call in view.nodes(ast.Call)
-    )
+        if call.args and view.external(call.func) == _FULLY_SHARD
+    }
 
 
 def keep_ddp(program: Program, reason: str) -> None:
