@@ -7,8 +7,9 @@ static ones.
 from __future__ import annotations
 
 import re
+import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 # Matched up to the word `import`, which is searched for first: a regex with a literal is far faster than
 # one that tries every line.
@@ -23,7 +24,7 @@ _AFTER_IMPORT = (b" ", b"\t", b"\f", b"(", b"*")
 def imported_modules(data: bytes, package: str) -> set[str]:
     """Dotted names that a file may import: modules, and names taken from them, which may be modules too.
 
-    `package` is the dotted name of the file's folder, for relative imports.
+    `package` is the dotted name of the file's folder. Relative imports give names with a dot in front, from the root.
     """
     if b"\\" in data:
         data = data.replace(b"\\\r\n", b" ").replace(b"\\\n", b" ")
@@ -38,7 +39,7 @@ def imported_modules(data: bytes, package: str) -> set[str]:
             found.add(module)
             for name in _listed(data, at + len(b"import")):
                 if name != "*":
-                    found.add(f"{module}.{name}" if module else name)
+                    found.add(f"{module}.{name}" if module != "." else f".{name}")
         elif is_word and _STATEMENT.search(head):
             for name in _listed(data, at + len(b"import")):
                 found.update(_with_parents(name))
@@ -52,7 +53,8 @@ class Neighbours:
     """Which files import which.
 
     `imports` maps each file's label to what `imported_modules` found. A module name stands for every file
-    whose path ends with it, since any folder may be on the import path.
+    whose path ends with it, since any folder may be on the import path. A name of the standard library is its own
+    but beside a script and in folders above that are no packages.
     """
 
     def __init__(self, imports: Mapping[str, set[str]]) -> None:
@@ -61,7 +63,10 @@ class Neighbours:
         self._importers: dict[str, set[str]] = defaultdict(set)
         for label, modules in imports.items():
             for module in modules:
-                for other in files_by_module.get(module, ()):
+                others = files_by_module.get(module, ())
+                if others and module.partition(".")[0] in sys.stdlib_module_names:
+                    others = [other for other in others if _shadows(other, module, label, imports)]
+                for other in others:
                     self._imported[label].add(other)
                     self._importers[other].add(label)
 
@@ -103,7 +108,17 @@ def _files_by_module(labels: Iterable[str]) -> dict[str, list[str]]:
             parts.pop()
         for start in range(len(parts)):
             table[".".join(parts[start:])].append(label)
+        if parts:
+            table["." + ".".join(parts)].append(label)
     return table
+
+
+def _shadows(label: str, module: str, importer: str, labels: Collection[str]) -> bool:
+    """Whether a file comes before the module of the standard library that bears its name."""
+    path = label.removesuffix("/__init__.py").removesuffix(".py")
+    folder = path[: -len(module)]
+    own = importer[: importer.rfind("/") + 1]
+    return folder == own or (own.startswith(folder) and f"{folder}__init__.py" not in labels)
 
 
 def _listed(data: bytes, at: int) -> list[str]:
@@ -121,7 +136,7 @@ def _absolute(module: str, package: str) -> str:
         return name
     parts = package.split(".") if package else []
     base = parts[: len(parts) - levels + 1] if levels > 1 else parts
-    return ".".join([*base, name] if name else base)
+    return "." + ".".join([*base, name] if name else base)
 
 
 def _with_parents(name: str) -> list[str]:

@@ -15,16 +15,17 @@ from to_fsdp2.migrate.imports import connected, imported_modules, package_of
         ("from a import (  # why (\n    b,  # c)\n    d,\n)\n", "", {"a", "a.b", "a.d"}),
         ("from a import b, \\\r\n    c\n", "", {"a", "a.b", "a.c"}),
         ("from \\\n  a \\\n  import b\n", "", {"a", "a.b"}),
-        ("from . import x\n", "pkg.sub", {"pkg.sub", "pkg.sub.x"}),
-        ("from .. import x\n", "pkg.sub", {"pkg", "pkg.x"}),
-        ("from .m import x\n", "pkg", {"pkg.m", "pkg.m.x"}),
-        ("from ..m import x\n", "pkg.sub", {"pkg.m", "pkg.m.x"}),
-        ("from.m import*\n", "pkg", {"pkg.m"}),
+        ("from . import x\n", "pkg.sub", {".pkg.sub", ".pkg.sub.x"}),
+        ("from .. import x\n", "pkg.sub", {".pkg", ".pkg.x"}),
+        ("from . import x\n", "", {".", ".x"}),
+        ("from .m import x\n", "pkg", {".pkg.m", ".pkg.m.x"}),
+        ("from ..m import x\n", "pkg.sub", {".pkg.m", ".pkg.m.x"}),
+        ("from.m import*\n", "pkg", {".pkg.m"}),
         ("try: import a\nexcept ImportError: pass\n", "", {"a"}),
         ("x = 1; import a; from b import c\n", "", {"a", "b", "b.c"}),
         ("def f():\n\timport a  # why\n", "", {"a"}),
         ("m = importlib.import_module('a.b')\n", "", {"a.b"}),
-        ("m = importlib.import_module(\n    '.b', __package__)\n", "pkg", {"pkg.b"}),
+        ("m = importlib.import_module(\n    '.b', __package__)\n", "pkg", {".pkg.b"}),
         ("m = __import__('a')\n", "", {"a"}),
         ("important = 1\nreimport(x)\n", "", set()),
         ("import a\rimport b\r", "", {"a", "b"}),
@@ -67,3 +68,23 @@ def test_packages_sources_in_src_and_submodules() -> None:
 
 def test_without_hits_nothing_is_connected() -> None:
     assert reached({"a.py": "import b", "b.py": ""}, set()) == set()
+
+
+def test_a_relative_import_leads_to_one_file() -> None:
+    files = {"pkg/a.py": "from .b import go", "pkg/b.py": "", "other/pkg/b.py": ""}
+    assert reached(files, {"pkg/a.py"}) == {"pkg/a.py", "pkg/b.py"}
+
+
+def test_names_of_the_standard_library_are_its_own_but_beside_a_script_and_above_outside_packages() -> None:
+    files = {
+        "logging.py": "",
+        "pkg/__init__.py": "",
+        "pkg/copy.py": "",
+        "pkg/sub/__init__.py": "",
+        "pkg/sub/queue.py": "",
+        "pkg/sub/a.py": "import copy, logging, queue, random",
+        "pkg/sub/b.py": "from .. import copy",
+        "elsewhere/random.py": "",
+    }
+    assert reached(files, {"pkg/sub/a.py"}) == {"pkg/sub/a.py", "logging.py", "pkg/sub/queue.py"}
+    assert "pkg/copy.py" in reached(files, {"pkg/sub/b.py"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 
@@ -17,7 +18,8 @@ class ModuleTable:
     """Finds the file of a dotted name as seen from another file.
 
     A repository may be imported from its root, from a ``src`` folder or from a script's own folder, so a name is
-    looked up from the importing file's folder upwards, and last by its ending if only one file has it.
+    looked up from the importing file's folder upwards, and last by its ending if only one file has it. Names of the
+    standard library are its own but beside a script and in a folder that may be on the import path: no package.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
@@ -44,6 +46,10 @@ class ModuleTable:
         package = self.packages[importer]
         return package[: len(package) - (dots - 1)] + rest
 
+    def _is_package(self, folder: tuple[str, ...]) -> bool:
+        index = self.files.get(folder)
+        return index is not None and self.packages[index] == folder
+
     def find(self, importer: int, module: str) -> int | None:
         """Index of the file that ``import module`` reads in the file ``importer``; None if it is not ours."""
         parts = self.absolute(importer, module)
@@ -52,11 +58,14 @@ class ModuleTable:
         if module.startswith("."):
             return self.files.get(parts)
         folder = self.parts[importer][:-1]
+        standard = parts[0] in sys.stdlib_module_names
         for depth in range(len(folder), -1, -1):
+            if standard and depth < len(folder) and self._is_package(folder[:depth]):
+                continue
             found = self.files.get(folder[:depth] + parts)
             if found is not None and found != importer:
                 return found
-        endings = self.endings.get(parts, ())
+        endings = () if standard else self.endings.get(parts, ())
         if endings and (len(parts) > 1 or len(endings) == 1):
             return min(endings, key=lambda index: (-_shared(self.parts[index], folder), len(self.parts[index]), index))
         return None
