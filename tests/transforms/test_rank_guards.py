@@ -197,3 +197,26 @@ def main(rank):
     analysis, results = analyse_texts({"train.py": program})
     assert results["train.py"] == program
     assert {f.level for f in analysis.findings if f.rule == "FS402"} == {Level.MANUAL}
+
+
+def test_a_gather_in_every_round_lets_go_of_its_copy() -> None:
+    program = """
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def update(average, model):
+    for name, value in model.module.state_dict().items():
+        average[name].lerp_(value, 0.1)
+
+
+def main(rank, batches, average):
+    model = DDP(torch.nn.Linear(2, 2))
+    for batch in batches:
+        model(batch).sum().backward()
+        if rank == 0:
+            update(average, model)
+        print("done")
+"""
+    _, texts = analyse_texts({"train.py": program})
+    assert "            update(average, model, model_state_dict=model_state_dict)\n        del model_state_dict\n" in texts["train.py"]

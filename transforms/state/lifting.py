@@ -91,14 +91,14 @@ def _lift(migration: Migration, finder: GuardFinder, read: StateRead, function: 
         lift.notes += [f"all ranks gather also where `{text}` does not hold" for text in dropped[:1]]
     if not all(caller.rank_zero_alone for caller in lift.callers):
         lift.notes.append("every rank gets the full state, on its device")
-    if any(_is_in_training_loop(migration, caller) for caller in lift.callers):
-        lift.notes.append("it is gathered in every round of a loop that trains, and kept until the next")
+    if any(is_in_training_loop(migration, caller) for caller in lift.callers):
+        lift.notes.append("it is gathered in every round of a loop that trains")
     lift.notes += [f"{name} is not read there any more" for name in _unread(function, together)]
     lift.notes = list(dict.fromkeys(lift.notes))
     return lift if lift.callers else None
 
 
-def _is_in_training_loop(migration: Migration, caller: Caller) -> bool:
+def is_in_training_loop(migration: Migration, caller: Caller) -> bool:
     """Whether the state is gathered inside a loop that runs backward, next to it."""
     loop = next((a for a in caller.view.ancestors(caller.place) if isinstance(a, (ast.For, ast.While))), None)
     return loop is not None and calls_named(migration, caller.view, loop.body, frozenset({"backward"}))

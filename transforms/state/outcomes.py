@@ -12,7 +12,7 @@ from ..ranks.front import condition_in_front
 from ..ranks.guards import GuardFinder
 from ..rule import Outcome
 from ..text.patches import Part
-from .lifting import Caller, Lift, new_arguments, new_parameters
+from .lifting import Caller, Lift, is_in_training_loop, new_arguments, new_parameters
 from .plans import ReadPlan, StateOptions, gathered_name, plan_of
 from .reads import StateRead
 from .writing import named_state, read_call, write_read
@@ -99,3 +99,15 @@ def _write_caller(migration: Migration, lift: Lift, caller: Caller, outcome: Out
             parts.append(f'{inner}{name} = {{f"module.{{name}}": tensor for name, tensor in {name}.items()}}\n')
     outcome.patches.append(new_arguments(view, caller.call, given, _WHY))
     outcome.patches.append(view.insert_before(caller.place, parts, _WHY))
+    if is_in_training_loop(migration, caller) and not caller.rank_zero_alone and not condition:
+        _release(migration, caller, [argument.partition("=")[2] for argument in given], outcome)
+
+
+def _release(migration: Migration, caller: Caller, names: list[str], outcome: Outcome) -> None:
+    """Lets go of what is gathered behind the statement that uses it, rather than hold it until the next round."""
+    view, released = caller.view, migration.once("released", (caller.view, caller.place), set[str])
+    fresh = [name for name in names if name not in released]
+    released.update(fresh)
+    if fresh:
+        text = f"{view.indent(caller.place)}del {', '.join(fresh)}\n"
+        outcome.patches.append(view.insert_after(caller.place, text, "a whole copy is not held while the model trains on"))

@@ -54,6 +54,7 @@ class Runner:
             )
             if self.ema:
                 self.ema.update(self.model, model_state_dict=model_state_dict)
+            del model_state_dict
             print(f"rank {RANK} epoch {epoch} iteration {i} loss {loss.item()!r}")
 
     @main_process
