@@ -425,3 +425,32 @@ def test_hooks_that_are_on_parameters_before_the_wrap_hold_the_group(inside: boo
     text = _HOOKED_BEFORE.format(inside=line if inside else "pass", outside="pass" if inside else line)
     analysis, results = analyse_texts({"train.py": text})
     assert "FS702" in {finding.rule for finding in analysis.findings} and "fully_shard" not in results["train.py"]
+
+
+_IN_ANOTHER_RECIPE = """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def build():
+    return torch.nn.Linear(2, 2)
+
+
+def on_one_device():
+    model = build()
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(print)
+
+
+def distributed():
+    model = FSDP(build())
+    {hooked}
+"""
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_hooks_in_a_recipe_without_a_wrap_do_not_hold_the_one_with(hooked: bool) -> None:
+    behind = "for parameter in model.parameters(): parameter.register_post_accumulate_grad_hook(print)"
+    analysis, texts = analyse_texts({"train.py": _IN_ANOTHER_RECIPE.replace("{hooked}", behind if hooked else "print(model)")})
+    assert [f.line for f in analysis.findings if f.rule == "FS702"] == ([17] if hooked else [])
+    assert ("fully_shard" in texts["train.py"]) is not hooked

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ..analysis import library
-from ..analysis.values import Derived, Opaque, Value
+from ..analysis.values import Derived, Opaque, Value, Wrapped
 from ..findings import Level
 from ..groups import Group
 from ..migration import Migration
@@ -127,7 +127,8 @@ def _hooks(
     """A hook on a parameter: DDP's fire wherever they are registered, those of FSDP1 only behind the wrap."""
     values = tuple(v for v in view.values(tensor) if isinstance(v, Derived) and v.kind in library.TENSORS)
     group = migration.groups.of_tensors(values)
-    if group is not None and ("DDP" in group.kinds or runs_on_shards(migration, view, node, group)):
+    behind = any(isinstance(value.owner, Wrapped) for value in values)
+    if group is not None and ("DDP" in group.kinds or behind and runs_on_shards(migration, view, node, group)):
         yield Site(view, node, f"torch.Tensor.surgery.{kind}", "hazard", group, values)
 
 
