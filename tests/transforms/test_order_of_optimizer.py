@@ -302,3 +302,24 @@ def test_a_blank_line_in_front_of_what_stays_is_kept() -> None:
         f"model = build()\nrate = 0.1\n{OPTIMIZER}\n# device\nmodel.to(device)\n{WRAP}run(optimizer)\n"
     )
     assert "rate = 0.1\n\n# device\nmodel.to(device)\n" in text
+
+
+def test_a_paragraph_moves_whole_where_the_rest_of_it_only_sets_names() -> None:
+    text, _ = migrate(
+        f"model = build()\n\n# Optimizer\n{OPTIMIZER}\n# Schedule\nsteps = 10\ncurve = lambda x: x / steps\n"
+        f"scheduler = Schedule(optimizer, curve)\n\n# device\nmodel.to(device)\n{WRAP}run(optimizer)\n"
+    )
+    moved = text.partition("fully_shard(model)\n")[2]
+    assert moved == (
+        f"\n# Optimizer\n{OPTIMIZER}\n# Schedule\nsteps = 10\ncurve = lambda x: x / steps\n"
+        "scheduler = Schedule(optimizer, curve)\nrun(optimizer)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("heading", "goes_along"), [("# Optimizer", True), ("# Model", False), ("# the optimizer that we use", False)]
+)
+def test_a_heading_goes_along_with_what_leaves_its_paragraph(heading: str, goes_along: bool) -> None:
+    text, _ = migrate(f"model = build()\n\n{heading}\nrate = ask()\n{OPTIMIZER}\nmodel.to(device)\n{WRAP}run(optimizer)\n")
+    assert f"{heading}\nrate = ask()\n" in text
+    assert (f"{heading}\n{OPTIMIZER}" in text) == goes_along

@@ -219,4 +219,5 @@ def main(rank, batches, average):
         print("done")
 """
     _, texts = analyse_texts({"train.py": program})
-    assert "            update(average, model, model_state_dict=model_state_dict)\n        del model_state_dict\n" in texts["train.py"]
+    update = "update(average, model, model_state_dict=model_state_dict)"
+    assert f"            {update}\n        del model_state_dict\n" in texts["train.py"]

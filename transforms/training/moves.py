@@ -12,6 +12,7 @@ from ..migration import Migration
 from ..text.patches import Old, Part, Patch
 from ..view import FileView
 from .effects import Effects, effects_of, leaves_model_alone
+from .paragraphs import heading_for, is_a_setting, paragraph_of
 from .passes import calls_named, leaves_early
 
 _SETS_UP = frozenset({"init_process_group", "init_device_mesh", "set_device", "new_group"})
@@ -95,8 +96,8 @@ class Move:
     first: int
     order: list[int]
     message: str
-    goes_down: bool = False
-    """Whether the first of the statements goes behind others, which then follow the line above it."""
+    down: frozenset[int] = frozenset()
+    """Those that go behind others, which then follow the line above them."""
 
     def patch(self) -> Patch:
         """One patch over all the statements, which keeps the text of each with what is rewritten inside."""
@@ -114,12 +115,17 @@ class Move:
         parts: list[Part] = []
         opens = self.order[0]
         above = view.source.text[: begins[self.first]]
-        if self.goes_down and self.first and gaps[opens].count("\n") > 1 and not above.endswith(newline * 2):
+        if self.down and self.first and gaps[opens].count("\n") > 1 and not above.endswith(newline * 2):
             parts.append(newline)
         for place, index in enumerate(self.order):
-            if place:
-                follows = index - 1 == self.order[place - 1]
-                parts.append(gaps[index] if follows else blank)
+            together = paragraph_of(view, self.block, index)
+            before = self.order[place - 1] if place else None
+            if before is not None:
+                gap = newline if before in together else blank
+                parts.append(gaps[index] if index - 1 == before else gap)
+            heading = heading_for(view, self.block, index, self.down) if before not in together else ""
+            if heading:
+                parts.append(f"{view.indent(self.block[index])}{heading}{newline}")
             parts.append(Old(begins[index], ends[index]))
         return Patch(view.path, begins[self.first], ends[last], tuple(parts), WHY)
 
@@ -142,7 +148,10 @@ def sound_move(
         return Move(view, block, first, [first + index for index in order], "the sharding moves above the optimizer")
     down = _down(migration, view, span, effects, moved, names, groups)
     if isinstance(down, list):
-        return Move(view, block, first, [first + i for i in down], "the optimizer moves below the sharding", True)
+        down = _with_paragraphs(migration, view, span, effects, down, names, groups)
+        order = [*(index for index in range(len(span)) if index not in down), *down]
+        message = "the optimizer moves below the sharding"
+        return Move(view, block, first, [first + i for i in order], message, frozenset(first + i for i in down))
     return f"the sharding cannot move up ({up}), and the optimizer cannot move down ({down})"
 
 
@@ -187,7 +196,7 @@ def _down(
     migration: Migration, view: FileView, span: Sequence[ast.stmt], effects: Sequence[Effects], moved: Sequence[int],
     names: set[str], groups: Sequence[Group],
 ) -> list[int] | str:  # fmt: skip
-    """New order with the optimizer, and all that depends on it, behind the last wrap; or what forbids it."""
+    """The optimizer, and all that depends on it: what goes behind the last wrap; or what forbids it."""
     down = [0]
     for index in range(1, len(span)):
         shared: set[str] = set()
@@ -198,6 +207,13 @@ def _down(
             if index in moved:
                 return f"the sharding uses {', '.join(sorted(shared)[:3])}"
             down.append(index)
+    return _blocked_down(migration, view, span, effects, down, names, groups) or down
+
+
+def _blocked_down(
+    migration: Migration, view: FileView, span: Sequence[ast.stmt], effects: Sequence[Effects], down: Sequence[int],
+    names: set[str], groups: Sequence[Group],
+) -> str | None:  # fmt: skip
     for index in down:
         if leaves_early([span[index]]):
             return f"line {span[index].lineno} may leave"
@@ -211,7 +227,25 @@ def _down(
                 if shared:
                     listed = ", ".join(sorted(shared)[:3])
                     return f"line {span[other].lineno} shares {listed} with line {span[index].lineno}"
-    return [*(index for index in range(len(span)) if index not in down), *down]
+    return None
+
+
+def _with_paragraphs(
+    migration: Migration, view: FileView, span: Sequence[ast.stmt], effects: Sequence[Effects], down: list[int],
+    names: set[str], groups: Sequence[Group],
+) -> list[int]:  # fmt: skip
+    """What goes down, and the settings that stand in one paragraph with it, where they may come along."""
+    block, first = view.block_of(span[0])
+    found = down
+    for index in down:
+        together = [place - first for place in paragraph_of(view, block, first + index)]
+        more = [place for place in together if place not in found]
+        if not more or min(more) < 0 or max(more) >= len(span) or not all(is_a_setting(view, span[p]) for p in more):
+            continue
+        wider = sorted([*found, *more])
+        if _blocked_down(migration, view, span, effects, wider, names, groups) is None:
+            found = wider
+    return found
 
 
 def _beside(paths: set[str], names: set[str]) -> set[str]:
