@@ -24,7 +24,7 @@ from .leaving.old_names import unread_names
 from .leaving.remarks import remarks
 from .leaving.same_branches import same_branches
 from .leaving.same_calls import same_calls
-from .leaving.stale_words import lines_that_name, named
+from .leaving.stale_words import WRAPPING, about, lines_that_speak, named
 from .migration import Migration, Options
 from .program import Program
 from .remaining.kept_code import hold_beside_kept
@@ -70,6 +70,7 @@ def analyse(
     name_leftovers(judgements, gone)
     name_same_branches(migration, judgements)
     settle_imports(migration, judgements, edits)
+    name_stale_wraps(migration, judgements, edits)
     findings = [finding for judgement in judgements for finding in judgement.findings(migration)]
     findings.sort(key=lambda f: (f.file, f.line, f.column, f.rule))
     return Analysis(findings=findings, edits={path: e for path, e in edits.items() if e})
@@ -100,12 +101,27 @@ def settle_imports(migration: Migration, judgements: list[Judgement], edits: dic
 
 
 def name_stale_words(judgement: Judgement, edits: list[Edit]) -> None:
-    """Says of a wrapper's import that goes which comments still speak of it; those of FSDP may mean FSDP2."""
+    """Says of an import that goes which comments still speak of it."""
     site = judgement.site
     assert isinstance(site.node, ast.alias)
-    lines = lines_that_name(site.view.source, {site.node.name, site.node.asname or site.node.name} - {"FSDP"}, edits)
-    if site.symbol in WRAPPERS and lines:
+    words = about({site.node.name, site.node.asname or site.node.name})
+    lines = lines_that_speak(site.view.source, words, edits) if words is not None else []
+    if lines:
         judgement.notes.append(f"comments still speak of it ({named(lines)})")
+
+
+def name_stale_wraps(migration: Migration, judgements: list[Judgement], edits: dict[str, list[Edit]]) -> None:
+    """Says which comments still speak of FSDP1 in files that are changed without losing an import of it."""
+    told = {j.site.view.path for j in judgements if j.site.role == "import" and j.site.symbol in WRAPPERS}
+    for judgement in judgements:
+        own = judgement.site.view.path
+        changed = {patch.file for patch in judgement.outcome.patches} if judgement.applied else set[str]()
+        for path in sorted(changed - told):
+            told.add(path)
+            lines = lines_that_speak(migration.program.view(path).source, WRAPPING, edits.get(path, []))
+            if lines:
+                file = "this file" if path == own else path
+                judgement.notes.append(f"comments in {file} still speak of FSDP1 ({named(lines)})")
 
 
 def imported_name(site: Site) -> tuple[str, str]:

@@ -49,6 +49,53 @@ def test_comments_that_still_speak_of_the_wrapper_are_named() -> None:
     assert finding.message.endswith("goes with its last use; comments still speak of it (lines 1, 7, 9)")
 
 
+_POLICY = '''\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+
+def shard(model):
+    if model is not None:
+        # CustomPolicy is there from torch 2.1 on
+        from torch.distributed.fsdp.wrap import CustomPolicy
+
+        policy = CustomPolicy(lambda module: hasattr(module, "block"))
+    # see ShardingStrategy
+    return FSDP(model, auto_wrap_policy=policy, sharding_strategy=ShardingStrategy.FULL_SHARD)
+'''
+_MESH = '''\
+from torch.distributed.device_mesh import init_device_mesh
+
+
+def mesh(ranks):
+    """
+    >>> model = FSDP(model, device_mesh=mesh(2))
+    """
+    return init_device_mesh("cuda", (2, ranks))
+'''
+_MESH_USER = """\
+from meshes import mesh
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+
+def shard(model):
+    return FSDP(model, device_mesh=mesh(2), sharding_strategy=ShardingStrategy.HYBRID_SHARD)
+"""
+
+
+def test_comments_about_any_old_class_are_named_and_those_above_its_import_go() -> None:
+    analysis, texts = analyse_texts({"train.py": _POLICY})
+    (finding,) = [f for f in analysis.findings if f.rule == "FS600" and "comments" in f.message]
+    assert finding.message == "the import of ShardingStrategy goes with its last use; comments still speak of it (line 10)"
+    assert "    if model is not None:\n        policy = lambda module" in texts["train.py"]
+
+
+def test_examples_that_wrap_are_named_where_no_import_tells_of_them() -> None:
+    analysis, _ = analyse_texts({"meshes.py": _MESH, "train.py": _MESH_USER})
+    (finding,) = [f for f in analysis.findings if "comments" in f.message]
+    assert finding.file == "train.py"
+    assert finding.message.endswith("comments in meshes.py still speak of FSDP1 (line 6)")
+
+
 def test_a_method_that_only_passes_on_goes() -> None:
     _, results = analyse_texts({"train.py": _CHECKPOINTER})
     assert "def load" not in results["train.py"]

@@ -1,4 +1,4 @@
-"""Comments and docstrings that go on speaking of a wrapper that a file no longer uses."""
+"""Comments and docstrings that go on speaking of an old class that a file no longer uses."""
 
 from __future__ import annotations
 
@@ -13,9 +13,18 @@ _MOST = 4
 _COMMENT = re.compile(r"#.*")
 
 
-def lines_that_name(source: Source, names: set[str], edits: Sequence[Edit]) -> list[int]:
-    """The lines with comments and docstrings that name something, in text that the edits leave as it is."""
-    word = re.compile(rf"\b({'|'.join(sorted(map(re.escape, names)))})\b")
+WRAPPING = re.compile(r"\bFullyShardedDataParallel\b|\bFSDP\(\w")
+"""Text that surely means FSDP1: its class, or a call that wraps."""
+
+
+def about(names: set[str]) -> re.Pattern[str] | None:
+    """Text that speaks of old symbols by names: no words of everyday language, nor FSDP, which may be FSDP2."""
+    telling = sorted(re.escape(name) for name in names if name != "FSDP" and name != name.lower())
+    return re.compile(rf"\b({'|'.join(telling)})\b") if telling else None
+
+
+def lines_that_speak(source: Source, words: re.Pattern[str], edits: Sequence[Edit]) -> list[int]:
+    """The lines with comments and docstrings that speak of something, in text that the edits leave as it is."""
     prose = _docstring_lines(source.tree)
     changed = {
         line
@@ -27,7 +36,7 @@ def lines_that_name(source: Source, names: set[str], edits: Sequence[Edit]) -> l
     for number, line in enumerate(source.lines, 1):
         comment = _COMMENT.search(line)
         text = line if number in prose else comment.group() if comment is not None else ""
-        if number not in changed and word.search(text):
+        if number not in changed and words.search(text):
             found.append(number)
     return found
 
@@ -39,10 +48,9 @@ def named(lines: Sequence[int]) -> str:
 
 
 def _docstring_lines(tree: ast.Module) -> set[int]:
+    """Lines of strings that stand for themselves: docstrings, also of fields."""
     lines: set[int] = set()
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and node.body:
-            first = node.body[0]
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-                lines.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return lines

@@ -128,7 +128,7 @@ def _hooks(
     values = tuple(v for v in view.values(tensor) if isinstance(v, Derived) and v.kind in library.TENSORS)
     group = migration.groups.of_tensors(values)
     behind = any(isinstance(value.owner, Wrapped) for value in values)
-    if group is not None and ("DDP" in group.kinds or behind and runs_on_shards(migration, view, node, group)):
+    if group is not None and ("DDP" in group.kinds or (behind and runs_on_shards(migration, view, node, group))):
         yield Site(view, node, f"torch.Tensor.surgery.{kind}", "hazard", group, values)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -226,12 +227,21 @@ def _change(
     line_start = source.line_starts[first - 1]
     line_end = source.line_starts[last] if last < len(source.line_starts) else len(source.text)
     alone = not source.text[line_start:start].strip() and not source.text[end:line_end].strip()
-    if alone and not _only_statement(source, statement):
-        return [Edit(line_start, line_end, "", _GONE)]
-    comment = source.text[end:line_end].lstrip()
-    if comment.startswith("#") and not source.text[line_start:start].strip() and not _only_statement(source, statement):
-        return [Edit(line_start, line_end, "", _GONE)]
+    commented = source.text[end:line_end].lstrip().startswith("#") and not source.text[line_start:start].strip()
+    if (alone or commented) and not _only_statement(source, statement):
+        return [Edit(_with_comment(source, first, leaving), line_end, "", _GONE)]
     return [Edit(start, end, "pass", _GONE)]
+
+
+def _with_comment(source: Source, line: int, leaving: list[ast.alias]) -> int:
+    """Where a line (1-based) starts, or the comment right above it, if that is about names that leave with the line."""
+    first = line
+    indent = source.indent_at(source.line_starts[line - 1])
+    while first > 1 and source.lines[first - 2].startswith(f"{indent}#"):
+        first -= 1
+    comment = "".join(source.lines[first - 1 : line - 1])
+    about = any(re.search(rf"\b{re.escape(alias.name)}\b", comment) for alias in leaving)
+    return source.line_starts[(first if about else line) - 1]
 
 
 def _only_statement(source: Source, statement: ast.stmt) -> bool:
