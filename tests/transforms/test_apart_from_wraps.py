@@ -77,3 +77,34 @@ def test_state_in_a_program_of_its_own_stays(call: str, stays: bool) -> None:
     _, results = analyse_texts(files)
     assert "fully_shard(model)" in results["train.py"]
     assert ("torch.save(model.state_dict(), path)" in results["export.py"]) is stays
+
+
+_SAVES = """import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def save_plain(model, path):
+    torch.save(model.state_dict(), path)
+
+
+def train(model, config):
+    if not config.enable_fsdp:
+        save_plain(model, "model.pt")
+    {other}
+
+
+def main(config):
+    model = torch.nn.Linear(2, 2)
+    if config.enable_fsdp:
+        model = FSDP(model)
+    train(model, config)
+"""
+
+
+@pytest.mark.parametrize(
+    ("other", "is_plain"),
+    [("model(1)", True), ("save_plain(model, 'last.pt')", False), ("config.call(save_plain, model)", False)],
+)
+def test_a_function_that_is_called_beside_every_wrap_alone(other: str, is_plain: bool) -> None:
+    text = analyse_texts({"train.py": _SAVES.replace("{other}", other)})[1]["train.py"]
+    assert ("torch.save(model.state_dict(), path)" in text) is is_plain

@@ -26,9 +26,34 @@ def apart_from_wraps(migration: Migration, site: Site) -> str:
 def _is_beside(migration: Migration, site: Site) -> bool:
     """Whether a condition around a use is the opposite of one around each wrap (``if horovod:``, ``if not horovod:``)."""
     assert site.group is not None
-    here = conditions_of(site.view, site.node)
+    around = [conditions_of(wrap.view, wrap.node) for wrap in site.group.wraps]
+    return _runs_beside(migration, site.view, site.node, around, set())
+
+
+def _runs_beside(migration: Migration, view: FileView, node: ast.AST, around: list[set[str]], asked: set[ast.AST]) -> bool:
+    """The same for a place: by a condition around it, or around every call of the function that it stands in."""
+    here = conditions_of(view, node)
     opposites = {_opposite(condition) for condition in here if _stays(migration, condition.removeprefix("not "))}
-    return all(opposites & conditions_of(wrap.view, wrap.node) for wrap in site.group.wraps)
+    if all(opposites & conditions for conditions in around):
+        return True
+    function = view.function(node)
+    if not isinstance(function, ast.FunctionDef) or function in asked or not _is_only_called(migration, function.name):
+        return False
+    callers = migration.program.callers(view, function)
+    further = {*asked, function}
+    return bool(callers) and all(_runs_beside(migration, at, call, around, further) for at, call in callers)
+
+
+def _is_only_called(migration: Migration, name: str) -> bool:
+    """Whether nothing hands on a function of a name: each mention of it calls it."""
+    for view in migration.program.views_with(name):
+        for node in view.nodes(ast.Name, ast.Attribute):
+            if name != (node.id if isinstance(node, ast.Name) else node.attr):
+                continue
+            parent = view.parents[node]
+            if not isinstance(parent, ast.Call) or parent.func is not node:
+                return False
+    return True
 
 
 def _stays(migration: Migration, name: str) -> bool:
