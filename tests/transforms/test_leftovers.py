@@ -125,3 +125,39 @@ def evaluate(model: DDP, batches):
     _, results = analyse_texts({"evaluate.py": text})
     assert "unwrap DDP" not in results["evaluate.py"]
     assert "    # the batches of all ranks\n    batches = list(batches)\n    return model" in results["evaluate.py"]
+
+
+_FROM_SETTINGS = """\
+import torch
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from settings import any_left, is_frozen, \\
+    is_large
+
+
+def build(model, settings, device, distributed, unused=None):
+    torch.cuda.set_device(device)
+    options = settings.get("options", {})
+    if distributed:
+        frozen = is_frozen(model)
+        if unused is None:
+            unused = frozen
+        options["device_ids"] = [device]
+        if "find_unused_parameters" not in options:
+            options["find_unused_parameters"] = unused
+        model = DistributedDataParallel(model, broadcast_buffers=False, **options)
+    else:
+        options["device_ids"] = [device]
+        model = DataParallel(model, **options)
+    return model
+"""
+
+
+def test_entries_that_only_the_call_takes_go_with_it() -> None:
+    analysis, results = analyse_texts({"build.py": _FROM_SETTINGS})
+    head, _, plain = results["build.py"].partition("    else:\n")
+    assert 'options["device_ids"] = [device]' in plain
+    assert "device_ids" not in head and "frozen" not in head and "unused =" not in head
+    assert "import any_left, \\\n    is_large\n" in head
+    (spread,) = [finding for finding in analysis.findings if "**options" in finding.message]
+    assert "put into it here (device_ids, find_unused_parameters) go" in spread.message
+    assert "different parameters in one step" in spread.message

@@ -49,7 +49,8 @@ def _unread(view: FileView, patches: Sequence[Patch]) -> list[Patch]:
             for node in ast.walk(functions[name])
             if isinstance(node, ast.Name) and not _is_stored(node) and id(node) not in filled
         }
-        for local in sorted(_read_locals(before) & kept - read):
+        unread = {local for local in kept if local not in read or _serves_itself(functions[name], local)}
+        for local in sorted(_read_locals(before) & unread):
             found.extend(_assignments(view, before, local, patches))
     return found
 
@@ -80,11 +81,27 @@ def _is_item_stored(node: ast.AST) -> TypeGuard[ast.Subscript]:
 
 
 def _read_locals(function: Function) -> set[str]:
-    """Names that are read in a function and are surely local to it."""
-    parameters = {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
+    """Names that are read in a function, not only to give them another value, and are surely local to it."""
     elsewhere = {name for node in ast.walk(function) if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names}
     read = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    return read - parameters - elsewhere
+    return {name for name in read - elsewhere if not _serves_itself(function, name)}
+
+
+def _serves_itself(function: Function, name: str) -> bool:
+    """Whether a name is only read to give it another value: ``if unused is None: unused = frozen``."""
+    own: set[ast.AST] = set()
+    for node in ast.walk(function):
+        if isinstance(node, (ast.If, ast.Assign)) and _binds_alone(node, name):
+            own.update(ast.walk(node))
+    mentions = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == name]
+    return all(node in own for node in mentions if not _is_stored(node))
+
+
+def _binds_alone(statement: ast.stmt, name: str) -> bool:
+    if isinstance(statement, ast.If):
+        return all(_binds_alone(inner, name) for inner in [*statement.body, *statement.orelse])
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return len(targets) == 1 and isinstance(targets[0], ast.Name) and targets[0].id == name
 
 
 def _assignments(view: FileView, function: Function, name: str, patches: Sequence[Patch]) -> list[Patch]:

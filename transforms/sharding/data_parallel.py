@@ -14,6 +14,7 @@ from ..rule import Outcome
 from ..training.comm_hooks import reduce_dtype
 from ..training.forward_methods import methods_of
 from ..view import FileView
+from .additions import last_additions
 from .constructor import Argument
 from .data_parallel_duties import mesh_of_model, prepare, refused, replicate
 from .plan import MODEL, Code, ShardingPlan, code
@@ -52,6 +53,11 @@ class DataParallel:
         raw = self.group.raw if self.group else set()
         return [value for value in values if value in raw] or values
 
+
+_UNUSED = (
+    "a parameter that no rank uses keeps its gradient of None, as under DDP; where ranks use different parameters in one "
+    "step, gradients would be lost or mixed up, or ranks wait for each other"
+)
 
 Translator = Callable[[DataParallel, Argument], Outcome]
 
@@ -134,8 +140,7 @@ def _find_unused(ddp: DataParallel, argument: Argument) -> Outcome:
     setter = "model.set_reduce_scatter_unused_params(True)"
     return Outcome(
         Level.REVIEW,
-        "find_unused_parameters goes: a parameter that no rank uses keeps its gradient of None, as under DDP; ranks "
-        "that use different parameters would wait for each other",
+        f"find_unused_parameters goes: {_UNUSED}",
         f"If ranks use different parameters in one step, call {setter} (torch 2.13); it gives parameters that no rank "
         "uses zero gradients, on which weight decay and momentum act, so freeze those."
     )  # fmt: skip
@@ -225,7 +230,7 @@ def spread_outcome(ddp: DataParallel, keyword: ast.keyword) -> Outcome:
     """``**kwargs``: fine where every key that may be in it is one that simply goes."""
     values = ddp.view.values(keyword.value)
     names, known = _keys(ddp.migration, values)
-    gone = {name for name in names if _simply_goes(ddp, name)}
+    gone = {name for name in names if _simply_goes(name)}
     listed = ", ".join(sorted(names))
     if known and names == gone:
         what = f"it brings {listed}, which FSDP2 does not have" if listed else "it brings nothing"
@@ -236,15 +241,23 @@ def spread_outcome(ddp: DataParallel, keyword: ast.keyword) -> Outcome:
             "Write these arguments out in the call, and run again.",
         )
         return ddp.refusal
-    return Outcome(
+    outcome = Outcome(
         Level.REVIEW,
         f"**{ddp.view.text(keyword.value)} goes, and with it DDP arguments that come from outside this repository",
         "process_group needs a mesh, find_unused_parameters set_reduce_scatter_unused_params(True) where ranks use "
         "different parameters; the other arguments have no counterpart and need none.",
     )
+    added = [addition for addition in last_additions(ddp.view, keyword.value) if all(map(_simply_goes, addition.names))]
+    outcome.patches.extend(ddp.view.delete(addition.statement, "DDP took these arguments") for addition in added)
+    here = {name for addition in added for name in addition.names}
+    if here:
+        outcome.message += f"; those that are put into it here ({', '.join(sorted(here))}) go as well"
+    if "find_unused_parameters" in names | here:
+        outcome.message += f": without find_unused_parameters {_UNUSED}"
+    return outcome
 
 
-def _simply_goes(ddp: DataParallel, name: str) -> bool:
+def _simply_goes(name: str) -> bool:
     return name in _TRANSLATORS and name not in (
         "process_group", "device_mesh", "mixed_precision", "delay_all_reduce_named_params", "param_to_hook_all_reduce",
         "init_sync",

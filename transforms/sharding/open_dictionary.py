@@ -12,6 +12,7 @@ from ..analysis.scopes import dotted_path
 from ..analysis.values import Container, Opaque
 from ..text.patches import Patch
 from ..view import FileView
+from .additions import entry
 from .constructor import PARAMETERS, Argument, Constructor, translate
 from .plan import code
 
@@ -65,7 +66,7 @@ def _additions(view: FileView, node: ast.expr) -> dict[str, tuple[ast.stmt, ast.
         block, place = view.block_of(statement)
         for earlier in block[:place]:
             inner = earlier.body[0] if isinstance(earlier, ast.If) and _is_alone(earlier) else earlier
-            addition = _addition(inner, path)
+            addition = entry(inner, path)
             if addition is not None and addition[0] in _WITHOUT_TRACE:
                 found[addition[0]] = (earlier, addition[1])
         parent = view.parents[statement]
@@ -77,22 +78,6 @@ def _additions(view: FileView, node: ast.expr) -> dict[str, tuple[ast.stmt, ast.
 
 def _is_alone(branch: ast.If) -> bool:
     return len(branch.body) == 1 and not branch.orelse and dotted_path(branch.test) is not None
-
-
-def _addition(statement: ast.stmt, path: str) -> tuple[str, ast.expr] | None:
-    """``kwargs["name"] = value`` or ``kwargs.setdefault("name", value)``."""
-    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-        target = statement.targets[0]
-        if isinstance(target, ast.Subscript) and dotted_path(target.value) == path:
-            return _named(target.slice, statement.value)
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    if isinstance(call, ast.Call) and dotted_path(call.func) == f"{path}.setdefault" and len(call.args) == 2:
-        return _named(call.args[0], call.args[1])
-    return None
-
-
-def _named(key: ast.expr, value: ast.expr) -> tuple[str, ast.expr] | None:
-    return (key.value, value) if isinstance(key, ast.Constant) and isinstance(key.value, str) else None
 
 
 def _without(view: FileView, statement: ast.stmt) -> list[Patch]:

@@ -45,6 +45,8 @@ def _render_lines(
         comma = len(after) - len(after.lstrip())
         if after.lstrip().startswith(","):
             last += comma + 1
+            while pieces[last] in (" ", "\t") and pieces[first - 1] in (" ", "\t"):
+                last += 1
         for position in range(first, last):
             pieces[position] = ""
     lines = "".join(pieces).split("\n")
