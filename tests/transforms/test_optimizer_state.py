@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from migrating import analyse_texts
 from state_programs import DDP, FSDP, findings, migrated
 from to_fsdp2.transforms.findings import Level
 
@@ -187,3 +188,39 @@ def full(rank0_only):
     assert ("optim_state_dict_to_load", Level.SAFE) in levels
     assert ("scatter_full_optim_state_dict", Level.REVIEW) in levels
     assert ("full_optim_state_dict", Level.REVIEW) in levels
+
+
+_BESIDE_THE_MODEL = """\
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullStateDictConfig, FullyShardedDataParallel as FSDP, StateDictType
+
+
+def save(model, optimizer):
+    cfg = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, cfg):
+        weights = model.state_dict()
+        moments = FSDP.optim_state_dict(model, optimizer)
+    state = {"optimizer": moments, "model": weights}
+    {use}
+
+
+def main():
+    model = FSDP(torch.nn.Linear(2, 2))
+    save(model, torch.optim.Adam(model.parameters()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "options"),
+    [
+        ("if not dist.is_initialized() or dist.get_rank() == 0:\n        torch.save(state, 'last.pt')", "cfg"),
+        ("torch.save(state, str(dist.get_rank()))", "StateDictOptions(full_state_dict=True)"),
+    ],
+)
+def test_state_that_is_written_by_rank_zero_goes_there_alone(use: str, options: str) -> None:
+    analysis, texts = analyse_texts({"train.py": _BESIDE_THE_MODEL.replace("{use}", use)})
+    assert f"get_optimizer_state_dict(model, optimizer, options={options})" in " ".join(
+        texts["train.py"].replace("(\n        ", "(").replace("\n    )", ")").split()
+    )
+    assert any("on its device now" in finding.message for finding in analysis.findings) is (options != "cfg")

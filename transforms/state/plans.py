@@ -52,6 +52,7 @@ class ReadPlan:
     notes: list[str] = field(default_factory=list)
 
 
+ON_DEVICE = "every rank gets the full state on its device now, where FSDP1 put it on the CPU by default"
 SEVERAL = "this may be the optimizer of one of several models"
 
 
@@ -140,9 +141,21 @@ def _plan(migration: Migration, read: StateRead) -> ReadPlan:
         return plan
     plan.options = options_of(read, context, plan.notes)
     kinds = read.group.kinds if read.group is not None else set[str]()
-    if "DDP" in kinds and plan.options == StateOptions() and rank_zero_alone_reads(finder, read.view, read.call):
-        plan.options = StateOptions(cpu_offload=True)
+    may_offload = "DDP" in kinds or ON_DEVICE in plan.notes
+    if may_offload and plan.options == StateOptions() and rank_zero_alone_reads(finder, read.view, read.call):
+        plan.options = _of_rank_zero(read, context)
+        plan.notes = [note for note in plan.notes if note != ON_DEVICE]
     return plan
+
+
+def _of_rank_zero(read: StateRead, context: StateContext) -> StateOptions:
+    """Options for a state that rank 0 alone needs; those of the model beside it, where they say the same."""
+    config = context.model
+    if config is not None and config.name is not None and config.is_at_hand(read.view, read.call):
+        shared = config_options(context.kind, config, [])
+        if shared.full and shared.cpu_offload and shared.condition is None:
+            return shared
+    return StateOptions(cpu_offload=True)
 
 
 def _may_have_wrapped_parts(migration: Migration, read: StateRead) -> bool:
@@ -174,7 +187,7 @@ def options_of(read: StateRead, context: StateContext, notes: list[str]) -> Stat
     if context.choice is not None:
         return StateOptions(full=False, full_if=context.choice.is_full, name=config.name if config is not None else None)
     if read.legacy == "optim_state_dict" and context.kind == "full" and config is None:
-        notes.append("every rank gets the full state on its device now, where FSDP1 put it on the CPU by default")
+        notes.append(ON_DEVICE)
     return config_options(context.kind, config, notes)
 
 

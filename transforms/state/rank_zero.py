@@ -15,14 +15,19 @@ def rank_zero_alone_reads(finder: GuardFinder, view: FileView, node: ast.expr, d
     """
     while isinstance(parent := view.parents[node], ast.IfExp) and node is not parent.test:
         node = parent
+    function, holder = view.function(node), _holder(view, node)
+    return function is not None and bool(holder) and _rank_zero_alone_uses(finder, view, function, holder, depth)
+
+
+def _holder(view: FileView, node: ast.expr) -> str:
+    """The local name that a value is bound to, by itself or in a dict."""
     statement = view.statement(node)
-    function = view.function(node)
     value = getattr(statement, "value", None)
     held = value is node or (isinstance(value, ast.Dict) and node in value.values)
-    if function is None or not isinstance(statement, ast.Assign) or not held or len(statement.targets) != 1:
-        return False
+    if not isinstance(statement, ast.Assign) or not held or len(statement.targets) != 1:
+        return ""
     target = statement.targets[0]
-    return isinstance(target, ast.Name) and _rank_zero_alone_uses(finder, view, function, target.id, depth)
+    return target.id if isinstance(target, ast.Name) else ""
 
 
 def is_handed_to_rank_zero(finder: GuardFinder, view: FileView, node: ast.expr) -> bool:
@@ -40,8 +45,15 @@ def _rank_zero_alone_uses(finder: GuardFinder, view: FileView, function: ast.AST
     return bool(uses) and all(
         any(finder.passes_only_rank_zero(guard) for guard in finder.around(view, use))
         or _handed_to_rank_zero(finder, view, use, depth)
+        or _is_put_away(finder, view, function, use, depth)
         for use in uses
     )
+
+
+def _is_put_away(finder: GuardFinder, view: FileView, function: ast.AST, use: ast.Name, depth: int) -> bool:
+    """Whether a use puts a value into a dict of another name, which rank 0 alone goes on to read."""
+    holder = _holder(view, use) if isinstance(view.parents[use], ast.Dict) else ""
+    return bool(holder) and holder != use.id and depth <= 2 and _rank_zero_alone_uses(finder, view, function, holder, depth + 1)
 
 
 def _handed_to_rank_zero(finder: GuardFinder, view: FileView, use: ast.expr, depth: int) -> bool:
