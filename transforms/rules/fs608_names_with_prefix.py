@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ..analysis.values import Annotated, Constant, Derived, Value, Wrapped
 from ..findings import Level
 from ..groups import Group
+from ..introspection.name_patterns import MATCHES, is_anchored
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -85,6 +86,8 @@ def _works_on_names(view: FileView, node: ast.AST) -> Iterator[tuple[ast.expr, s
             yield node.func.value, node.func.attr
         elif node.func.attr in ("split", "partition") and _cuts_from_the_left(view, node):
             yield node.func.value, "split"
+        elif node.func.attr in MATCHES:
+            yield from ((argument, "pattern") for argument in node.args[:2])
     elif isinstance(node, ast.Compare) and len(node.ops) == 1:
         if isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
             yield node.left, "equals"
@@ -113,6 +116,8 @@ def _counts(view: FileView, name: ast.expr, node: ast.AST, values: tuple[Value, 
     if kind in ("split", "cut"):
         # Behind `if name.startswith("module.")` names without it never come here.
         return always and _is_text_cut(node) and not _asks_for_prefix_before(view, node)
+    if kind == "pattern":
+        return always and is_anchored(view, node, name) is not False
     texts = _texts(view, node, kind)
     prefixed = [text for text in texts if text.startswith(PREFIX) and text != PREFIX]
     if prefixed or kind in ("contains", "endswith"):
@@ -185,6 +190,13 @@ def check(site: Site, migration: Migration) -> Outcome:
             "model that DDP wrapped before included.",
             holds=True,
         )
+    if site.member == "pattern" and _is_unseen_pattern(view, node):
+        return Outcome(
+            Level.REVIEW,
+            f"{view.text(node)} matches names against patterns that are not seen here: one that starts at the first letter met "
+            f"the prefix that {wrapper} puts before names, and meets the model's own names now",
+            "Look whether the patterns are anchored (^, re.match, fnmatch): those that never matched begin to.",
+        )
     always = all(isinstance(v, Derived) and isinstance(v.owner, Wrapped) for v in site.values)
     if always and wrapper == "DDP":
         outcome = _without_prefix(view, node, site.member)
@@ -198,6 +210,11 @@ def check(site: Site, migration: Migration) -> Outcome:
         "whether what this picks is what was meant.",
         holds=True,
     )
+
+
+def _is_unseen_pattern(view: FileView, node: ast.AST) -> bool:
+    names = (argument for argument in getattr(node, "args", ())[:2] if _names(view, argument))
+    return all(is_anchored(view, node, name) is None for name in names)
 
 
 def _without_prefix(view: FileView, node: ast.AST, kind: str) -> Outcome | None:
