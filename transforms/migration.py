@@ -18,6 +18,7 @@ from .keeping import keep_ddp, reason_to_keep
 from .order import Order
 from .program import Program
 from .rule import Need, Outcome
+from .shared_optimizers import unite
 from .sites import RAW_MEMBERS, Site, SiteFinder
 from .text.spelling import spelling
 from .view import FileView
@@ -115,6 +116,7 @@ def find_sites(groups: Groups, views: list[FileView]) -> dict[str, list[Site]]:
     finders = {view.path: SiteFinder(view, groups) for view in views}
     sites = {path: finder.find() for path, finder in finders.items()}
     merged = [groups.merge(site.values) for found in sites.values() for site in found]
+    merged.append(unite(groups))
     if any(merged):
         groups.rebuild()
         sites = {path: finder.find() for path, finder in finders.items()}

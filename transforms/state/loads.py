@@ -24,6 +24,7 @@ from .either import EITHER, TELL, may_be_either
 from .lifting import passed_in_model
 from .plans import SEVERAL
 from .reads import groups_of_optimizers, may_be_of_ddp, optimizer_calls
+from .several_models import OF_SEVERAL, TOGETHER, is_over_several
 from .stateless import keeps_tensors, may_take_numbers
 from .writing import OPTIONS, SET_OPTIMIZER
 
@@ -118,6 +119,8 @@ def load_outcome(site: Site, migration: Migration) -> Outcome:
         return Outcome(Level.MANUAL, "the kind of state dict is only known at run time", _ADVICE, holds=True)
     if plan.conversion is None and may_be_either(migration, view, plan.optimizer):
         return Outcome(Level.MANUAL, EITHER, TELL, holds=True)
+    if plan.conversion is None and is_over_several(migration, view, plan.optimizer):
+        return Outcome(Level.MANUAL, OF_SEVERAL, TOGETHER, holds=True)
     several = groups_of_optimizers(migration, view.values(plan.optimizer))
     if len(several) > 1:
         is_second = site.group is not several[0]

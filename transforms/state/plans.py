@@ -19,6 +19,7 @@ from .first_step import may_precede_first_step
 from .lifting import Lift, lift_of
 from .rank_zero import rank_zero_alone_reads
 from .reads import StateRead, groups_of_optimizers
+from .several_models import OF_SEVERAL, TOGETHER, is_over_several
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,9 @@ def _plan(migration: Migration, read: StateRead) -> ReadPlan:
         if len(several) > 1:
             plan.problem = SEVERAL
             plan.advice = "Take each optimizer's state with get_optimizer_state_dict and its own model."
+            return plan
+        if not read.legacy and is_over_several(migration, read.view, read.optimizer):
+            plan.problem, plan.advice = OF_SEVERAL, TOGETHER
             return plan
         if not read.legacy and may_be_either(migration, read.view, read.optimizer):
             plan.problem, plan.advice = EITHER, TELL
