@@ -366,3 +366,22 @@ def test_where_a_mesh_may_be_given_every_strategy_stays_an_option() -> None:
     strategies = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
     assert all(f"'{strategy}'" in body for strategy in strategies)
     assert "elif args.strategy == 'NO_SHARD':\n        mesh = init_device_mesh(" in body
+
+
+def test_joined_policies_that_are_not_named_have_a_way_out() -> None:
+    code = """\
+import functools
+
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import _or_policy
+
+
+def main(net, policies):
+    chosen = functools.partial(_or_policy, policies=policies())
+    FSDP(net, auto_wrap_policy=chosen)
+"""
+    analysis, results = analyse_texts({"train.py": code})
+    assert results["train.py"] == code
+    found = next(finding for finding in analysis.findings if finding.rule == "FS104" and finding.level is Level.MANUAL)
+    assert "not named here" in found.message
+    assert "policies=[first, second]" in found.advice

@@ -110,7 +110,7 @@ _OLD_PREFIXES = (
     "torch.distributed._composable.fully_shard",
     "torch.distributed._shard.sharded_tensor",
 )
-_NEW_EXACT = {f"torch.distributed.fsdp.{name}" for name in _FSDP2_PUBLIC}
+_NEW_EXACT = {f"torch.distributed.fsdp.{name}" for name in _FSDP2_PUBLIC} | {"torch.distributed.fsdp._fully_shard"}
 
 STRONG_TOKENS: tuple[bytes, ...] = (
     b"FSDP", b"FullyShardedDataParallel", b"DistributedDataParallel", b"DDP", b"torch.distributed.fsdp",
@@ -159,7 +159,7 @@ def is_old(name: str) -> bool:
 
 def is_old_module(module: str) -> bool:
     """Whether importing this module by name is itself a site."""
-    return module.startswith(_OLD_PREFIXES) or module in (
+    return (module.startswith(_OLD_PREFIXES) and is_old(module)) or module in (
         "torch.distributed.fsdp",
         "torch.distributed.fsdp.wrap",
         "torch.distributed.fsdp.api",

@@ -21,6 +21,9 @@ FLAT: frozenset[str] = frozenset(
 _OF_UNITS = frozenset({"params", "_handle", "_handles", "_streams", "sharding_strategy", "compute_device", "_has_params"})
 """Attributes of FSDP1's modules with names that others may have as well."""
 
+RUNTIME = "torch.distributed.fsdp._runtime_utils"
+"""The module of the functions that work on FSDP1's flat parameters."""
+
 PRIVATE = frozenset({"_device_mesh", "_exec_order_data", "_all_handles", "_all_fsdp_states"})
 """Attributes of FSDP1's modules that a model which is called so has of nothing else."""
 

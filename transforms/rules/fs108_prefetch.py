@@ -18,6 +18,13 @@ def check(site: Site, migration: Migration) -> Outcome:
         return check_keyword(site, migration)
     if _inside_wrap(site, migration) or is_left_out(site, migration):
         return Outcome(Level.SAFE, f"{site.member} goes with the wrap")
+    if site.role in ("annotation", "isinstance"):
+        what = "a test for" if site.role == "isinstance" else "a place for"
+        return Outcome(
+            Level.MANUAL,
+            f"{what} BackwardPrefetch, which has no counterpart in FSDP2",
+            "Take it out with the setting that it belongs to: fully_shard always gathers the next unit early.",
+        )
     return Outcome(
         Level.MANUAL,
         "BackwardPrefetch has no counterpart in FSDP2, and this value is kept outside the wrap",
@@ -38,7 +45,7 @@ RULE = Rule(
         "the current one computes its gradients; forwards can be told with set_modules_to_forward_prefetch."
     ),
     symbols=(f"{FSDP1}(backward_prefetch=)", f"{FSDP1}(forward_prefetch=)", PREFETCH, f"{PREFETCH}.*"),
-    roles=("keyword", "reference", "annotation", "call"),
+    roles=("keyword", "reference", "annotation", "call", "isinstance"),
     check=check,
     examples=(
         Example(

@@ -20,6 +20,8 @@ _ADVICE = (
     "device_mesh and placements say how it is divided. Keep the test for files that the old program wrote."
 )
 
+_NAME = "Name torch.distributed.tensor.DTensor in it, beside ShardedTensor where files of the old program are read."
+
 
 def check(site: Site, migration: Migration) -> Outcome:
     """A test of state that is read for its local part asks for DTensor; what knows more of shards is left to a person.
@@ -31,7 +33,7 @@ def check(site: Site, migration: Migration) -> Outcome:
     if site.role == "hazard":
         return _by_name(site, migration)
     if site.role == "annotation":
-        return Outcome(Level.MANUAL, "sharded state of FSDP2 holds DTensors; the annotation itself changes nothing", _ADVICE)
+        return Outcome(Level.MANUAL, "sharded state of FSDP2 holds DTensors; the annotation itself changes nothing", _NAME)
     test = test_around(site.view, site.node) if isinstance(site.node, ast.expr) else None
     if test is not None and asks_for_dtensor(site.view, test):
         return Outcome(Level.OK, "DTensors are asked for as well")

@@ -165,7 +165,8 @@ def _elsewhere(site: Site, migration: Migration) -> Outcome:
     return Outcome(
         Level.MANUAL,
         f"{site.member} is handed on as a value",
-        "Hand on a function that calls fully_shard(model) and returns the model, or FSDPModule where a type is meant.",
+        ("What it wraps goes on under DDP, which is no error. For FSDP2: " if site.symbol == DDP else "")
+        + "Hand on a function that calls fully_shard(model) and returns the model, or FSDPModule where a type is meant.",
         holds=site.group is not None,
     )
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 
 from ..findings import Level
+from ..introspection.flat_parameters import RUNTIME
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..view import FileView
 
-_RUNTIME = "torch.distributed.fsdp._runtime_utils"
 _READIES = (
     "_lazy_init readies the flat parameters of FSDP1 and raises on a model of FSDP2, which readies itself in its first "
     "forward and needs nothing of the kind before its state is taken or loaded"
@@ -106,7 +106,7 @@ RULE = Rule(
         "whole parameters with reshard() and gathers them with unshard()."
     ),
     advice="model.unshard() and model.reshard() act on the parameters of one unit, not on those of the units inside it.",
-    symbols=tuple(f"{_RUNTIME}.{name}" for name in ("_reshard", "_unshard", "_lazy_init", _FINAL)),
+    symbols=tuple(f"{RUNTIME}.{name}" for name in ("_reshard", "_unshard", "_lazy_init", _FINAL)),
     roles=("call", "reference"),
     check=check,
     sources=("torch/distributed/fsdp/_runtime_utils.py", "torch/distributed/fsdp/_fully_shard/_fully_shard.py: reshard"),

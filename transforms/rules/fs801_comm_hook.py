@@ -36,7 +36,13 @@ def check(site: Site, migration: Migration) -> Outcome:
             "Without accumulation the numbers are the same. With it they differ by 7e-6 in fp16 losses.",
         )
     elif is_compression(hook):
-        return _manual(f"{name} is registered on some ways only, or not for DDP; reduce_dtype is set where it shards")
+        return Outcome(
+            Level.MANUAL,
+            f"{name} is registered on some ways only, or for models that not only DDP wraps, so reduce_dtype is not set for it",
+            "Give the calls of fully_shard a MixedPrecisionPolicy(reduce_dtype=…) under the condition that the hook is "
+            "registered under, and take the registration out.",
+            holds=True,
+        )
     else:
         return _manual(f"{name} has no counterpart in FSDP2")
     outcome.patches.append(removed(view, statement, _WHY))

@@ -133,8 +133,8 @@ def _unclear() -> Outcome:
         Level.MANUAL,
         "this policy answers with more than yes or no (arguments for single modules), or joins others that "
         "are not named",
-        "Write the loop yourself: fully_shard(module, …), with other arguments for the modules that had some "
-        "of their own.",
+        "Name the policies that it joins, policies=[first, second], and run the tool again; where modules have arguments of "
+        "their own, write the loop: fully_shard(module, …) on each that it picks, from the innermost up.",
         holds=True,
     )
 

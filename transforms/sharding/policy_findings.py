@@ -79,10 +79,14 @@ def check_definition(site: Site, migration: Migration) -> Outcome:
         return size_definition(migration, definition)
     text = definition_text(migration, definition, form)
     if text is None:
+        is_joined = definition.symbol.endswith("._or_policy")
         return Outcome(
             Level.MANUAL,
-            "this policy has no form of its own under FSDP2",
-            "Write a loop that picks the same modules and calls fully_shard on each.",
+            "the policies that this one joins are not named here" if is_joined else "this policy has no form under FSDP2",
+            "Give their functions by name, policies=[first, second], and run the tool again; or call fully_shard, from the "
+            "innermost module up, on those that any of them picks."
+            if is_joined
+            else "Call fully_shard, from the innermost module up, on those that it picks.",
             holds=site.group is not None,
         )
     parts, outcome = text
