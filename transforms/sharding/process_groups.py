@@ -10,6 +10,7 @@ from ..rule import Outcome
 from ..text.patches import Part
 from ..view import FileView
 from .constructor import Argument, Constructor
+from .groups_of_state import stores_for_state
 from .mesh_text import mesh_of_pair, node_mesh
 from .plan import Code, Name
 
@@ -95,19 +96,31 @@ def _node_mesh(constructor: Constructor, groups: ast.Assign, pair: ast.Tuple) ->
     name = view.free_name(groups, "node_mesh")
     indent = view.indent(groups)
     parts: list[Part] = [f"{name} = ", *_parts(node_mesh(constructor), indent)]
-    for target, dimension in zip(_targets(groups), ("shard", "replicate"), strict=True):
-        if _is_read(view, target, pair):
-            parts.append(f'\n{indent}{view.text(target)} = {name}.get_group("{dimension}")')
-    constructor.patches.append(view.replace(groups, parts, _WHY))
+    read = [
+        f'\n{indent}{view.text(target)} = {name}.get_group("{dimension}")'
+        for target, dimension in zip(_targets(groups), ("shard", "replicate"), strict=True)
+        if _is_read(constructor, target, pair)
+    ]
+    if not read:
+        constructor.patches.append(view.delete(groups, _WHY))
+        return node_mesh(constructor)
+    constructor.patches.append(view.replace(groups, [*parts, *read], _WHY))
     return (name,)
 
 
-def _is_read(view: FileView, target: ast.expr, pair: ast.Tuple) -> bool:
+def _is_read(constructor: Constructor, target: ast.expr, pair: ast.Tuple) -> bool:
+    """Whether anything but the pair reads a group; where that is only FSDP1's optimizer state, it goes."""
+    view = constructor.view
     if not isinstance(target, ast.Name):
         return True
     scope = view.function(target) or view.tree
     loads = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == target.id and isinstance(n.ctx, ast.Load)]
-    return any(load not in pair.elts for load in loads)
+    others = [view.statement(load) for load in loads if load not in pair.elts]
+    stores = [stores_for_state(constructor.program, view, statement) for statement in others]
+    if not all(stores):
+        return True
+    constructor.patches.extend(view.delete(store, "it was kept for FSDP1's state") for found in stores for store in found)
+    return False
 
 
 def _parts(text: Code, indent: str) -> list[Part]:
