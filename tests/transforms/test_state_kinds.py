@@ -180,3 +180,14 @@ def test_a_test_that_tells_configs_apart_stays() -> None:
     assert text == body
     finding = next(finding for finding in findings if finding.rule == "FS409")
     assert finding.level is Level.MANUAL and "as all other configs will" in finding.message
+
+
+def test_what_to_call_where_the_kind_is_not_known_is_said_of_the_state_that_is_meant() -> None:
+    _, findings = migrate(
+        "def save(net, optimizer, kind):\n    model = FSDP(net, use_orig_params=True)\n"
+        "    FSDP.set_state_dict_type(model, *kind())\n"
+        "    return model.state_dict(), FSDP.optim_state_dict(model, optimizer)\n"
+    )
+    advice = {finding.rule: finding.advice for finding in findings if finding.level is Level.MANUAL}
+    assert advice["FS402"].startswith("Call get_model_state_dict(model, options=")
+    assert advice["FS406"].startswith("Call get_optimizer_state_dict(model, optimizer, options=")

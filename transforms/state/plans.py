@@ -92,9 +92,10 @@ def _plan(migration: Migration, read: StateRead) -> ReadPlan:
     context = context_at(migration, read.view, read.call, read.group)
     if context.kind == "unknown":
         plan.problem = "which kind of state dict this is, is only decided at run time"
+        getter = "get_optimizer_state_dict(model, optimizer" if read.kind == "optimizer" else "get_model_state_dict(model"
         plan.advice = (
-            "Call get_model_state_dict(model, options=StateDictOptions(full_state_dict=…, cpu_offload=…)) "
-            "with options chosen where the kind is chosen."
+            f"Call {getter}, options=StateDictOptions(full_state_dict=…, cpu_offload=…)) with options chosen where the kind "
+            "is chosen."
         )
         return plan
     if context.may_be_local:
