@@ -20,6 +20,7 @@ from .holding import hold_back, hold_groups
 from .introspection.branch_chains import BRANCH_GOES
 from .judge import Judgement, judge
 from .leaving.leftovers import leftovers
+from .leaving.messages import renamed_in_messages
 from .leaving.old_names import unread_names
 from .leaving.remarks import remarks
 from .leaving.same_branches import same_branches
@@ -204,6 +205,8 @@ def _edits(migration: Migration, judgements: list[Judgement]) -> tuple[dict[str,
         if judgement.applied:
             for patch in judgement.outcome.patches:
                 patches.setdefault(patch.file, []).append(patch)
+    for patch in renamed_in_messages(judgements):
+        patches[patch.file].append(patch)
     gone: list[Patch] = []
     for path, wanted in patches.items():
         view = migration.program.view(path)

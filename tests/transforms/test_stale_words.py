@@ -96,6 +96,31 @@ def test_examples_that_wrap_are_named_where_no_import_tells_of_them() -> None:
     assert finding.message.endswith("comments in meshes.py still speak of FSDP1 (line 6)")
 
 
+_CHECKED = """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+
+
+def shard(model, precision, path):
+    if not isinstance(precision, MixedPrecision):
+        raise TypeError("precision has to be a MixedPrecision " f"and no dict", "MixedPrecision")
+    print("MixedPrecision")
+    model = FSDP(model, mixed_precision=precision)
+    assert isinstance(model, FSDP), "FSDP alone"
+    return model
+
+
+shard(torch.nn.Linear(2, 2), MixedPrecision(param_dtype=torch.bfloat16), "")
+"""
+
+
+def test_errors_name_the_class_that_is_asked_for() -> None:
+    _, texts = analyse_texts({"train.py": _CHECKED})
+    assert 'TypeError("precision has to be a MixedPrecisionPolicy " f"and no dict", "MixedPrecisionPolicy")' in texts["train.py"]
+    assert '    print("MixedPrecision")\n' in texts["train.py"]
+    assert 'isinstance(model, FSDPModule), "FSDP alone"' in texts["train.py"]
+
+
 def test_a_method_that_only_passes_on_goes() -> None:
     _, results = analyse_texts({"train.py": _CHECKPOINTER})
     assert "def load" not in results["train.py"]
