@@ -15,10 +15,10 @@ from torch.distributed.fsdp._init_utils import _init_intra_and_inter_node_groups
 def main(args, model):
     if args.hybrid:
         within, across = _init_intra_and_inter_node_groups(dist.group.WORLD)
-        args.group = within  # for the state
+        args.state_group = within  # for the state
         process_group = (within, across)
     else:
-        args.group = None  # for the state
+        args.state_group = None  # for the state
         process_group = None
     model = FSDP(
         model,
@@ -28,15 +28,15 @@ def main(args, model):
     )
     optimizer = torch.optim.AdamW(model.parameters())
     {use}
-    return FSDP.optim_state_dict(model, optimizer, group=args.group)
+    return FSDP.optim_state_dict(model, optimizer, group=args.state_group)
 """
 
 
-@pytest.mark.parametrize(("use", "goes"), [("pass", True), ("print(args.group)", False)])
+@pytest.mark.parametrize(("use", "goes"), [("pass", True), ("print(args.state_group)", False)])
 def test_groups_kept_for_state(use: str, goes: bool) -> None:
     _, texts = analyse_texts({"train.py": _PROGRAM.format(use=use)})
     text = texts["train.py"]
     assert "model, optimizer, options=StateDictOptions(full_state_dict=True)" in text
-    assert ("args.group" not in text) == goes
+    assert ("args.state_group" not in text) == goes
     assert ("within" not in text) == goes
     assert ("        mesh = init_device_mesh(\n" in text) == goes
