@@ -199,6 +199,11 @@ def test_a_hazard_with_a_way_out_is_rewritten(name: str) -> None:
 
 
 HARMLESS = {
+    "optimizer state that is moved to a device": (
+        "optimizer = torch.optim.AdamW(model.parameters())\nfor state in optimizer.state.values():\n"
+        "    for key, value in state.items():\n        if isinstance(value, torch.Tensor):\n"
+        '            state[key] = value.to("cpu")\n'
+    ),
     "endings and parts of names": (
         'decay = [p for n, p in model.named_parameters() if not n.endswith(".bias") and "norm" not in n]\n'
     ),

@@ -73,3 +73,46 @@ Trainer(build()).save("g.pt")
 """
     _, texts = analyse_texts({"train.py": program})
     assert "self.generator.module" not in texts["train.py"]
+
+
+_HANDLERS = """\
+from collections import defaultdict
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Engine:
+    def __init__(self):
+        self.handlers = {made}
+
+    def add(self, event, function, *arguments):
+        self.handlers{entry}.append((function, arguments))
+
+    def fire(self, event):
+        for function, arguments in self.handlers[event]:
+            function(self, *arguments)
+
+
+def save(engine, model, path):
+    if dist.get_rank() == 0:
+        torch.save(model.module.state_dict(), path)
+
+
+engine = Engine()
+engine.add("end", save, DDP(build()), "final.pt")
+engine.fire("end")
+"""
+_KEPT = {
+    "a default": ("defaultdict(list)", "[event]"),
+    "a default that a lambda makes": ("defaultdict(lambda: [])", "[event]"),
+    "setdefault": ("{}", ".setdefault(event, [])"),
+}
+
+
+@pytest.mark.parametrize("name", _KEPT)
+def test_models_are_followed_through_handlers_that_are_kept_by_event(name: str) -> None:
+    made, entry = _KEPT[name]
+    _, texts = analyse_texts({"train.py": _HANDLERS.replace("{made}", made).replace("{entry}", entry)})
+    assert "get_model_state_dict(\n        model" in texts["train.py"]

@@ -142,6 +142,8 @@ class Calls(NamedAttributes):
             for argument in call.arguments[1:]:
                 if argument != NOTHING:
                     self.connect(argument, call.result)
+                    if method == "setdefault":
+                        self.store(value, self.constant_key(call), argument)
         elif method in library.CONTAINER_READS:
             if method == "items":
                 pair = Container(call.result, "items")
@@ -294,6 +296,8 @@ class Calls(NamedAttributes):
                     self.connect(argument, call.result)
         elif name in library.COLLECT:
             self.collect(call, name)
+        elif name == "collections.defaultdict":
+            self.collect_by_factory(site, call)
         elif name in library.PARTIAL:
             self.add(call.result, Partial(self.written_at(site)))
         elif name == "builtins.super":
@@ -373,6 +377,18 @@ class Calls(NamedAttributes):
                 self.connect(argument, self.field(container, "**"))
             elif name == "builtins.dict":
                 self.store(container, f"[{keyword}]", argument)
+
+    def collect_by_factory(self, site: int, call: Call) -> None:
+        """``defaultdict(list)``: a dict whose elements its factory makes, besides those that are put in."""
+        container = Container(call.result, "dict")
+        self.add(call.result, container)
+        if not call.arguments or call.arguments[0] == NOTHING:
+            return
+        made = self.fresh()
+        self.store(container, ANY_KEY, made)
+        factory = call._replace(result=made, function=call.arguments[0], method=None, arguments=(), keywords=(), starred=-1)
+        for value in self.values_of(call.arguments[0]):
+            self.call_value(site, factory, value)
 
     def call_builtin_super(self, call: Call, site: int) -> None:
         file = self.file_of_call(self.written_at(site))

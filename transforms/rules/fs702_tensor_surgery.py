@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ..analysis import library
-from ..analysis.values import Derived, Opaque, Value, Wrapped
+from ..analysis.values import Container, Derived, Opaque, Value, Wrapped
 from ..findings import Level
 from ..groups import Group
 from ..migration import Migration
@@ -23,6 +23,7 @@ _IN_PLACE = frozenset({"copy_", "add_", "sub_", "mul_", "lerp_", "addcmul_", "ad
 _WHOLE = frozenset(f"torch.{name}" for name in ("randn", "rand", "zeros", "ones", "full", "empty", "from_numpy", "load"))
 
 _HOOKS = {"register_hook": "hook", "register_post_accumulate_grad_hook": "accumulated"}
+_OF_DICTIONARIES = frozenset({"items", "keys"})
 _REFUSED = frozenset(
     {"flatten", "ravel", "view", "reshape", "quantile", "unique", "nonzero", "renorm", "fill_diagonal_", "unbind"}
 )
@@ -140,7 +141,7 @@ def _work(migration: Migration, view: FileView, node: ast.Assign | ast.Call) -> 
                 yield target.value, "data"
             elif isinstance(target, ast.Attribute) and target.attr == "grad" and _is_plain(migration, view, node.value):
                 yield target.value, "grad"
-            elif isinstance(target, ast.Subscript):
+            elif isinstance(target, ast.Subscript) and not _is_dictionary(view, target.value):
                 yield target.value, "store"
         return
     name = view.external(node.func)
@@ -168,6 +169,15 @@ def _work(migration: Migration, view: FileView, node: ast.Assign | ast.Call) -> 
             yield node.func.value, _HOOKS[node.func.attr]
         elif node.func.attr in _IN_PLACE and node.args and not _is_number(node.args[0]):
             yield from _mixing(migration, view, node)
+
+
+def _is_dictionary(view: FileView, node: ast.expr) -> bool:
+    """Whether what may be a dictionary is asked for its items as one: the state that an optimizer keeps of a parameter."""
+    if not any(isinstance(value, Container) and value.kind == "dict" for value in view.values(node)):
+        return False
+    scope = ast.walk(view.function(node) or view.tree)
+    asked = (inner.value for inner in scope if isinstance(inner, ast.Attribute) and inner.attr in _OF_DICTIONARIES)
+    return any(ast.unparse(owner) == ast.unparse(node) for owner in asked)
 
 
 def _changes_a_reduction(function: ast.Attribute) -> bool:
