@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from .analysis.extract import Extractor
 from .analysis.facts import NOTHING
 from .analysis.scopes import dotted_path
 from .analysis.symbols import canonical
@@ -34,21 +33,17 @@ class FileView:
         self.source = source
         self.path = source.path
         self.tree = source.tree
-        record: dict[ast.AST, int] = {}
-        extractor = Extractor(source.path, source.tree, record)
-        self._variables = record
-        self._call_index = extractor.call_index
+        facts = program.files[index]
+        self._walked = walk(source.tree)
         self._nodes: dict[tuple[type[ast.AST], ...], Sequence[ast.AST]] = {}
+        self._variables = _numbered(self._walked, facts.of_nodes)
+        self._call_index = _numbered(self.nodes(ast.Call), facts.of_calls)
         self._stores: dict[ast.AST, dict[str, list[ast.Name]]] = {}
         self._generated: dict[ast.AST, dict[ast.AST, str]] = {}
 
     @cached_property
     def parents(self) -> dict[ast.AST, ast.AST]:
         return {child: node for node in self._walked for child in children(node)}
-
-    @cached_property
-    def _walked(self) -> list[ast.AST]:
-        return walk(self.tree)
 
     def nodes(self, *kinds: type[Node]) -> list[Node]:
         """All nodes of these types, in the order of ``ast.walk``: the file is walked once for all rules."""
@@ -227,6 +222,11 @@ class FileView:
         if node not in given:
             given[node] = self.free_name(statement, wanted, given.values())
         return given[node]
+
+
+def _numbered(nodes: Iterable[Node], numbers: Iterable[int]) -> dict[Node, int]:
+    """The numbers of nodes, for those that have one."""
+    return {node: number for node, number in zip(nodes, numbers, strict=True) if number != NOTHING}
 
 
 def path_of(node: ast.expr) -> str | None:

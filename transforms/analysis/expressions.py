@@ -19,9 +19,10 @@ _IGNORED_CONSTANTS = (bytes, float, complex, type(Ellipsis))
 class ExpressionExtractor:
     """Turns expressions into variables and constraints; ``extract.Extractor`` adds the statements."""
 
-    def __init__(self, path: str, record: dict[ast.AST, int] | None) -> None:
+    def __init__(self, path: str) -> None:
         self.facts = FileFacts(path)
-        self.record = record
+        self.variables: dict[ast.AST, int] = {}
+        """The variable of every node that has one."""
         self.call_index: dict[ast.Call, int] = {}
         self.scope = Scope(-1, None)
         self.current_class: int | None = None
@@ -47,8 +48,8 @@ class ExpressionExtractor:
 
     def note(self, node: ast.AST, variable: int) -> None:
         """Remembers the variable of a node for whoever asks later."""
-        if self.record is not None and variable != NOTHING:
-            self.record[node] = variable
+        if variable != NOTHING:
+            self.variables[node] = variable
 
     def cell(self, scope: Scope, name: str) -> int:
         """The variable that unites all versions of ``name`` in ``scope``."""
@@ -109,8 +110,8 @@ class ExpressionExtractor:
                     self.expression(child)
             return NOTHING
         variable = handler(node)
-        if self.record is not None and variable != NOTHING:
-            self.record[node] = variable
+        if variable != NOTHING:
+            self.variables[node] = variable
         return variable
 
     def expression_Constant(self, node: ast.Constant) -> int:

@@ -7,20 +7,22 @@ wrapped from the wrap on and not before. Where control flow meets, a fresh varia
 from __future__ import annotations
 
 import ast
+from array import array
 from collections.abc import Callable, Iterable
 
 from .expressions import ExpressionExtractor
 from .facts import NOTHING, Import
 from .scopes import assigned_names, dotted_path, outer_names
+from .trees import walk
 from .versions import outcome, speaks_of_versions
 from .written_names import Names
 
 
 class Extractor(ExpressionExtractor):
-    """Walks one file's statements. ``record`` collects the variable of every expression node when it is given."""
+    """Walks one file's statements."""
 
-    def __init__(self, path: str, tree: ast.Module, record: dict[ast.AST, int] | None = None) -> None:
-        super().__init__(path, record)
+    def __init__(self, path: str, tree: ast.Module) -> None:
+        super().__init__(path)
         self.statements: dict[type, Callable[[ast.stmt], None]] = {
             kind: getattr(self, f"statement_{kind.__name__}")
             for kind in (
@@ -36,6 +38,10 @@ class Extractor(ExpressionExtractor):
         self.scope.locals = assigned_names(tree.body)
         self.facts.defined = set(self.scope.locals)
         self.block(tree.body)
+        nodes = walk(tree)
+        self.facts.of_nodes = array("i", [self.variables.get(node, NOTHING) for node in nodes])
+        calls = (node for node in nodes if isinstance(node, ast.Call))
+        self.facts.of_calls = array("i", [self.call_index.get(call, NOTHING) for call in calls])
 
     def block(self, body: Iterable[ast.stmt]) -> None:
         """Walks statements until control leaves them for good."""
@@ -190,7 +196,7 @@ class Extractor(ExpressionExtractor):
     def statement_Match(self, node: ast.Match) -> None:
         subject = self.expression(node.subject)
 
-        def walk(case: ast.match_case) -> None:
+        def walk_case(case: ast.match_case) -> None:
             for pattern in ast.walk(case.pattern):
                 name = getattr(pattern, "name", None)
                 if isinstance(name, str):
@@ -202,7 +208,7 @@ class Extractor(ExpressionExtractor):
                 self.expression(case.guard)
             self.block(case.body)
 
-        self.branches([*(lambda case=case: walk(case) for case in node.cases), lambda: None])
+        self.branches([*(lambda case=case: walk_case(case) for case in node.cases), lambda: None])
 
     def loop(
         self, body: list[ast.stmt], orelse: list[ast.stmt], head: Callable[[], None], extra: Iterable[ast.AST] = ()

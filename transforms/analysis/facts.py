@@ -2,8 +2,8 @@
 
 A *variable* is an integer: one version of a local name, one attribute path, one intermediate value.
 Constraints say how values flow from variable to variable; `flow.py` solves them over the repository.
-Extraction is deterministic: extracting the same text again numbers the variables the same way, so that the
-rules can ask for the values of a syntax node without positions ever being stored.
+Those of the syntax nodes come in the order of a walk over the tree, so that whoever parses the text again can ask
+for the values of a node without positions ever being stored.
 """
 
 from __future__ import annotations
@@ -128,3 +128,7 @@ class FileFacts:
     """(variable, variable of a name in its annotation)."""
     lines: array[int] = field(default_factory=lambda: array("i"))
     """Line of every variable."""
+    of_nodes: array[int] = field(default_factory=lambda: array("i"))
+    """Variable of every node, in the order of ``trees.walk``."""
+    of_calls: array[int] = field(default_factory=lambda: array("i"))
+    """Index among ``calls`` of every ``ast.Call``, in the same order; ``NOTHING`` for those in dead code."""
