@@ -32,7 +32,10 @@ def main(args, model):
 """
 
 
-@pytest.mark.parametrize(("use", "goes"), [("pass", True), ("print(args.state_group)", False)])
+@pytest.mark.parametrize(
+    ("use", "goes"),
+    [("pass", True), ("print(args.state_group)", False), ("print(getattr(args, \"state_group\"))", False)],
+)
 def test_groups_kept_for_state(use: str, goes: bool) -> None:
     _, texts = analyse_texts({"train.py": _PROGRAM.format(use=use)})
     text = texts["train.py"]

@@ -20,9 +20,8 @@ def stores_for_state(program: Program, view: FileView, statement: ast.stmt) -> l
     name = _attribute_set(statement)
     if name is None:
         return []
-    for file in program.files:
-        if any(load[2] == name for load in file.loads) and not _reads_for_state_alone(program.view(file.path), name):
-            return []
+    if not all(_reads_for_state_alone(other, name) for other in program.views_with(name)):
+        return []
     stores = [node for node in view.nodes(ast.Assign) if _attribute_set(node) == name]
     plain = all(
         isinstance(store.value, (ast.Name, ast.Constant)) and view.stands_alone(store) and len(view.block_of(store)[0]) > 1
@@ -40,7 +39,8 @@ def _attribute_set(statement: ast.stmt) -> str | None:
 
 def _reads_for_state_alone(view: FileView, name: str) -> bool:
     reads = [n for n in view.nodes(ast.Attribute) if n.attr == name and isinstance(n.ctx, ast.Load)]
-    return all(_is_group_of_state(view, read) for read in reads)
+    is_spelt = any(constant.value == name for constant in view.nodes(ast.Constant))
+    return not is_spelt and all(_is_group_of_state(view, read) for read in reads)
 
 
 def _is_group_of_state(view: FileView, read: ast.Attribute) -> bool:
