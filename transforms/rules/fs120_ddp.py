@@ -14,6 +14,8 @@ from ..sharding.placement import CannotPlace, place
 from ..sharding.subclass_findings import built_subclass
 from ..sites import Site
 
+_BY_NAME = "Write the arguments out, each by its name, in the place of *arguments, and run the tool again."
+
 
 def check(site: Site, migration: Migration) -> Outcome:
     view, call = site.view, site.call
@@ -22,7 +24,7 @@ def check(site: Site, migration: Migration) -> Outcome:
     if subclass is not None:
         return subclass
     if any(isinstance(argument, ast.Starred) for argument in call.args):
-        return Outcome(Level.MANUAL, "its arguments are not all known by name", holds=True)
+        return Outcome(Level.MANUAL, "its arguments are not all known by name", _BY_NAME, holds=True)
     ddp = data_parallel_of(migration, view, call, site.group)
     if ddp.refusal is not None:
         return ddp.refusal

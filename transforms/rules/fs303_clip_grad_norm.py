@@ -28,7 +28,11 @@ def check(site: Site, migration: Migration) -> Outcome:
             holds=True,
         )
     if not is_known(site, migration):
-        return Outcome(Level.MANUAL, "nothing in this code wraps the model")
+        return Outcome(
+            Level.MANUAL,
+            "nothing in this code wraps the model",
+            "If sharded models come here, call torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm).full_tensor().",
+        )
     arguments = list(call.args)
     if site.role == "use":
         assert isinstance(call.func, ast.Attribute)
@@ -36,7 +40,12 @@ def check(site: Site, migration: Migration) -> Outcome:
     elif arguments:
         receiver = arguments.pop(0)  # FullyShardedDataParallel.clip_grad_norm_(model, …)
     else:
-        return Outcome(Level.MANUAL, "the call does not say whose gradients it clips", holds=True)
+        return Outcome(
+            Level.MANUAL,
+            "the call does not say whose gradients it clips",
+            "Call torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm), and .full_tensor() on its result.",
+            holds=True,
+        )
     outcome = Outcome(Level.SAFE, "the gradients are clipped by torch.nn.utils.clip_grad_norm_")
     clip = migration.use(outcome, view, CLIP, call)
     rest = [*arguments, *call.keywords]

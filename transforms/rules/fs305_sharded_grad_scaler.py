@@ -10,9 +10,9 @@ from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..text.patches import Patch
 from ..training.half_precision import may_be_half
+from ..training.scalers import OLD, same_annotation, without_choice
 
 SCALER = "torch.amp.GradScaler"
-OLD = "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler"
 _WHY = "torch.amp.GradScaler combines the inf checks of all shards"
 _POSITIONAL = ("device", "init_scale", "backoff_factor", "growth_factor", "growth_interval", "enabled")
 
@@ -39,12 +39,22 @@ def check(site: Site, migration: Migration) -> Outcome:
         )
     name = migration.use(outcome, view, SCALER, node)
     if site.role != "call" or site.call is None:
-        outcome.patches.append(view.replace(node, name, _WHY))
+        outcome.patches.append(view.replace(same_annotation(view, node) or node, name, _WHY))
         return outcome
     call = site.call
+    choice = without_choice(view, call, name)
+    if choice is not None:
+        outcome.patches.append(choice)
+        outcome.message += ", which the other way makes as well: the choice goes"
+        return outcome
     outcome.patches.append(view.replace(call.func, name, _WHY))
     if any(isinstance(argument, ast.Starred) for argument in call.args) or len(call.args) > 6:
-        return Outcome(Level.MANUAL, "its arguments are not all known by name", holds=True)
+        return Outcome(
+            Level.MANUAL,
+            "its arguments are not all known by name",
+            "Write the arguments out, each by its name, and run the tool again.",
+            holds=True,
+        )
     old_order = bool(call.args) and isinstance(call.args[0], ast.Constant) and not isinstance(call.args[0].value, str)
     names = _POSITIONAL[1:] if old_order else _POSITIONAL
     for position, argument in enumerate(call.args):
@@ -93,6 +103,26 @@ RULE = Rule(
             "scaler = ShardedGradScaler(init_scale=1024.0, process_group=group)\n",
             "import torch\n\nscaler = torch.amp.GradScaler(init_scale=1024.0)\n",
             Level.REVIEW,
+        ),
+        Example(
+            """\
+from typing import Union
+
+from torch.cuda.amp import GradScaler
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+
+def scaler_of(sharded: bool) -> Union[GradScaler, ShardedGradScaler]:
+    return ShardedGradScaler(init_scale=8.0) if sharded else GradScaler(init_scale=8.0)
+""",
+            """\
+import torch
+
+
+def scaler_of(sharded: bool) -> torch.amp.GradScaler:
+    return torch.amp.GradScaler(init_scale=8.0)
+""",
+            note="torch.cuda.amp.GradScaler is torch.amp.GradScaler by its older name.",
         ),
     ),
 )

@@ -33,7 +33,12 @@ def check(site: Site, migration: Migration) -> Outcome:
         return saver_outcome(migration, site, "optimizer")
     read = read_of(migration, site.call) if site.call is not None else None
     if read is None:
-        return Outcome(Level.MANUAL, "optimizer.state_dict is not called here", holds=True)
+        return Outcome(
+            Level.MANUAL,
+            "state_dict of an optimizer is handed on as a function; called later, it would give this rank's shards only",
+            "Hand on a function that calls get_optimizer_state_dict(model, optimizer, options=…) instead.",
+            holds=True,
+        )
     if read.group is not site.group:
         return Outcome(Level.MANUAL, SEVERAL, holds=True, silent=True)
     return optimizer_outcome(migration, read)

@@ -21,6 +21,7 @@ _GIVEN_UP = (
     "_post_backward_final_callback ends a backward that was given up half-way; it raises on a model of FSDP2, where torch "
     "has no public call for that before 2.13"
 )
+_UNITS = "Call unshard() or reshard() of the modules that are FSDPModule: each gathers or frees the parameters of its own unit."
 
 
 def check(site: Site, migration: Migration) -> Outcome:
@@ -32,14 +33,14 @@ def check(site: Site, migration: Migration) -> Outcome:
         return Outcome(Level.MANUAL, _READIES, "Drop the call together with the work on flat parameters that it goes before.")
     statement = view.statement(site.node)
     if call is None or not isinstance(statement, ast.Expr) or statement.value is not call or call.keywords:
-        return Outcome(Level.MANUAL, f"{site.member} works on the flat parameters of FSDP1, which FSDP2 does not have")
+        return Outcome(Level.MANUAL, f"{site.member} works on the flat parameters of FSDP1, which FSDP2 does not have", _UNITS)
     if site.member == "_reshard" and len(call.args) == 3 and _is_true(view, call.args[2]):
         outcome = Outcome(Level.REVIEW, "the model's own reshard() frees its whole parameters; units inside it keep theirs")
         outcome.patches.append(view.replace(call, (view.keep(call.args[0]), ".reshard()"), "FSDP2 has a method for it"))
         return outcome
     if site.member == _FINAL:
         return _reset(site, call)
-    return Outcome(Level.MANUAL, f"{site.member} is called in a way that FSDP2 has no counterpart for")
+    return Outcome(Level.MANUAL, f"{site.member} is called in a way that FSDP2 has no counterpart for", _UNITS)
 
 
 def _reset(site: Site, call: ast.Call) -> Outcome:

@@ -31,7 +31,11 @@ def check(site: Site, migration: Migration) -> Outcome:
             holds=site.group is not None,
         )
     if site.group is None:
-        return Outcome(Level.MANUAL, "nothing here wraps the model whose parameters these are", holds=False)
+        return Outcome(
+            Level.MANUAL,
+            "nothing here wraps the model whose parameters these are",
+            "Where the model is sharded by fully_shard, build the optimizer class itself over its parameters, behind that call.",
+        )
     keywords = {keyword.arg: keyword for keyword in call.keywords}
     chosen = keywords.get("optimizer_class")
     overlap = keywords.get("overlap_with_ddp")
@@ -66,7 +70,12 @@ def _consolidate(site: Site) -> Outcome:
     view = site.view
     statement = view.statement(site.node)
     if site.call is None or not isinstance(statement, ast.Expr) or statement.value is not site.call:
-        return Outcome(Level.MANUAL, "consolidate_state_dict is used as a value", holds=True)
+        return Outcome(
+            Level.MANUAL,
+            "consolidate_state_dict is used as a value",
+            "Take it out: get_optimizer_state_dict gathers the state, on all ranks, where it is saved.",
+            holds=True,
+        )
     outcome = Outcome(Level.REVIEW, "consolidate_state_dict goes: the optimizer's state is gathered where it is saved")
     outcome.patches.append(removed(view, statement, _WHY))
     return outcome
