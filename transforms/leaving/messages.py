@@ -55,7 +55,9 @@ def _messages(view: FileView, node: ast.AST) -> Iterator[ast.expr]:
     for error in errors:
         inside = {id(part) for f in ast.walk(error) if isinstance(f, ast.JoinedStr) for part in f.values}
         for text in ast.walk(error):
-            if isinstance(text, ast.JoinedStr) and not any(isinstance(v, ast.FormattedValue) for v in text.values):
-                yield text
-            elif isinstance(text, ast.Constant) and isinstance(text.value, str) and id(text) not in inside:
+            if isinstance(text, ast.JoinedStr):
+                is_plain = not any(isinstance(value, ast.FormattedValue) for value in text.values)
+            else:
+                is_plain = isinstance(text, ast.Constant) and isinstance(text.value, str) and id(text) not in inside
+            if is_plain and isinstance(text, ast.expr):
                 yield text

@@ -128,8 +128,11 @@ def _without_gaps(source: Source, edits: list[Edit]) -> list[Edit]:
     """The edits, with the blank lines before import lines that go as a whole block, or after them at the top."""
     gone = sorted((e for e in edits if e.why == _GONE and not e.text and e.end > e.start), key=lambda e: e.start)
     blocks: list[list[Edit]] = []
+    others = [edit.start for edit in edits if edit not in gone]
     for edit in gone:
-        if blocks and not source.text[blocks[-1][-1].end : edit.start].strip():
+        reached = blocks[-1][-1].end if blocks else 0
+        parted = any(reached <= place <= edit.start for place in others)
+        if blocks and not parted and not source.text[reached : edit.start].strip():
             blocks[-1].append(edit)
         else:
             blocks.append([edit])
