@@ -199,6 +199,11 @@ def test_a_hazard_with_a_way_out_is_rewritten(name: str) -> None:
 
 
 HARMLESS = {
+    "settings of groups that are kept by their kind": (
+        'import collections\n\ngroups = collections.defaultdict(lambda: {"params": []})\nfor n, p in model.named_parameters():\n'
+        '    groups["norm" in n]["params"].append(p)\n'
+        'for group in groups.values():\n    group["foreach"] = True\n'
+    ),
     "optimizer state that is moved to a device": (
         "optimizer = torch.optim.AdamW(model.parameters())\nfor state in optimizer.state.values():\n"
         "    for key, value in state.items():\n        if isinstance(value, torch.Tensor):\n"

@@ -141,7 +141,7 @@ def _work(migration: Migration, view: FileView, node: ast.Assign | ast.Call) -> 
                 yield target.value, "data"
             elif isinstance(target, ast.Attribute) and target.attr == "grad" and _is_plain(migration, view, node.value):
                 yield target.value, "grad"
-            elif isinstance(target, ast.Subscript) and not _is_dictionary(view, target.value):
+            elif isinstance(target, ast.Subscript) and not _is_of_dictionary(view, target):
                 yield target.value, "store"
         return
     name = view.external(node.func)
@@ -171,8 +171,11 @@ def _work(migration: Migration, view: FileView, node: ast.Assign | ast.Call) -> 
             yield from _mixing(migration, view, node)
 
 
-def _is_dictionary(view: FileView, node: ast.expr) -> bool:
-    """Whether what may be a dictionary is asked for its items as one: the state that an optimizer keeps of a parameter."""
+def _is_of_dictionary(view: FileView, target: ast.Subscript) -> bool:
+    """Whether an element is one of a dictionary: of the groups of an optimizer, or of the state that it keeps."""
+    node, key = target.value, target.slice
+    if isinstance(key, ast.JoinedStr) or (isinstance(key, ast.Constant) and isinstance(key.value, str)):
+        return True
     if not any(isinstance(value, Container) and value.kind == "dict" for value in view.values(node)):
         return False
     scope = ast.walk(view.function(node) or view.tree)

@@ -221,9 +221,10 @@ def _plan_hoist(
     needed = {name for node in nodes for name in read.view.names_in(node)}
     if isinstance(read.model, str):
         needed.add(read.model.partition(".")[0])
-    if needed & bound_between(read.view, guard, read.call):
-        plan.problem = "the state of something that is only made behind a rank guard is read there"
-        plan.advice = "Make it, and gather its state, in front of the guard on all ranks."
+    bound = needed & bound_between(read.view, guard, read.call)
+    if bound:
+        plan.problem = f"{' and '.join(sorted(bound))} is only bound behind the rank guard, and gathering its state takes all ranks"
+        plan.advice = "Bind it, or go through what holds it, and gather the state in front of the guard on all ranks."
         return
     plan.guard = guard
     is_alone = finder.lets_only_rank_zero_to(read.view, read.call)
