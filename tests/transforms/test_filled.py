@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 from migrating import analyse_texts
 from to_fsdp2.transforms.findings import Level
@@ -23,7 +25,11 @@ model(batch).sum().backward()
 grad = model.module.words.weight.grad
 """
 USE = "model.module.words.weight.grad = grad * mask\n"
-DIVIDED = "mask = distribute_tensor(mask, grad.device_mesh, grad.placements)\n"
+DIVIDED = """\
+mesh = grad.device_mesh
+mask = DTensor.from_local(mask, mesh, [Replicate()] * mesh.ndim, run_check=False)
+mask = mask.redistribute(placements=grad.placements)
+"""
 
 FILLED = {
     "rows": (
@@ -49,7 +55,7 @@ def test_a_helper_that_gets_plain_tensors_as_well_asks() -> None:
     helper = "def masked(grad):\n    mask = torch.zeros_like(grad)\n    mask[3] = 1\n    return grad * mask\n\n\n"
     text = HEAD.replace("class Net", helper + "class Net") + "print(masked(grad), masked(batch))\n"
     _, results = analyse_texts({"train.py": text})
-    assert "    if isinstance(grad, DTensor):\n        " + DIVIDED in results["train.py"]
+    assert textwrap.indent("if isinstance(grad, DTensor):\n" + textwrap.indent(DIVIDED, "    "), "    ") in results["train.py"]
 
 
 HOLDING = {

@@ -20,7 +20,7 @@ from ..view import FileView
 from .certainty import always_sharded
 
 _DTENSOR = "torch.distributed.tensor.DTensor"
-_DISTRIBUTE = "torch.distributed.tensor.distribute_tensor"
+_REPLICATE = "torch.distributed.tensor.Replicate"
 _LIKE = {f"torch.{name}_like": name for name in ("zeros", "ones", "empty", "full")}
 _WHY = "what is filled by index is a whole tensor until then"
 
@@ -87,7 +87,7 @@ def fill_whole(migration: Migration, site: Site, filled: Filled) -> Outcome:
     outcome = Outcome(
         Level.REVIEW,
         f"{filled.name} is filled as a whole tensor and then divided like {like}",
-        "All ranks have to fill it alike: distribute_tensor sends out what the first has."
+        "All ranks have to fill it alike: each keeps its part of what it has filled itself."
         + (" FSDP1's flat shards took an index for another element than it named." if _is_fsdp1(site) else ""),
     )
     if site.node is not filled.stores[0]:
@@ -99,14 +99,16 @@ def fill_whole(migration: Migration, site: Site, filled: Filled) -> Outcome:
     kinds = "".join(f", {name}={given.get(name, f'{like}.{name}')}" for name in ("dtype", "device"))
     whole = f"{view.text(call.func.value)}.{make}({like}.shape{values}{kinds})"
     outcome.patches.append(view.replace(call, whole, _WHY))
-    distribute = migration.use(outcome, view, _DISTRIBUTE, last)
-    divided = f"{filled.name} = {distribute}({filled.name}, {like}.device_mesh, {like}.placements)\n"
+    replicate, dtensor = (migration.use(outcome, view, symbol, last) for symbol in (_REPLICATE, _DTENSOR))
     indent = view.indent(last)
-    if always_sharded(migration, site, filled.like):
-        lines = f"{indent}{divided}"
-    else:
-        dtensor = migration.use(outcome, view, _DTENSOR, last)
-        lines = f"{indent}if isinstance({like}, {dtensor}):\n{indent}    {divided}"
+    is_sharded = always_sharded(migration, site, filled.like)
+    lines = "" if is_sharded else f"{indent}if isinstance({like}, {dtensor}):\n"
+    inner = indent if is_sharded else f"{indent}    "
+    mesh = view.free_name(last, "mesh")
+    # every rank has it whole, so that nothing has to be sent
+    whole_everywhere = f"{dtensor}.from_local({filled.name}, {mesh}, [{replicate}()] * {mesh}.ndim, run_check=False)"
+    lines += f"{inner}{mesh} = {like}.device_mesh\n{inner}{filled.name} = {whole_everywhere}\n"
+    lines += f"{inner}{filled.name} = {filled.name}.redistribute(placements={like}.placements)\n"
     outcome.patches.append(view.insert_after(last, lines, _WHY))
     return outcome
 
