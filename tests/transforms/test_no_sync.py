@@ -75,6 +75,20 @@ def test_a_variable_for_the_context_goes() -> None:
     )
 
 
+def test_a_variable_becomes_a_flag_where_plain_models_come_by() -> None:
+    body = (
+        "def step(net, data):\n    for i in data:\n        context = net.no_sync\n"
+        "        if last(i):\n            context = nullcontext\n"
+        "        with context():\n            net(i).backward()\n\n\nstep(model, data)\nstep(build(), data)\n"
+    )
+    text, _ = migrate(body)
+    assert (
+        "        sync_gradients = False\n        if last(i):\n            sync_gradients = True\n"
+        "        if isinstance(net, FSDPModule):\n            net.set_requires_gradient_sync(sync_gradients)\n"
+        "        net(i).backward()\n"
+    ) in text
+
+
 def test_another_context_beside_it_stays() -> None:
     text, _ = migrate("with model.no_sync(), autocast():\n    model(x).backward()\n")
     assert "model.set_requires_gradient_sync(False)\nwith autocast():\n    model(x).backward()\n" in text

@@ -281,12 +281,34 @@ def _assigned(site: Site, migration: Migration, assignment: ast.Assign) -> Outco
     if BACKWARD not in passes_in(migration, view, statement.body, site.group):
         return None
     outcome = Outcome(Level.SAFE, "one call sets whether the coming backward reduces gradients")
-    for store in stores:
-        assert isinstance(store, ast.Assign)
+    assignments = [store for store in stores if isinstance(store, ast.Assign)]
+    if len(assignments) > 1 and isinstance(target, ast.Name) and needs_guard(site, statement):
+        _by_flag(site, migration, outcome, assignments, statement)
+        return outcome
+    for store in assignments:
         parts = _set_by(site, migration, outcome, store.value, store)
         outcome.patches.append(view.replace(store, parts, WHY))
     outcome.patches.append(unwrapped(view, statement, WHY))
     return outcome
+
+
+def _by_flag(
+    site: Site, migration: Migration, outcome: Outcome, assignments: list[ast.Assign], statement: ast.With
+) -> None:
+    """A flag in the place of the context: where plain models come by, the one call alone has to ask for them."""
+    view, indent = site.view, site.view.indent(statement)
+    flag = view.free_name(statement, "sync_gradients")
+    for assignment in assignments:
+        outcome.patches.append(view.replace(assignment, [f"{flag} = ", *_reduces(view, assignment.value)], WHY))
+    line = only_where_sharded(site, migration, outcome, _calls(site, (flag,), indent), indent, statement)
+    outcome.patches.append(unwrapped(view, statement, WHY, (indent, *line, "\n")))
+
+
+def _reduces(view: FileView, value: ast.expr) -> tuple[Part, ...]:
+    """Whether gradients are reduced under a context: no_sync, a null context, or a choice between the two."""
+    if not isinstance(value, ast.IfExp):
+        return (str(_kind(view, value) != "off"),)
+    return (view.keep(value.test),) if _kind(view, value.orelse) == "off" else negated(view, value.test)
 
 
 def _with_over(view: FileView, load: ast.AST) -> ast.With | None:
