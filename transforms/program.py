@@ -70,6 +70,10 @@ class Program:
         sites = sorted(self.flow.called.get(value, ())) if value is not None else []
         return [self.call_node(site) for site in sites]
 
+    def is_applied(self, view: FileView, call: ast.Call) -> bool:
+        """Whether a call hands its function on to be called with the elements of its arguments, as ``map`` does."""
+        return view.call_site(call) in self.flow.applied_at
+
     def is_deferred(self, view: FileView, node: ast.AST) -> bool:
         """Whether a ``def`` is handed to a thread, a process, an executor or an exit handler."""
         return bool(self.flow.deferred) and self.function_value(view, node) in self.flow.deferred

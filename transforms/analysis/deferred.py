@@ -6,7 +6,7 @@ call it, and nothing says which collectives of other code run meanwhile.
 
 from __future__ import annotations
 
-from .calls import Calls
+from .appliers import Appliers
 from .facts import NOTHING, Call
 from .values import Bound, FunctionValue, Opaque, Value
 
@@ -21,9 +21,10 @@ _ARGUMENTS_FOLLOW = frozenset({"atexit.register", "asyncio.to_thread"})
 _EXECUTORS = ("concurrent.futures.", "multiprocessing.Pool", "multiprocessing.pool.", "torch.multiprocessing.Pool")
 _SUBMITS = frozenset({"submit"})
 _APPLIES = frozenset({"apply_async"})
+_MAPS = frozenset({"map", "map_async", "imap", "imap_unordered"})
 
 
-class Deferred(Calls):
+class Deferred(Appliers):
     """The part of the flow analysis that follows values into functions which something outside calls."""
 
     deferred: dict[FunctionValue, set[int]]
@@ -58,6 +59,8 @@ class Deferred(Calls):
             elif call.method in _APPLIES:
                 arguments = [*call.arguments, NOTHING][1]
                 self._defer(site, call, call.arguments[0], dict(call.keywords).get("args", arguments))
+            elif call.method in _MAPS:
+                self._hand_on(site, call.arguments[0], call._replace(arguments=tuple(self.elements(call.arguments[1:]))))
 
     def _defer(self, site: int, call: Call, function: int, arguments: int) -> None:
         """A function with its arguments in a tuple."""

@@ -31,6 +31,8 @@ class Flow(Relays):
         self.callees = {}
         self.deferred = {}
         self.handed_on = {}
+        self.applied = {}
+        self.applied_at = set()
         self.resolved = set()
         self.computed_from = {}
         self.named_by = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 PASS_THROUGH: frozenset[str] = frozenset(
     {
         "torch.compile", "torch.jit.script", "torch.nn.SyncBatchNorm.convert_sync_batchnorm", "builtins.next",
-        "typing.cast", "torch.nn.utils.convert_sync_batchnorm", "torch._dynamo.optimize",
+        "typing.cast", "torch.nn.utils.convert_sync_batchnorm", "torch._dynamo.optimize", "builtins.staticmethod",
     }
 )  # fmt: skip
 """Functions whose result is, or stands for, their arguments."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from ..analysis.symbols import DDP, FSDP1
 from ..findings import Level
 from ..migration import Migration
@@ -23,6 +26,13 @@ _HANDED_ON = (
 )
 
 
+def find(migration: Migration) -> Iterator[Site]:
+    """Methods of the wrapper classes as functions: what they are called with may be a model of any group."""
+    for site in [site for path in sorted(migration.sites) for site in migration.sites[path]]:
+        if site.role == "reference" and site.symbol in _AS_FUNCTIONS:
+            yield from (replace(site, group=group) for group in migration.groups.all if group is not site.group)
+
+
 def check(site: Site, migration: Migration) -> Outcome:
     """Left to a person: the group cannot move while this asks for FSDP1."""
     if site.role == "keyword":
@@ -35,6 +45,8 @@ def check(site: Site, migration: Migration) -> Outcome:
 
 _CLASS_METHODS = ("state_dict", "load_state_dict", "state_dict_type", "set_state_dict_type", "summon_full_params")
 
+_AS_FUNCTIONS = tuple(f"{owner}.{name}" for owner in (FSDP1, DDP) for name in _CLASS_METHODS)
+
 RULE = Rule(
     id="FS416",
     title="Checkpoint symbols without a counterpart",
@@ -42,10 +54,12 @@ RULE = Rule(
     symbols=(
         *(f"{FSDP1}.rekey_optim_state_dict{end}" for end in ("", "(*")),
         *(f"{_FSDP}.{name}{end}" for name in ("OptimStateKeyType", "StateDictSettings") for end in ("", ".*", "(*")),
-        *(f"{owner}.{name}" for owner in (FSDP1, DDP) for name in (*_CLASS_METHODS, *OPTIMIZER_READS, *TO_LOAD)),
+        *_AS_FUNCTIONS,
+        *(f"{owner}.{name}" for owner in (FSDP1, DDP) for name in (*OPTIMIZER_READS, *TO_LOAD)),
     ),
     roles=("call", "keyword", "use", "reference", "annotation", "isinstance", "base"),
     check=check,
+    find=find,
     sources=("https://docs.pytorch.org/docs/stable/distributed.checkpoint.html",),
     examples=(
         Example(

@@ -23,6 +23,13 @@ def check(site: Site, migration: Migration) -> Outcome:
     asks = site.symbol.startswith("builtins.hasattr")
     if not site.symbol.startswith(("builtins.hasattr", "builtins.getattr")):
         return _manual(name, "is set or deleted by name")
+    if name in RAW_MEMBERS and not asks and site.group is not None:
+        return Outcome(
+            Level.MANUAL,
+            f"{name} is taken by its name, and called on a sharded model it is about this rank's shards only",
+            f"Write model.{name}(…) out, which is rewritten, or call the helpers of torch.distributed.checkpoint.state_dict.",
+            holds=True,
+        )
     if name in RAW_MEMBERS:
         return Outcome(Level.OK, f"{name} is a method of every module; what calls it is looked at where it is called")
     if name == "module":
@@ -126,6 +133,7 @@ def _manual(name: str, what: str) -> Outcome:
 
 
 _WRAP = "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(build())\n"
+_TAKEN = _WRAP + 'torch.save(getattr(model, "state_dict")(), "model.pt")\n'
 _SHARD = "import torch\nfrom torch.distributed.fsdp import FSDPModule, fully_shard\n\nmodel = build()\nfully_shard(model)\n"
 
 RULE = Rule(
@@ -145,5 +153,6 @@ RULE = Rule(
             _SHARD + "if isinstance(model, FSDPModule):\n    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
             Level.REVIEW,
         ),
+        Example(_TAKEN, _TAKEN, Level.MANUAL),
     ),
 )

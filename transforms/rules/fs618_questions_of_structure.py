@@ -18,6 +18,7 @@ from ..view import FileView
 _GETTERS = ("operator.methodcaller", "operator.attrgetter")
 _STRUCTURE = "torch.nn.Module.structure"
 _SAME = "torch.nn.Module.is"
+_FUNCTION = "torch.nn.Module.function"
 
 
 def find(migration: Migration) -> Iterator[Site]:
@@ -28,11 +29,30 @@ def find(migration: Migration) -> Iterator[Site]:
             if name in _GETTERS and _names_a_member(call):
                 for group in migration.groups.all:
                     yield Site(view, call, str(name), "hazard", group, ())
+        for mention in view.nodes(ast.Attribute):
+            if mention.attr == "state_dict" and outside_name(view, mention) == "torch.nn.Module.state_dict":
+                yield from _function(migration, view, mention)
         for test in view.nodes(ast.Compare):
             if len(test.ops) == 1 and isinstance(test.ops[0], (ast.In, ast.NotIn)):
                 yield from _child(migration, view, test)
             elif len(test.ops) == 1 and not isinstance(test.comparators[0], ast.Constant):
                 yield from _identity(migration, view, test)
+
+
+def _function(migration: Migration, view: FileView, mention: ast.Attribute) -> Iterator[Site]:
+    """``map(nn.Module.state_dict, models)``, or a call of it with a model; an override calls it for its own class."""
+    call = view.parents[mention]
+    if not isinstance(call, ast.Call) or call.func is not mention:
+        for group in migration.groups.all:
+            yield Site(view, mention, _FUNCTION, "hazard", group, ())
+        return
+    function = view.function(call)
+    if isinstance(function, ast.FunctionDef) and function.name == mention.attr:
+        return
+    values = tuple(view.values(call.args[0])) if call.args else ()
+    group = migration.groups.of(values)
+    if group is not None:
+        yield Site(view, mention, _FUNCTION, "hazard", group, values)
 
 
 def _names_a_member(call: ast.Call) -> bool:
@@ -80,6 +100,10 @@ def check(site: Site, migration: Migration) -> Outcome:
     if site.symbol in _GETTERS:
         message = f"{site.view.text(site.node)} reads a member of the wrapper by its name, out of sight of the migration"
         advice = "Write the attribute or the call out where the model is at hand."
+    elif site.symbol == _FUNCTION:
+        name = site.view.text(site.node)
+        message = f"{name} takes the state of what it is handed, and of a sharded model this rank's shards only"
+        advice = "Hand on a function that calls get_model_state_dict(model, options=…) instead."
     elif site.symbol == _SAME:
         message = "fully_shard shards a model in place, so that it and the wrapped model are one object: this is always the same"
         advice = "Ask isinstance(model, FSDPModule) instead."
@@ -91,6 +115,7 @@ def check(site: Site, migration: Migration) -> Outcome:
 
 _HEAD = "import operator\n\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n\nnet = build()\nmodel = DDP(net)\n"
 _GETTER = _HEAD + 'state = operator.methodcaller("state_dict")(model)\n'
+_METHOD = _HEAD.replace("import operator\n", "import torch\n") + "states = list(map(torch.nn.Module.state_dict, [model]))\n"
 _IDENTITY = _HEAD.replace("import operator\n\n", "") + "rate = 0.2 if model is not net else 0.1\n"
 _CHILD = _HEAD.replace("import operator\n\n", "") + 'rate = 0.2 if "module" in dir(model) else 0.1\n'
 
@@ -101,13 +126,14 @@ RULE = Rule(
         "A wrapper is another object than its model and has it as a child; a sharded model is itself. Code that looks for "
         "the child, compares the two, or names members by text for operator gets another answer and goes on."
     ),
-    symbols=(*_GETTERS, _STRUCTURE, _SAME),
+    symbols=(*_GETTERS, _STRUCTURE, _SAME, _FUNCTION),
     roles=("hazard",),
     check=check,
     find=find,
     sources=("https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",),
     examples=(
         Example(_GETTER, _GETTER, Level.MANUAL),
+        Example(_METHOD, _METHOD, Level.MANUAL),
         Example(_IDENTITY, _IDENTITY, Level.MANUAL),
         Example(_CHILD, _CHILD, Level.MANUAL),
     ),

@@ -130,8 +130,8 @@ def _parameters(view: FileView, together: list[StateRead]) -> dict[ast.Call, str
 def _caller(migration: Migration, finder: GuardFinder, lift: Lift, view: FileView, call: ast.Call) -> Caller | None:
     if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
         return None
-    if len(callees_on_self(migration.program, view, call)) != 1:
-        return None  # another method of the same name would get the new argument, too
+    if len(callees_on_self(migration.program, view, call)) != 1 or migration.program.is_applied(view, call):
+        return None  # another method of the same name, or ``map``, would get the new argument, too
     if isinstance(view.function(call), ast.Lambda) or finder.callers_guarded(view, call) is not None:
         return None
     guards = finder.around(view, call)
@@ -211,6 +211,8 @@ def passed_in_model(
         model = model_at(migration.groups, caller, call, group)
         unpacks = any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
         if model is None or unpacks or len(migration.program.callees(caller, call)) != 1:
+            return None
+        if migration.program.is_applied(caller, call):
             return None
         patches.append(new_arguments(caller, call, [f"{name}={inside_data_parallel(caller, call, model)}"], why))
     return (name, patches) if callers else None

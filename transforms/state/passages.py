@@ -87,6 +87,8 @@ class Passage:
     def argument(self, name: str) -> ast.expr | None:
         """The argument that a parameter gets; the receiver for ``self``."""
         arguments, call = self.function.args, self.call
+        if self.program.is_applied(self.caller, call):
+            return None
         names = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
         is_method = self.view.enclosing_class(self.function) is not None and names[:1] == ["self"]
         if is_method and name == "self":

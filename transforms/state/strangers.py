@@ -97,7 +97,7 @@ def _is_anything(value: Value) -> bool:
 def _is_argument(view: FileView, receiver: ast.expr) -> bool:
     """Whether a receiver is a parameter of its function that gets no other value there."""
     function = view.function(receiver)
-    if not isinstance(receiver, ast.Name) or not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    if not isinstance(receiver, ast.Name) or function is None:
         return False
     arguments = function.args
     names = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
@@ -164,7 +164,8 @@ def is_returned(view: FileView, call: ast.Call) -> bool:
     node: ast.AST = call
     while isinstance(view.parents[node], ast.IfExp):
         node = view.parents[node]
-    return isinstance(view.parents[node], ast.Return)
+    around = view.parents[node]
+    return isinstance(around, ast.Return) or (isinstance(around, ast.Lambda) and around.body is node)
 
 
 def is_written(site: Site) -> bool:
