@@ -174,3 +174,25 @@ def test_a_method_that_takes_the_name_of_the_wrapper_s_stays() -> None:
     assert "torch.nn.utils.clip_grad_norm_(self.head.parameters(), max_norm)" in text
     assert "    net.clip_grad_norm_(1.0)\n" in text
     assert "FS308" not in levels
+
+
+_EMBEDDINGS = """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import enable_wrap, wrap
+
+
+class Net:
+    def shard(self, device):
+        with enable_wrap(wrapper_cls=FSDP, device_id=device):
+            self.layer = wrap(self.layer)
+            self.words.set_input(wrap(wrap(self.words.get_input())))
+            self.words.set_output(wrap(wrap(self.words.{output})))
+"""
+
+
+@pytest.mark.parametrize(("output", "told"), [("get_output()", True), ("head", False)])
+def test_what_two_methods_give_is_sharded_once(output: str, told: bool) -> None:
+    analysis, texts = analyse_texts({"net.py": _EMBEDDINGS.format(output=output)})
+    assert "enable_wrap" not in texts["net.py"]
+    assert ("if isinstance(model, FSDPModule):\n                return model\n" in texts["net.py"]) == told
+    assert any("may be one module" in finding.message for finding in analysis.findings) == told

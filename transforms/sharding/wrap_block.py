@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
-from ..analysis.symbols import FSDP1, WRAP
+from ..analysis.symbols import FSDP1, FSDP_MODULE, WRAP
 from ..findings import Level
 from ..groups import Group
 from ..migration import Migration
@@ -16,7 +16,7 @@ from ..text.patches import Part, Patch
 from ..view import FileView
 from .constructor import Constructor, constructor_of
 from .placement import path_text, shard_function
-from .plan import MODEL, Code, length, written
+from .plan import MODEL, Code, code, length, written
 from .wrap_blocks import inner_wrap, model_of, outer_wrap, settings_of, wraps_in
 
 _WHY = "wrap becomes fully_shard on the module itself"
@@ -53,8 +53,12 @@ def check_block(site: Site, migration: Migration) -> Outcome:
             return joined
         outcome.level = max(outcome.level, joined.level, key=lambda level: level.rank)
         notes.update(dict.fromkeys(joined.message.split("; ")))
+    given = _given_by_methods(view, ways)
+    if len(given) > 1:
+        outcome.level = max(outcome.level, Level.REVIEW, key=lambda level: level.rank)
+        notes[f"what {' and '.join(given)} give may be one module (tied embeddings), which is sharded once"] = None
     outcome.message = "; ".join(notes)
-    functions = _rewrite_calls(view, ways, outcome)
+    functions = _rewrite_calls(view, ways, outcome, len(given) > 1)
     outcome.patches.extend(_without_block(view, settings, functions))
     for way in ways:
         outcome.patches.extend(way.constructor.patches)
@@ -147,12 +151,25 @@ def _own_text(view: FileView, call: ast.Call) -> list[str]:
 # --- text ---------------------------------------------------------------------------------------------------
 
 
-def _rewrite_calls(view: FileView, ways: list[Way], outcome: Outcome) -> list[Code]:
+def _given_by_methods(view: FileView, ways: list[Way]) -> list[str]:
+    """Calls whose results are wrapped, each once: two of one object may give the same module."""
+    models = [_innermost(view, call) for way in ways for call in way.calls]
+    found = [
+        model for model in models if isinstance(model, ast.Call) and isinstance(model.func, ast.Attribute) and not model.args
+    ]
+    owners = [view.text(model.func.value) for model in found if isinstance(model.func, ast.Attribute)]
+    return [f"{view.text(m.func)}()" for m, owner in zip(found, owners, strict=True) if owners.count(owner) > 1]
+
+
+def _rewrite_calls(view: FileView, ways: list[Way], outcome: Outcome, may_come_again: bool) -> list[Code]:
     """Puts a call in the place of every ``wrap``; returns the functions that they call, if they need any."""
     functions: list[Code] = []
     for way in ways:
         plan = way.constructor.plan
         statements = plan.statements()
+        if may_come_again:
+            module = plan.name(FSDP_MODULE)
+            statements.insert(0, code("if isinstance(", MODEL, f", {module}):\n    return ", MODEL))
         tail = _one_call(view, way, statements)
         if tail is not None:
             for call in way.calls:
