@@ -39,7 +39,7 @@ def test_state_of_something_made_behind_the_guard_stays() -> None:
         "FS402",
     )
     assert finding.level is Level.MANUAL
-    assert "behind a rank guard" in finding.message
+    assert "whole is only bound behind the rank guard" in finding.message
 
 
 def test_guard_of_each_node_gives_every_rank_the_state() -> None:
