@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from migrating import analyse_texts
+from to_fsdp2.transforms.findings import Level
 
 _TEXT = """\
 import torch
@@ -52,7 +53,12 @@ def test_a_write_in_forward_holds_the_model(line: str) -> None:
     assert _found(line) == (True, False)
 
 
-@pytest.mark.parametrize("line", ["pass", "self.count.add_(1)", "x.clamp_(0, 5)", "self.scale.requires_grad_(False)"])
+_OTHERS = [
+    "pass", "self.count.add_(1)", "x.clamp_(0, 5)", "self.scale.requires_grad_(False)", "x = x * self.scale; x.clamp_(0, 5)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", _OTHERS)
 def test_other_lines_do_not(line: str) -> None:
     assert _found(line) == (False, True)
 
@@ -102,3 +108,28 @@ def test_a_momentum_encoder_that_forward_updates_holds_the_model(name: str) -> N
     assert any(f.rule == "FS706" for f in analysis.findings) and "fully_shard" not in results["train.py"]
     analysis, results = analyse_texts({"train.py": text.replace("{call}", "pass")})
     assert not any(f.rule == "FS706" for f in analysis.findings) and "fully_shard" in results["train.py"]
+
+
+_REGISTRY = """\
+import importlib
+
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def build(config):
+    return getattr(importlib.import_module("models"), config["type"])()
+
+
+def main(config):
+    torch.cuda.set_device(0)
+    return DDP(build(config), device_ids=[0])
+"""
+
+
+def test_models_that_a_registry_may_build_are_named() -> None:
+    models = _TEXT.format(line="self.bound()").partition("torch.cuda.set_device")[0]
+    analysis, results = analyse_texts({"train.py": _REGISTRY, "models.py": models + "import train\n"})
+    (finding,) = [finding for finding in analysis.findings if finding.rule == "FS706"]
+    assert (finding.level, finding.file) == (Level.REVIEW, "models.py")
+    assert "fully_shard(" in results["train.py"]

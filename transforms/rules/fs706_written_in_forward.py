@@ -9,30 +9,55 @@ from typing import TypeGuard
 from ..analysis.library import PARAMETER
 from ..analysis.values import Derived, Instance
 from ..findings import Level
+from ..groups import Group
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
-from ..sharding.model_code import classes_of
+from ..sharding.model_code import class_node, classes_of
 from ..sites import Site
 from ..training.passes import outside_name
 from ..view import FileView
 
 _SYMBOL = "torch.Tensor.written_in_forward"
+_MAYBE = "torch.Tensor.written_in_forward_of_unseen"
+_ADVICE = (
+    "Write into the parameter between the steps, where it is a DTensor (with torch.no_grad(): model.temperature.clamp_(…) "
+    "behind optimizer.step()), or before the model is sharded, and let forward only read it."
+)
 _OF_LAYERS = frozenset({"weight", "bias"})
 _WRITES_NOTHING = frozenset({"requires_grad_", "retain_grad", "share_memory_", "detach_"})
 
 
 def find(migration: Migration) -> Iterator[Site]:
-    """Writes into parameters in forward, or in methods that it calls, of models that DDP wraps."""
+    """Writes into parameters in forward, or in what it calls, of models that DDP wraps or may wrap."""
+    known: set[ast.AST] = set()
+    unseen: list[Group] = []
     for group in migration.groups.all:
         if group.stays_ddp or "DDP" not in group.kinds:
             continue
-        known: set[ast.AST] = set()
-        for value in sorted((v for v in group.raw if isinstance(v, Instance)), key=lambda v: (v.cls.file, v.cls.index, v.site)):
+        models = [value for value in group.raw if isinstance(value, Instance)]
+        if len(models) < len(group.raw) or not models:
+            unseen.append(group)
+        for value in sorted(models, key=lambda v: (v.cls.file, v.cls.index, v.site)):
             for view, owner in classes_of(migration, value.cls):
                 for at, node in _writes(migration, view, owner):
                     if node not in known:
                         known.add(node)
                         yield Site(at, node, _SYMBOL, "hazard", group)
+    if unseen:
+        for at, node in _written_by_unseen(migration):
+            if node not in known:
+                known.add(node)
+                yield Site(at, node, _MAYBE, "hazard", unseen[0])
+
+
+def _written_by_unseen(migration: Migration) -> Iterator[tuple[FileView, ast.expr]]:
+    """Such writes in models that nothing is seen to build: a registry may, for a wrap that takes what it is given."""
+    flow = migration.program.flow
+    for cls, built in flow.instances.items():
+        if all(value.site < 0 for value in built) and any(name.startswith("torch.nn.") for name in flow.external_bases(cls)):
+            owner = class_node(migration, cls)
+            if owner is not None:
+                yield from _writes(migration, *owner)
 
 
 def _writes(migration: Migration, view: FileView, owner: ast.ClassDef) -> Iterator[tuple[FileView, ast.expr]]:
@@ -84,7 +109,22 @@ def _holds_parameters(view: FileView, node: ast.expr) -> bool:
     """Whether a name stands for parameters: of a momentum encoder that a loop goes through, say."""
     if isinstance(node, ast.Attribute) and node.attr == "data":
         node = node.value
-    return isinstance(node, ast.Name) and any(isinstance(v, Derived) and v.kind == "parameters" for v in view.values(node))
+    if not isinstance(node, ast.Name) or not any(isinstance(v, Derived) and v.kind == "parameters" for v in view.values(node)):
+        return False
+    scope = view.function(node) or view.tree
+    return all(_stands_for_itself(view, store) for store in ast.walk(scope) if _is_store(store, node.id))
+
+
+def _is_store(node: ast.AST, name: str) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
+
+
+def _stands_for_itself(view: FileView, store: ast.Name) -> bool:
+    """Whether a name is bound by a loop, or to an attribute or element: what is computed is a tensor of its own."""
+    statement = view.statement(store)
+    if not isinstance(statement, (ast.Assign, ast.AnnAssign)):
+        return isinstance(statement, (ast.For, ast.AsyncFor))
+    return isinstance(statement.value, (ast.Name, ast.Attribute, ast.Subscript))
 
 
 def _written(node: ast.AST) -> ast.expr | None:
@@ -115,12 +155,18 @@ def _is_parameter(node: ast.expr, names: set[str]) -> bool:
 
 def check(site: Site, migration: Migration) -> Outcome:
     assert isinstance(site.node, ast.expr)
+    if site.symbol == _MAYBE:
+        return Outcome(
+            Level.REVIEW,
+            f"{site.view.text(site.node)} is written while forward runs; where DDP wrapped a model of this class, and now "
+            "fully_shard takes it, what is written goes into a gathered copy and is lost, and nothing raises",
+            _ADVICE,
+        )
     return Outcome(
         Level.MANUAL,
         f"{site.view.text(site.node)} is written while forward runs, where FSDP2 shows the model a gathered copy: what is "
         "written is lost when the copy goes, and nothing raises",
-        "Write into the parameter between the steps, where it is a DTensor (with torch.no_grad(): "
-        "model.temperature.clamp_(…) behind optimizer.step()), or before the model is sharded, and let forward only read it.",
+        _ADVICE,
         holds=True,
     )
 
@@ -155,7 +201,7 @@ RULE = Rule(
         "from the shards: a temperature that forward clamps drifts past its bound. Measured with a clamp in forward, "
         "losses of the fourth step were 6338.4 and 6302.6, without an error."
     ),
-    symbols=(_SYMBOL,),
+    symbols=(_SYMBOL, _MAYBE),
     roles=("hazard",),
     check=check,
     find=find,
