@@ -22,6 +22,7 @@ from .judge import Judgement, judge
 from .leaving.leftovers import leftovers
 from .leaving.messages import renamed_in_messages
 from .leaving.old_names import unread_names
+from .leaving.passed_through import PASSED_THROUGH, passed_through
 from .leaving.remarks import remarks
 from .leaving.same_branches import same_branches
 from .leaving.same_calls import same_calls
@@ -148,8 +149,11 @@ def name_leftovers(judgements: list[Judgement], gone: list[Patch]) -> None:
         if judgement.applied and branches and patches and all(p.why != BRANCH_GOES for p in patches):
             if all(any(_lies_in(patch, branch) for branch in branches) for patch in patches):
                 judgement.outcome.message = "goes with the branch that it stands in"
-        if judgement.applied and patches and all(any(_lies_in(patch, other) for other in gone) for patch in patches):
+        around = [next((other for other in gone if _lies_in(patch, other)), None) for patch in patches]
+        if judgement.applied and around and None not in around:
             judgement.outcome.message = "goes with its assignment, which nothing reads any more"
+            if any(patch is not None and patch.why == PASSED_THROUGH for patch in around):
+                judgement.outcome.message = f"goes with the function that it stands in: {PASSED_THROUGH}"
 
 
 def name_same_branches(migration: Migration, judgements: list[Judgement]) -> None:
@@ -207,7 +211,9 @@ def _edits(migration: Migration, judgements: list[Judgement]) -> tuple[dict[str,
                 patches.setdefault(patch.file, []).append(patch)
     for patch in renamed_in_messages(judgements):
         patches[patch.file].append(patch)
-    gone: list[Patch] = []
+    gone = passed_through(migration, patches)
+    for patch in gone:
+        patches[patch.file].append(patch)
     for path, wanted in patches.items():
         view = migration.program.view(path)
         wanted += same_calls(view, wanted)
@@ -215,7 +221,8 @@ def _edits(migration: Migration, judgements: list[Judgement]) -> tuple[dict[str,
         gone += leftovers(view, wanted)
     gone += unread_names(migration, judgements, patches)
     for patch in gone:
-        patches[patch.file].append(patch)
+        if patch not in patches[patch.file]:
+            patches[patch.file].append(patch)
     for path, wanted in patches.items():
         wanted.extend(remarks(migration.program.view(path), wanted))
     return rewrite(migration, patches, [n for j in judgements if j.applied for n in j.outcome.needs]), gone

@@ -203,7 +203,8 @@ def _translate(constructor: Constructor) -> Constructor:
     initialization.prepare(constructor)
     for keyword in constructor.unused:
         text = constructor.view.keep(keyword.value)
-        constructor.plan.before.insert(0, code("assert not ", text, ", ", text))
+        refusal = code("if ", text, ':\n    raise TypeError(f"fully_shard takes none of {list(', text, ')}")')
+        constructor.plan.before.insert(0, refusal)
     for keyword, dictionary in constructor.dictionaries:
         spread.settle(constructor, keyword, dictionary)
     for keyword, items in constructor.with_mesh:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ..analysis.values import Derived, Instance, Opaque
 from ..findings import Level
+from ..leaving.harmless import is_harmless
 from ..rule import Outcome
 from ..view import FileView
 from .comments import comments_of
@@ -228,7 +229,12 @@ def _materialise(constructor: Constructor, argument: Argument) -> list[Code]:
         condition = code(argument.keep(), " is not None")
     body: Code
     if isinstance(node, ast.Lambda) and _one_parameter(node) is not None:
-        body = _inlined(constructor, argument, node)
+        if condition is None and _asks_once(argument, node):
+            assert isinstance(node.body, ast.IfExp)
+            condition = _on_one_line(view, node.body.test, "")
+            body = _on_one_line(view, node.body.body, _one_parameter(node) or "")
+        else:
+            body = _inlined(constructor, argument, node)
     else:
         body = code(view.keep(node, view.indent(node)), "(", UNIT, ")")
     loop = code(
@@ -238,6 +244,14 @@ def _materialise(constructor: Constructor, argument: Argument) -> list[Code]:
     )  # fmt: skip
     statements.append(loop if condition is None else under(condition, loop))
     return statements
+
+
+def _asks_once(argument: Argument, node: ast.Lambda) -> bool:
+    """``lambda module: … if not is_rank_zero else None``: a condition that is the same for every module."""
+    body = node.body
+    if not isinstance(body, ast.IfExp) or not isinstance(body.orelse, ast.Constant):
+        return False
+    return _one_parameter(node) not in argument.view.names_in(body.test) and is_harmless(argument.view, body.test)
 
 
 def _one_parameter(node: ast.Lambda) -> str | None:

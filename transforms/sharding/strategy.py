@@ -159,7 +159,7 @@ def _chosen(constructor: Constructor, argument: Argument) -> Outcome:
         plan.before.append(code("assert ", wanted, f" in ({listing}), ", wanted))
     constructor.chosen = (wanted, names)
     missing = [name for name in MEMBERS if name not in names and not name.startswith("_")]
-    others = f"{' and '.join(missing)} and any other name raise" if missing else "any other name raises"
+    others = f"{', '.join(missing)} and any other name raise" if missing else "any other name raises"
     message = f"the strategy is chosen by its name now, {', '.join(names)}; {others} instead of training differently"
     if gives_mesh and "NO_SHARD" in names:
         message += "; NO_SHARD with a mesh or group of its own shards over it now, with the same numbers"
