@@ -30,6 +30,7 @@ from .leaving.stale_words import WRAPPING, about, lines_that_speak, named
 from .migration import Migration, Options
 from .program import Program
 from .remaining.kept_code import hold_beside_kept
+from .sharding.shared_definitions import lenders_that_stay
 from .sites import Site
 from .text.edits import Edit, apply_edits
 from .text.patches import Patch, PatchConflict
@@ -64,11 +65,7 @@ def analyse(
     """
     program = Program(sorted(facts, key=lambda file: file.path), load, flow)
     migration = Migration.of(program, options)
-    judgements = judge(migration)
-    hold_groups(migration, judgements)
-    edits, gone = resolve_conflicts(migration, judgements)
-    if hold_beside_kept(migration, judgements, gone):
-        edits, gone = resolve_conflicts(migration, judgements)
+    judgements, edits, gone = settle(migration)
     name_leftovers(judgements, gone)
     name_same_branches(migration, judgements)
     settle_imports(migration, judgements, edits)
@@ -76,6 +73,20 @@ def analyse(
     findings = [finding for judgement in judgements for finding in judgement.findings(migration)]
     findings.sort(key=lambda f: (f.file, f.line, f.column, f.rule))
     return Analysis(findings=findings, edits={path: e for path, e in edits.items() if e})
+
+
+def settle(migration: Migration) -> tuple[list[Judgement], dict[str, list[Edit]], list[Patch]]:
+    """What is to be said of every site, the edits, and what goes because only rewritten code read it."""
+    while True:
+        judgements = judge(migration)
+        hold_groups(migration, judgements)
+        edits, gone = resolve_conflicts(migration, judgements)
+        if hold_beside_kept(migration, judgements, gone):
+            edits, gone = resolve_conflicts(migration, judgements)
+        staying = lenders_that_stay(migration, (j.site.call for j in judgements if j.applied and j.outcome.patches))
+        if not staying:
+            return judgements, edits, gone
+        migration.judge_again(staying)
 
 
 def settle_imports(migration: Migration, judgements: list[Judgement], edits: dict[str, list[Edit]]) -> None:

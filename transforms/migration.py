@@ -50,6 +50,10 @@ class Migration:
     groups: Groups
     order: Order
     sites: dict[str, list[Site]] = field(default_factory=dict)
+    lent: dict[ast.Call, set[ast.Call]] = field(default_factory=dict)
+    """For each wrap, the earlier ones whose definitions it uses."""
+    apart: set[ast.Call] = field(default_factory=set)
+    """Wraps that turned out to stay, so that no other one may use theirs."""
     _cache: dict[tuple[str, object], Any] = field(default_factory=dict)
 
     @classmethod
@@ -98,6 +102,12 @@ class Migration:
         if (name, key) not in self._cache:
             self._cache[name, key] = make()
         return self._cache[name, key]
+
+    def judge_again(self, apart: set[ast.Call]) -> None:
+        """Forgets what was decided, now that these wraps are known to stay."""
+        self.apart |= apart
+        self.lent.clear()
+        self._cache.clear()
 
     def sharded_when(self, site: Site) -> str:
         """``always`` or ``maybe``: whether a plain model can reach a use as well."""

@@ -11,6 +11,7 @@ from ..rule import Example, Outcome, Rule
 from ..sharding.data_parallel import data_parallel_of
 from ..sharding.data_parallel_duties import unit_advice
 from ..sharding.placement import CannotPlace, place
+from ..sharding.shared_definitions import share_definitions
 from ..sharding.subclass_findings import built_subclass
 from ..sites import Site
 
@@ -28,6 +29,7 @@ def check(site: Site, migration: Migration) -> Outcome:
     ddp = data_parallel_of(migration, view, call, site.group)
     if ddp.refusal is not None:
         return ddp.refusal
+    share_definitions(migration, ddp.plan)
     try:
         patches = place(ddp.plan)
     except CannotPlace as error:

@@ -21,6 +21,7 @@ from ..view import FileView
 from .checkpointing import statements_behind
 from .placement import CannotPlace, place
 from .plan import MODEL, Code, ShardingPlan, code
+from .shared_definitions import share_definitions
 from .subclass_findings import built_subclass
 from .wrap_blocks import inner_wrap, is_enable_wrap, outer_wrap, settings_of
 
@@ -383,6 +384,7 @@ def check_call(site: Site, migration: Migration) -> Outcome:
     )
     if outcome.level is Level.MANUAL or constructor.spread:
         return outcome
+    share_definitions(migration, plan)
     try:
         patches = [*place(plan), *constructor.patches]
     except CannotPlace as error:

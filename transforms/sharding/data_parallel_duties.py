@@ -101,8 +101,8 @@ def prepare(ddp: DataParallel) -> None:
     # as a default it is evaluated here, also where a loop around changes what it is made of
     head = code(f"\ndef {hook}(module, inputs", *((", ", group) if group else ()), "):\n")
     target = "group=group, group_src=0" if group else "src=0"
-    body = f"    for buffer in module.buffers():\n        {function}(buffer, {target})\n\n"
-    plan.after.append(code(head, body, MODEL, f".register_forward_pre_hook({hook})"))
+    body = f"    for buffer in module.buffers():\n        {function}(buffer, {target})\n"
+    plan.after += code(head, body), code(MODEL, f".register_forward_pre_hook({hook})")
     if buffers.are_unclear:
         ddp.level = Level.REVIEW
         ddp.notes.append(

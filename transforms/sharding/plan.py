@@ -90,6 +90,9 @@ class ShardingPlan:
     first_units: list[tuple[Code, Code]] = field(default_factory=list)
     """Units before all others that have a policy of their own: a condition over UNIT, and their ``mp_policy``."""
 
+    known: set[str] = field(default_factory=set)
+    """Statements that stand in front of the wrap already, by their text."""
+
     @property
     def has_units(self) -> bool:
         """Whether submodules are units of their own."""
@@ -126,6 +129,7 @@ class ShardingPlan:
             found.append(self._unit_call(self.sharding_call, unit))
         found.append(self._call(shard, MODEL, root, 0))
         found.extend(self.after)
+        found = [statement for statement in found if plain_text(self.view, statement) not in self.known]
         return [fill(statement, {UNIT: loop}) for statement in found]
 
     def _answering_loop(self, shard: str, units: Units, arguments: dict[str, Code]) -> list[Code]:
@@ -214,18 +218,23 @@ def written(statements: Sequence[Code], model: str, indent: str) -> list[Part]:
     parts: list[Part] = []
     for number, statement in enumerate(statements):
         if number:
-            parts.append("\n" + indent if statement else "\n")
+            _extend(parts, "\n" + indent if statement else "\n")
         for part in fill(statement, {MODEL: model}):
             text = part.replace("\n", "\n" + indent) if isinstance(part, str) else part
             if "\t" in indent and isinstance(text, str):
                 text = _STEPS.sub(lambda steps: "\t" * (len(steps.group()) // 4), text)
-            last = parts[-1] if parts else None
-            if isinstance(text, str) and isinstance(last, str):
-                parts[-1] = last + text
-            else:
-                parts.append(text)  # pyright: ignore[reportArgumentType]
+            _extend(parts, text)  # pyright: ignore[reportArgumentType]
     parts = [_BLANK_LINE.sub("\n", part) if isinstance(part, str) else part for part in parts]
     return parts if indent else [_AROUND_FUNCTION.sub("\n\n\n", part) if isinstance(part, str) else part for part in parts]
+
+
+def _extend(parts: list[Part], part: Part) -> None:
+    """Adds a part; text goes on in the text before it."""
+    last = parts[-1] if parts else None
+    if isinstance(part, str) and isinstance(last, str):
+        parts[-1] = last + part
+    else:
+        parts.append(part)
 
 
 _STEPS = re.compile(r"(?<=[\n\t]) {4,}")
