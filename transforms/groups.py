@@ -113,6 +113,7 @@ class Groups:
         for wrap in wraps:
             if wrap.kind == "FSDP1":
                 self._unite_settings(wrap)
+        self._unite_statements()
         self._unite_parts()
         self._build()
 
@@ -137,6 +138,14 @@ class Groups:
                 if not values or not all(isinstance(v, ClassValue) or _is_plain_base(v) for v in values):
                     return False
         return True
+
+    def _unite_statements(self) -> None:
+        """Wraps of one statement that build their models there are one group: else one would be built before the other."""
+        first: dict[ast.stmt, Wrapped] = {}
+        for wrap in self._wraps:
+            view, node = self.program.call_node(wrap.site)
+            if any(isinstance(inner, ast.Call) for argument in node.args[:1] for inner in ast.walk(argument)):
+                self._unite(first.setdefault(view.statement(node), wrap), wrap)
 
     def _unite_parts(self) -> None:
         """A model and the wraps among its parts are one group, and so are the wraps of one ``enable_wrap`` block."""

@@ -104,6 +104,11 @@ PLACES = {
         "def f(use, A):\n    model = A(1)\n    fully_shard(model)\n    use(model)\n    model = A(2)\n"
         "    fully_shard(model)\n    use(model)\n",
     ),
+    "a model that is built behind another": (
+        "class Net(torch.nn.Module):\n    pass\n\n\ndef f():\n    a, b = Net(), FSDP(Net())\n    return a, b\n",
+        "class Net(torch.nn.Module):\n    pass\n\n\ndef f():\n    def shard(model):\n        fully_shard(model)\n        return model\n\n"
+        "    a, b = Net(), shard(Net())\n    return a, b\n",
+    ),
     "two lambdas, and a function of the same name": (
         "def f(net, shard):\n    shard(net)\n    return lambda: FSDP(net), lambda: FSDP(module=net)\n",
         "def f(net, shard):\n    shard(net)\n    def shard_2(model):\n        fully_shard(model)\n        return model\n\n"
@@ -185,3 +190,9 @@ def test_each_wrap_of_a_statement_has_a_function_of_its_own(text: str) -> None:
     assert result.count("def shard(model):") == result.count("def shard_2(model):") == 1
     last = result.rstrip().splitlines()[-1]
     assert len(re.findall(r"\bshard\b", last)) == len(re.findall(r"\bshard_2\b", last)) == 1
+
+
+def test_models_that_one_statement_builds_are_migrated_together() -> None:
+    text = f"{IMPORT}\n\ndef f(build, keep):\n    a, b = FSDP(build()), FSDP(build())\n    keep(a.state_dict)\n    return a, b\n"
+    _, results = analyse_texts({"train.py": text})
+    assert results["train.py"] == text

@@ -69,6 +69,8 @@ def check(site: Site, migration: Migration) -> Outcome:
         message += "; the callers do it on all ranks and hand it in"
     if read.prefixed:
         message += "; the keys keep DDP's module. prefix"
+        if site.maybe_plain or not site.certain:
+            message += ", and those of a model that was never wrapped would get it, too"
     outcome = Outcome(Level.SAFE, message)
     write_state(migration, read, plan, outcome)
     notes = [*plan.notes, *([_COMPILED] if is_compiled(migration, site.group) else [])]

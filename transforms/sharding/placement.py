@@ -12,10 +12,12 @@ from dataclasses import dataclass
 
 from ..analysis.scopes import dotted_path
 from ..analysis.symbols import DDP, FSDP1
+from ..analysis.values import Instance, Opaque
 from ..text.patches import Old, Part, Patch
 from ..view import FileView
 from .plan import MODEL, Code, ShardingPlan, code, deeper, fill, written
 
+_DRAWS = ("torch.nn.", "torch.rand", "torch.manual_seed")
 _WHY = "the wrap becomes fully_shard calls on the model itself"
 
 
@@ -195,9 +197,33 @@ def _runs_once_and_first(view: FileView, call: ast.Call, statement: ast.stmt) ->
         if ancestor is statement:
             break
         child = ancestor
+    builds = any(isinstance(inner, ast.Call) for argument in call.args[:1] for inner in ast.walk(argument))
+    if builds and any(_may_matter(view, earlier, statement) for earlier in _calls_before(view, call, statement)):
+        return False
     if isinstance(statement, ast.If):
         return not _is_elif(view, statement)
     return not isinstance(statement, (ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+
+
+def _calls_before(view: FileView, call: ast.Call, statement: ast.stmt) -> list[ast.Call]:
+    """The calls of a statement that are made before a wrap and its arguments."""
+    start = view.source.span(call)[0]
+    whole = [inner for inner in ast.walk(statement) if isinstance(inner, ast.Call)]
+    return [inner for inner in whole if view.source.span(inner)[1] <= start]
+
+
+def _may_matter(view: FileView, earlier: ast.Call, statement: ast.stmt) -> bool:
+    """Whether a call makes a model, or runs code of the repository: random numbers would be drawn in another order.
+
+    What belongs to a wrap that goes in front of the statement, too, keeps its place in the order.
+    """
+    around = [earlier, *(a for a in view.ancestors(earlier) if isinstance(a, ast.Call))]
+    wraps = [a for a in around if view.external(a.func) in (FSDP1, DDP) and view.statement(a) is statement]
+    if wraps:
+        return not _runs_once_and_first(view, wraps[-1], statement)
+    values = view.values(earlier)
+    makes = any(isinstance(v, Instance) or (isinstance(v, Opaque) and v.name.startswith(_DRAWS)) for v in values)
+    return makes or bool(view.program.callees(view, earlier))
 
 
 # --- text ---------------------------------------------------------------------------------------------------
