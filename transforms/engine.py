@@ -19,6 +19,7 @@ from .findings import FileError, Finding, Level
 from .holding import hold_back, hold_groups
 from .introspection.branch_chains import BRANCH_GOES
 from .judge import Judgement, judge
+from .leaving.identity_tables import identity_tables
 from .leaving.leftovers import leftovers
 from .leaving.messages import renamed_in_messages
 from .leaving.old_names import unread_names
@@ -227,6 +228,7 @@ def _edits(migration: Migration, judgements: list[Judgement]) -> tuple[dict[str,
         patches[patch.file].append(patch)
     for path, wanted in patches.items():
         view = migration.program.view(path)
+        wanted += identity_tables(view, wanted)
         wanted += same_calls(view, wanted)
         wanted += same_branches(view, wanted).patches
         gone += leftovers(view, wanted)

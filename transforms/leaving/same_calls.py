@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..text.generated import call_text
-from ..text.patches import Patch, flatten
+from ..text.patches import Patch, patched
 from ..view import FileView
 from .harmless import is_harmless
 
@@ -34,27 +34,17 @@ def _merged(view: FileView, patches: Sequence[Patch]) -> Iterator[Patch]:
         sides = [view.source.span(side) for side in (choice.body, choice.orelse)]
         if not all(side in replaced for side in sides) or "#" in view.source.text[start:end]:
             continue
-        body, orelse = (_call(_text(view, side, patches)) for side in sides)
+        body, orelse = (_call(patched(view.source, side, patches)) for side in sides)
         if body is None or orelse is None or body.function != orelse.function or body.arguments[1:] != orelse.arguments[1:]:
             continue
         first = body.arguments[0]
         if first != orelse.arguments[0]:
-            first += f" if {_text(view, view.source.span(choice.test), patches)} else {orelse.arguments[0]}"
+            first += f" if {patched(view.source, view.source.span(choice.test), patches)} else {orelse.arguments[0]}"
         elif not is_harmless(view, choice.test):
             continue
         arguments = [(argument,) for argument in (first, *body.arguments[1:])]
         column = view.source.position(start)[1] - 1
         yield Patch(view.path, start, end, call_text(body.function, arguments, view.source.indent_at(start), column), _WHY)
-
-
-def _text(view: FileView, span: tuple[int, int], patches: Sequence[Patch]) -> str:
-    """A stretch of the file once the patches in it are applied."""
-    reached, end = span
-    pieces: list[str] = []
-    for edit in flatten(view.source, [p for p in patches if span[0] <= p.start and p.end <= end]):
-        pieces += view.source.text[reached : edit.start], edit.text
-        reached = edit.end
-    return "".join([*pieces, view.source.text[reached:end]])
 
 
 def _call(text: str) -> _Call | None:

@@ -83,6 +83,16 @@ def flatten(source: Source, patches: Iterable[Patch]) -> list[Edit]:
     return [Edit(patch.start, patch.end, _render(source, patch, ordered), patch.why) for patch in outer]
 
 
+def patched(source: Source, span: tuple[int, int], patches: Iterable[Patch]) -> str:
+    """A stretch of the old text once the patches in it are applied."""
+    reached, end = span
+    pieces: list[str] = []
+    for edit in flatten(source, [p for p in patches if reached <= p.start and p.end <= end]):
+        pieces += source.text[reached : edit.start], edit.text
+        reached = edit.end
+    return "".join([*pieces, source.text[reached:end]])
+
+
 def _render(source: Source, patch: Patch, patches: Sequence[Patch]) -> str:
     return "".join(
         part if isinstance(part, str) else _render_old(source, part, patch, patches) for part in patch.parts
