@@ -61,7 +61,7 @@ class Names:
         """The one definition of a name of this file; of several that say the same, the first."""
         every = self._bindings.get(name, [])
         bindings = self._reached(name, every) if 1 < len(every) <= _MOST else every
-        if len({ast.dump(what) if what is not None else None for _, what in bindings}) != 1:
+        if len(bindings) != 1 and len({ast.dump(what) if what is not None else None for _, what in bindings}) != 1:
             return None
         place, what = bindings[0]
         if isinstance(what, ast.alias):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ..rule import Need
 from ..view import FileView
-from .edits import Edit, apply_edits
+from .edits import Edit
 from .import_names import LONGEST_LINE, render
 from .import_order import (
     ImportStatement,
@@ -69,14 +69,15 @@ def _quoted(annotation: ast.expr) -> set[str]:
     return names
 
 
-def mend_imports(view: FileView, edits: list[Edit], needs: Iterable[Need], removable: set[str]) -> list[Edit]:
+def mend_imports(
+    view: FileView, edited: ast.Module, edits: list[Edit], needs: Iterable[Need], removable: set[str]
+) -> list[Edit]:
     """The edits, with the import lines changed that follow from them.
 
-    ``removable`` are names bound by imports of old symbols; whether they are still used is read off the edited
-    text itself, and so is whether a needed name is used at all.
+    ``removable`` are names bound by imports of old symbols; whether they are still used is read off the tree of the
+    edited text, and so is whether a needed name is used at all.
     """
     source = view.source
-    edited = ast.parse(apply_edits(source, edits))
     used = used_names(edited)
     gone = removable - used
     wanted: dict[ImportStatement | None, _Wanted] = {}

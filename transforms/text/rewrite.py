@@ -34,26 +34,29 @@ def rewrite(
     complete: dict[str, list[Edit]] = {}
     for path in sorted({*migration.sites, *edits}):
         view = migration.program.view(path)
+        if path not in edits and view.index not in _taken_by_file(migration):
+            continue
         removable = old_import_names(migration, path) - exported.get(path, set())
         if removable:
             removable &= _had_use(migration, view)
         if path in edits:
             removable |= _own_uses(migration, view)
-        local_needs = [need for need in needs if need.view is view]
-        if path in edits or (removable and view.index in _taken_by_file(migration)):
+        if path in edits or removable:
+            local_needs = [need for need in needs if need.view is view]
             complete[path] = _mended(view, edits.get(path, []), local_needs, removable)
     return {path: wanted for path, wanted in complete.items() if wanted}
 
 
 def _mended(view: FileView, edits: list[Edit], needs: list[Need], removable: set[str]) -> list[Edit]:
-    parse_edited(view, edits)
-    complete = mend_imports(view, edits, needs, removable)
+    complete = mend_imports(view, parse_edited(view, edits), edits, needs, removable)
     parse_edited(view, complete)
     return complete
 
 
 def parse_edited(view: FileView, edits: Sequence[Edit]) -> ast.Module:
     """The tree of a file with edits made; raises RewriteError if it is not Python."""
+    if not edits:
+        return view.tree
     try:
         return ast.parse(apply_edits(view.source, edits))
     except SyntaxError as error:
