@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeVar
@@ -61,19 +61,20 @@ class Migration:
         """Finds groups and sites; groups that one site serves together become one."""
         relevant = relevant_files(program)
         program.flow.seed_unknown(relevant)
-        known = Groups(program)
-        more = files_by_calls(program, known) | files_by_tensors(program, known) | files_by_tests(program, relevant)
-        more.difference_update(relevant)
-        program.flow.seed_unknown(sorted(more))
-        relevant = sorted({*relevant, *more})
         groups = Groups(program)
-        views = sorted(map(program.view, relevant), key=lambda view: view.path)
-        sites = find_sites(groups, views)
+        more = files_by_calls(program, groups) | files_by_tensors(program, groups) | files_by_tests(program, relevant)
+        more.difference_update(relevant)
+        if more:
+            program.flow.seed_unknown(sorted(more))
+            groups = Groups(program)
+        views = sorted(map(program.view, {*relevant, *more}), key=lambda view: view.path)
+        finders = [SiteFinder(view) for view in views]
+        sites = find_sites(groups, finders)
         reason = reason_to_keep(program, options.ddp, groups, sites)
         if reason:
             keep_ddp(program, reason)
             groups = Groups(program)
-            sites = find_sites(groups, views)
+            sites = find_sites(groups, finders)
         return cls(program, options, groups, Order(program), sites)
 
     # --- asking -------------------------------------------------------------------------------------------
@@ -121,15 +122,14 @@ class Migration:
         return spelling(view, symbol, node)
 
 
-def find_sites(groups: Groups, views: list[FileView]) -> dict[str, list[Site]]:
+def find_sites(groups: Groups, finders: Sequence[SiteFinder]) -> dict[str, list[Site]]:
     """The sites of all files; groups that one of them serves together become one."""
-    finders = {view.path: SiteFinder(view, groups) for view in views}
-    sites = {path: finder.find() for path, finder in finders.items()}
+    sites = {finder.view.path: finder.find(groups) for finder in finders}
     merged = [groups.merge(site.values) for found in sites.values() for site in found]
     merged.append(unite(groups))
     if any(merged):
         groups.rebuild()
-        sites = {path: finder.find() for path, finder in finders.items()}
+        sites = {finder.view.path: finder.find(groups) for finder in finders}
     return sites
 
 
@@ -159,11 +159,9 @@ def files_holding(program: Program, interesting: set[int]) -> set[int]:
     found: set[int] = set()
     for index, file in enumerate(program.files):
         start = flow.variable_offsets[index]
-        for variable in range(start, start + len(file.lines)):
-            held = flow.points_to[variable]
-            if held and not interesting.isdisjoint(held):
-                found.add(index)
-                break
+        held = set(flow.points_to[start : start + len(file.lines)])  # many variables share one set
+        if not all(interesting.isdisjoint(values) for values in held if values):
+            found.add(index)
     return found
 
 

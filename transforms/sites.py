@@ -92,13 +92,15 @@ class Site:
 class SiteFinder:
     """Finds the sites of one file."""
 
-    def __init__(self, view: FileView, groups: Groups) -> None:
+    groups: Groups
+
+    def __init__(self, view: FileView) -> None:
         self.view = view
-        self.groups = groups
         self._symbols: dict[ast.expr, str | None] = {}
 
-    def find(self) -> list[Site]:
+    def find(self, groups: Groups) -> list[Site]:
         """All sites, in the order of the text."""
+        self.groups = groups
         sites = [self._fitted(site) for site in self._find()]
         return sorted(sites, key=lambda site: (self.view.source.span(site.node), site.role == "keyword"))
 

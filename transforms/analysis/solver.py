@@ -123,7 +123,7 @@ class Solver:
     def values_of(self, variable: int) -> list[Value]:
         """What a variable may hold, in a stable order."""
         held = self.points_to[variable] if variable != NOTHING else None
-        return [self.values[number] for number in sorted(held or ())]
+        return [self.values[number] for number in sorted(held)] if held else []
 
     def exchange(self, renamed: Callable[[Value], Value]) -> None:
         """Puts other values in the place of some, wherever they have flowed."""

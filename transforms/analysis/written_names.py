@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from .trees import children, walk
+from .trees import walk
 
 Binding = tuple[ast.AST, ast.AST | None]
 """A node that binds a name, and what it binds: an expression, a function or an import; None for all else."""
@@ -34,6 +34,8 @@ class Names:
     imported: Callable[[str], Names | None] = field(default=lambda _: None)
     counts: Callable[[Names, ast.AST], bool] | None = None
     """Whether a binding is one that is reached; asked, if it is given, where a name has several."""
+    parents: Mapping[ast.AST, ast.AST] = field(default_factory=dict)
+    """The node around each, where ``counts`` is given."""
     _asked: set[str] = field(default_factory=set)
 
     def origins(self, node: ast.expr) -> set[str]:
@@ -87,10 +89,6 @@ class Names:
                 return False
             node = parent
         return True
-
-    @cached_property
-    def parents(self) -> dict[ast.AST, ast.AST]:
-        return {child: node for node in walk(self.tree) for child in children(node)}
 
     @cached_property
     def _bindings(self) -> dict[str, list[Binding]]:

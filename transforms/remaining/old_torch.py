@@ -49,7 +49,7 @@ class OldTorch:
 
     def _names_of(self, view: FileView) -> Names:
         if view.index not in self._names:
-            self._names[view.index] = Names(view.tree, lambda module: self._imported(view, module), _is_reached)
+            self._names[view.index] = Names(view.tree, lambda module: self._imported(view, module), _is_reached, view.parents)
         return self._names[view.index]
 
     def _imported(self, view: FileView, module: str) -> Names | None:

@@ -138,7 +138,7 @@ def is_registered_for_plain(migration: Migration, site: Site) -> bool:
     value = migration.program.function_value(site.view, function) if function is not None else None
     if value is None:
         return False
-    number = migration.program.flow.values.index(value)
+    number = migration.program.flow.ids[value]
     mentions = [
         (view, node)
         for index in sorted(files_holding(migration.program, {number}))
