@@ -28,6 +28,7 @@ from .leaving.remarks import remarks
 from .leaving.same_branches import same_branches
 from .leaving.same_calls import same_calls
 from .leaving.stale_words import WRAPPING, about, lines_that_speak, named
+from .leaving.unread_parameters import name_unread_parameters
 from .migration import Migration, Options
 from .program import Program
 from .remaining.kept_code import hold_beside_kept
@@ -69,6 +70,7 @@ def analyse(
     judgements, edits, gone = settle(migration)
     name_leftovers(judgements, gone)
     name_same_branches(migration, judgements)
+    name_unread_parameters(migration, judgements, edits)
     settle_imports(migration, judgements, edits)
     name_stale_wraps(migration, judgements, edits)
     findings = [finding for judgement in judgements for finding in judgement.findings(migration)]

@@ -161,3 +161,4 @@ def test_entries_that_only_the_call_takes_go_with_it() -> None:
     (spread,) = [finding for finding in analysis.findings if "**options" in finding.message]
     assert "put into it here (device_ids, find_unused_parameters) go" in spread.message
     assert "different parameters in one step" in spread.message
+    assert spread.message.endswith("; unused is not read there any more")

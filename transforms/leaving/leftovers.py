@@ -35,10 +35,10 @@ def _unread(view: FileView, patches: Sequence[Patch]) -> list[Patch]:
         after = ast.parse(apply_edits(view.source, flatten(view.source, patches)))
     except SyntaxError:
         return []
-    functions = _by_name(after)
+    functions = functions_by_name(after)
     touched = [patch.start for patch in patches]
     found: list[Patch] = []
-    for name, before in _by_name(view.tree).items():
+    for name, before in functions_by_name(view.tree).items():
         start, end = view.source.span(before)
         if name not in functions or not any(start <= place < end for place in touched):
             continue
@@ -55,7 +55,7 @@ def _unread(view: FileView, patches: Sequence[Patch]) -> list[Patch]:
     return found
 
 
-def _by_name(tree: ast.Module) -> dict[str, Function]:
+def functions_by_name(tree: ast.Module) -> dict[str, Function]:
     """The functions of a file by their full names; those that share one are left out."""
     found: dict[str, list[Function]] = {}
 

@@ -93,7 +93,6 @@ def _lift(migration: Migration, finder: GuardFinder, read: StateRead, function: 
         lift.notes.append("every rank gets the full state, on its device")
     if any(is_in_training_loop(migration, caller) for caller in lift.callers):
         lift.notes.append("it is gathered in every round of a loop that trains")
-    lift.notes += [f"{name} is not read there any more" for name in _unread(function, together)]
     lift.notes = list(dict.fromkeys(lift.notes))
     return lift if lift.callers else None
 
@@ -102,14 +101,6 @@ def is_in_training_loop(migration: Migration, caller: Caller) -> bool:
     """Whether the state is gathered inside a loop that runs backward, next to it."""
     loop = next((a for a in caller.view.ancestors(caller.place) if isinstance(a, (ast.For, ast.While))), None)
     return loop is not None and calls_named(migration, caller.view, loop.body, frozenset({"backward"}))
-
-
-def _unread(function: ast.FunctionDef, together: list[StateRead]) -> list[str]:
-    """Parameters that served nothing but the reads."""
-    inside = {node for read in together for node in ast.walk(read.call)}
-    names = {n: n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
-    elsewhere = {name for node, name in names.items() if node not in inside}
-    return [a.arg for a in function.args.args if a.arg in names.values() and a.arg not in elsewhere]
 
 
 def _parameters(view: FileView, together: list[StateRead]) -> dict[ast.Call, str]:
