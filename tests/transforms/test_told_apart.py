@@ -80,6 +80,15 @@ optimizer = torch.optim.SGD(model.parameters(), lr=rate)
         "rate *= 2 if isinstance(model, DDP) else 1",
         "if isinstance(model, DDP):\n    rate = rate * 2",
         "if not isinstance(model, FSDP):\n    rate = 0.3\nelse:\n    rate = 0.2",
+        "if isinstance(model, FSDP):\n    model.clip_grad_norm_(1.0)\n    rate = 0.2",
+        "if isinstance(model, FSDP):\n    model.clip_grad_norm_(limit)",
+        "if isinstance(model, FSDP):\n    model.clip_grad_norm_(0.5)\nelse:\n"
+        "    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        "if isinstance(model, FSDP):\n    model.clip_grad_norm_(1.0)\nelif isinstance(model, DDP):\n"
+        "    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)\nelse:\n"
+        "    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        "if isinstance(model, DDP):\n    state = model.module.state_dict()\n    steps = 2\nelse:\n"
+        "    state = model.state_dict()\n    steps = 3",
     ],
 )
 def test_ddp_stays_where_a_branch_does_something_of_its_own_for_one_wrapper(act: str) -> None:
@@ -94,6 +103,9 @@ def test_ddp_stays_where_a_branch_does_something_of_its_own_for_one_wrapper(act:
         "raw = model.module if isinstance(model, DDP) else model",
         'if isinstance(model, DDP):\n    print("replicated")',
         "if isinstance(model, FSDP):\n    model.clip_grad_norm_(1.0)\nelse:\n"
+        "    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        "if isinstance(model, FSDP):\n    model.clip_grad_norm_(1.0)\nelif isinstance(model, DDP):\n"
+        "    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\nelse:\n"
         "    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
         "rate = 0.1 if isinstance(model, (DDP, FSDP)) else 0.2",
     ],

@@ -106,7 +106,8 @@ PLACES = {
     ),
     "a model that is built behind another": (
         "class Net(torch.nn.Module):\n    pass\n\n\ndef f():\n    a, b = Net(), FSDP(Net())\n    return a, b\n",
-        "class Net(torch.nn.Module):\n    pass\n\n\ndef f():\n    def shard(model):\n        fully_shard(model)\n        return model\n\n"
+        "class Net(torch.nn.Module):\n    pass\n\n\ndef f():\n"
+        "    def shard(model):\n        fully_shard(model)\n        return model\n\n"
         "    a, b = Net(), shard(Net())\n    return a, b\n",
     ),
     "two lambdas, and a function of the same name": (

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from ..analysis.symbols import FSDP_MODULE
 from ..view import FileView
 from .branch_chains import wrapper_kind
+from .choices import choices_in
 from .skipping import refusal, skips_wrappers, tested_classes
 
 _REDUCTIONS = frozenset(
@@ -34,7 +35,8 @@ def tells_apart(view: FileView, node: ast.AST) -> bool:
 def acts_apart(view: FileView, node: ast.AST, wrapper_work: Collection[ast.AST]) -> bool:
     """Whether a branch on a test for one of the two wrappers does something that has nothing to do with wrappers.
 
-    Such a branch (another learning rate, a scaled loss) is the program's own choice for models of one kind.
+    Such a branch (another learning rate, a scaled loss) is the program's own choice for models of one kind, also where
+    it stands beside what the wrappers need.
     """
     classes = tested_classes(view, node)
     test = view.parents[classes] if classes is not None else None
@@ -46,15 +48,29 @@ def acts_apart(view: FileView, node: ast.AST, wrapper_work: Collection[ast.AST])
     if not isinstance(branch, (ast.If, ast.IfExp)) or test not in ast.walk(branch.test):
         return False
     if isinstance(branch, ast.IfExp):
-        return not _does_any([branch.body, branch.orelse], wrapper_work) and ast.dump(branch.body) != ast.dump(branch.orelse)
+        if _does_any([branch.body, branch.orelse], wrapper_work):
+            return choices_in([branch.body]) != choices_in([branch.orelse])
+        return ast.dump(branch.body) != ast.dump(branch.orelse)
     ways = [branch.body, branch.orelse]
     if isinstance(branch.body[-1], (ast.Return, ast.Continue, ast.Break)):
         ways.append(following(view, branch))
+    if _does_any([statement for way in ways for statement in way], wrapper_work):
+        return choices_in(branch.body) != choices_in(_other_way(view, branch, ways[2:]))
     return (
-        not _does_any([statement for way in ways for statement in way], wrapper_work)
-        and any(not only_speaks(statement) for way in ways[:2] for statement in way)
+        any(not only_speaks(statement) for way in ways[:2] for statement in way)
         and ast.dump(ast.Module(branch.body, [])) != ast.dump(ast.Module(branch.orelse, []))
     )
+
+
+def _other_way(view: FileView, branch: ast.If, behind: Sequence[list[ast.stmt]]) -> list[ast.stmt]:
+    """What models of the other wrapper do: the branch that asks for it, or what is left for all others."""
+    way = branch.orelse
+    while len(way) == 1 and isinstance(way[0], ast.If):
+        asked = way[0]
+        if wrapper_kind(view, asked.test) is not None:
+            return asked.body
+        way = asked.orelse
+    return [*way, *(statement for statements in behind for statement in statements)]
 
 
 def _does_any(parts: Iterable[ast.AST], wrapper_work: Collection[ast.AST]) -> bool:
