@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..text.generated import replaced_call
-from ..text.patches import Part
+from ..text.imports import used_names
+from ..text.patches import Part, Patch
+from ..view import FileView
 
 _DCP = "torch.distributed.checkpoint"
+_FIRST_PLACE = "torch.distributed._shard.checkpoint"
+_WHY_PLACE = "the first place of Distributed Checkpoint is deprecated"
 _NEW = {f"{_DCP}.save_state_dict": "save", f"{_DCP}.load_state_dict": "load"}
 _PARAMETERS = {
     "save": ("state_dict", "storage_writer", "process_group", "coordinator_rank", "no_dist", "planner"),
@@ -42,6 +46,7 @@ def check(site: Site, migration: Migration) -> Outcome:
     outcome = Outcome(Level.SAFE, f"{site.member} is now called {new}: same files")
     if isinstance(call.func, ast.Attribute):
         name = f"{view.text(call.func.value)}.{new}"
+        outcome.patches.extend(_from_its_place(view))
     else:
         name = migration.use(outcome, view, f"{_DCP}.{new}", call)
     absent = _gone(migration)
@@ -54,6 +59,22 @@ def check(site: Site, migration: Migration) -> Outcome:
         view.replace(call, replaced_call(view, call, name, arguments), "deprecated names of Distributed Checkpoint")
     )
     return outcome
+
+
+def _from_its_place(view: FileView) -> Iterator[Patch]:
+    """Imports by the first place of Distributed Checkpoint, which is a deprecated second name of it, take the one it has."""
+    for statement in view.nodes(ast.Import, ast.ImportFrom):
+        if isinstance(statement, ast.ImportFrom):
+            old_calls = {alias.asname or alias.name for alias in statement.names if f"{_DCP}.{alias.name}" in _NEW}
+            start = view.source.span(statement)[0] + len("from ")
+            is_there = statement.module == _FIRST_PLACE and view.source.text.startswith(_FIRST_PLACE, start)
+            if is_there and old_calls.isdisjoint(used_names(view.tree)):
+                yield Patch(view.path, start, start + len(_FIRST_PLACE), (_DCP,), _WHY_PLACE)
+            continue
+        for alias in statement.names:
+            if alias.name == _FIRST_PLACE and alias.asname is not None:
+                start = view.source.span(alias)[0]
+                yield Patch(view.path, start, start + len(_FIRST_PLACE), (_DCP,), _WHY_PLACE)
 
 
 def _arguments(site: Site, new: str, outcome: Outcome, absent: tuple[str, ...]) -> list[Sequence[Part]]:
