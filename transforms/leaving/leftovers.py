@@ -6,6 +6,7 @@ import ast
 from collections.abc import Sequence
 from typing import TypeGuard
 
+from ..analysis.trees import children, walk
 from ..text.edits import apply_edits
 from ..text.patches import Patch, flatten
 from ..view import FileView
@@ -42,14 +43,11 @@ def _unread(view: FileView, patches: Sequence[Patch]) -> list[Patch]:
         start, end = view.source.span(before)
         if name not in functions or not any(start <= place < end for place in touched):
             continue
-        kept = {node.id for node in ast.walk(functions[name]) if isinstance(node, ast.Name) and _is_stored(node)}
-        filled = {id(node.value) for node in ast.walk(functions[name]) if _is_item_stored(node)}
-        read = {
-            node.id
-            for node in ast.walk(functions[name])
-            if isinstance(node, ast.Name) and not _is_stored(node) and id(node) not in filled
-        }
-        unread = {local for local in kept if local not in read or _serves_itself(functions[name], local)}
+        nodes = walk(functions[name])
+        kept = {node.id for node in nodes if isinstance(node, ast.Name) and _is_stored(node)}
+        filled = {node.value for node in nodes if _is_item_stored(node)}
+        read = {node.id for node in nodes if isinstance(node, ast.Name) and not _is_stored(node) and node not in filled}
+        unread = kept - (read & _read_elsewhere(functions[name]))
         for local in sorted(_read_locals(before) & unread):
             found.extend(_assignments(view, before, local, patches))
     return found
@@ -82,26 +80,32 @@ def _is_item_stored(node: ast.AST) -> TypeGuard[ast.Subscript]:
 
 def _read_locals(function: Function) -> set[str]:
     """Names that are read in a function, not only to give them another value, and are surely local to it."""
-    elsewhere = {name for node in ast.walk(function) if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names}
-    read = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    return {name for name in read - elsewhere if not _serves_itself(function, name)}
+    nodes = walk(function)
+    outer = {name for node in nodes if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names}
+    read = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    return (read & _read_elsewhere(function)) - outer
 
 
-def _serves_itself(function: Function, name: str) -> bool:
-    """Whether a name is only read to give it another value: ``if unused is None: unused = frozen``."""
-    own: set[ast.AST] = set()
-    for node in ast.walk(function):
-        if isinstance(node, (ast.If, ast.Assign)) and _binds_alone(node, name):
-            own.update(ast.walk(node))
-    mentions = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == name]
-    return all(node in own for node in mentions if not _is_stored(node))
+def _read_elsewhere(function: Function) -> set[str]:
+    """Names that are read not only to give them another value, as in ``if unused is None: unused = frozen``."""
+    found: set[str] = set()
+    pending: list[tuple[ast.AST, frozenset[str]]] = [(function, frozenset())]
+    while pending:
+        node, own = pending.pop()
+        if isinstance(node, ast.Name) and not _is_stored(node) and node.id not in own:
+            found.add(node.id)
+        if isinstance(node, (ast.If, ast.Assign)):
+            own |= _bound_alone(node)
+        pending += [(child, own) for child in children(node)]
+    return found
 
 
-def _binds_alone(statement: ast.stmt, name: str) -> bool:
+def _bound_alone(statement: ast.stmt) -> set[str]:
+    """The name that a statement, or each one on either side of a condition, gives a value; empty if it does more."""
     if isinstance(statement, ast.If):
-        return all(_binds_alone(inner, name) for inner in [*statement.body, *statement.orelse])
+        return set.intersection(*map(_bound_alone, [*statement.body, *statement.orelse]))
     targets = statement.targets if isinstance(statement, ast.Assign) else []
-    return len(targets) == 1 and isinstance(targets[0], ast.Name) and targets[0].id == name
+    return {target.id for target in targets if isinstance(target, ast.Name) and len(targets) == 1}
 
 
 def _assignments(view: FileView, function: Function, name: str, patches: Sequence[Patch]) -> list[Patch]:
