@@ -56,3 +56,19 @@ def test_a_prefix_that_is_cut_before_is_not_cut_again(before: str) -> None:
 
 def test_the_model_itself_never_had_a_prefix() -> None:
     assert _CUT not in _migrated(load='getattr(model, "module", model).load_state_dict(state)')
+
+
+@pytest.mark.parametrize(
+    ("callers", "cut"),
+    [
+        ('reload(getattr(model, "module", model), state)', False),
+        ('inner = getattr(model, "module", model)\n    reload(inner, state)', False),
+        ('reload(getattr(model, "module", model), state)\n    reload(model, state)', True),
+    ],
+)
+def test_a_function_that_gets_the_model_itself_finds_no_prefix(callers: str, cut: bool) -> None:
+    function = "def reload(model, state):\n    model.load_state_dict(state)\n\n\ndef main"
+    program = _TEXT.format(before="pass", load=callers).replace("def main", function)
+    text = analyse_texts({"train.py": program})[1]["train.py"]
+    assert "set_model_state_dict(" in text
+    assert (_CUT in text) == cut

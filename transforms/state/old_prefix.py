@@ -8,7 +8,7 @@ from ..analysis.values import Wrapped
 from ..introspection.plain import is_plain_receiver, wrapper_kinds
 from ..migration import Migration
 from ..sites import Site
-from .reads import was_unwrapped
+from .unwrapped import was_unwrapped
 
 
 def may_be_prefixed(migration: Migration, site: Site, state: ast.expr) -> bool:

@@ -20,6 +20,7 @@ from ..training.conditions import conditions_of, conditions_of_group, may_meet_d
 from ..training.in_scope import model_at
 from ..view import FileView
 from .contexts import bound_arguments
+from .unwrapped import was_unwrapped
 
 OPTIMIZER_READS = ("optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict")
 NOT_A_MODEL = re.compile(
@@ -200,41 +201,6 @@ def may_be_of_ddp(migration: Migration, view: FileView, call: ast.Call, optimize
         return False
     here = conditions_of(view, call)
     return not any(conditions <= here for conditions in conditions_of_group(group))
-
-
-def was_unwrapped(migration: Migration, view: FileView, receiver: ast.expr) -> bool:
-    """Whether a receiver is, or a name is assigned somewhere, what ``.module`` or a function that takes it off gives.
-
-    The wrapper that it may hold as far as values go is then not really held.
-    """
-    scope = view.function(receiver) or view.tree
-    given = [
-        statement.value
-        for statement in ast.walk(scope)
-        if isinstance(statement, ast.Assign) and any(ast.dump(t) == _stored(receiver) for t in statement.targets)
-    ]
-    return any(_unwraps(migration, view, value) for value in (receiver, *given))
-
-
-def _stored(receiver: ast.expr) -> str:
-    return ast.dump(ast.Name(receiver.id, ast.Store())) if isinstance(receiver, ast.Name) else ""
-
-
-def _unwraps(migration: Migration, view: FileView, value: ast.expr) -> bool:
-    if _takes_module(value):
-        return True
-    calls = (node for node in ast.walk(value) if isinstance(node, ast.Call))
-    callees = (callee for call in calls for callee in migration.program.callees(view, call))
-    return any(_takes_module(migration.program.function_node(callee)[1]) for callee in callees)
-
-
-def _takes_module(node: ast.AST) -> bool:
-    """``.module``, or ``getattr(model, "module", model)``."""
-    return any(
-        (isinstance(inner, ast.Attribute) and inner.attr == "module")
-        or (isinstance(inner, ast.Constant) and inner.value == "module")
-        for inner in ast.walk(node)
-    )
 
 
 def legacy_read(site: Site) -> StateRead | None:
