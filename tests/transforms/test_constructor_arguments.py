@@ -385,3 +385,23 @@ def main(net, policies):
     found = next(finding for finding in analysis.findings if finding.rule == "FS104" and finding.level is Level.MANUAL)
     assert "not named here" in found.message
     assert "policies=[first, second]" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("choice", "reshards"),
+    [
+        ("ShardingStrategy.FULL_SHARD if args.free else ShardingStrategy.SHARD_GRAD_OP", "args.free"),
+        ("ShardingStrategy.SHARD_GRAD_OP if args.keep else ShardingStrategy.FULL_SHARD", "not args.keep"),
+        ("ShardingStrategy.SHARD_GRAD_OP if args.n > 1 else ShardingStrategy.FULL_SHARD", "not args.n > 1"),
+    ],
+)
+def test_a_choice_of_two_strategies_says_whether_units_are_resharded(choice: str, reshards: str) -> None:
+    body, levels = migrate(f"auto_wrap_policy=ModuleWrapPolicy({{torch.nn.Linear}}), sharding_strategy={choice}")
+    assert f"reshard_after_forward={reshards})" in body or f"reshard_after_forward = {reshards}\n" in body
+    assert levels["sharding_strategy"] is Level.SAFE
+
+
+def test_strategies_that_are_all_known_are_offered_alone() -> None:
+    chosen = "ShardingStrategy.NO_SHARD if args.whole else ShardingStrategy.FULL_SHARD"
+    body, _ = migrate(f"auto_wrap_policy=ModuleWrapPolicy({{torch.nn.Linear}}), sharding_strategy={chosen}")
+    assert "{'FULL_SHARD': True, 'NO_SHARD': False}" in body

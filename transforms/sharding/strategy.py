@@ -41,7 +41,7 @@ def sharding_strategy(constructor: Constructor, argument: Argument) -> Outcome:
     named = _literal(argument, argument.node)
     if named is not None:
         return _constant(constructor, named)
-    return _alike(constructor, argument) or _chosen(constructor, argument)
+    return _either(constructor, argument) or _alike(constructor, argument) or _chosen(constructor, argument)
 
 
 def frees_parameters(argument: Argument) -> bool:
@@ -56,6 +56,19 @@ def _named(argument: Argument) -> list[str]:
     branches = [node.body, node.orelse] if isinstance(node, ast.IfExp) else [node]
     names = [_literal(argument, branch) for branch in branches]
     return [name for name in names if name is not None] if None not in names else []
+
+
+def _either(constructor: Constructor, argument: Argument) -> Outcome | None:
+    """A choice between FULL_SHARD and SHARD_GRAD_OP: its test says whether units are resharded."""
+    node, plan = argument.node, constructor.plan
+    names = _named(argument)
+    if not isinstance(node, ast.IfExp) or {*names} != {"FULL_SHARD", "SHARD_GRAD_OP"} or not plan.has_units:
+        return None
+    test = argument.view.keep(node.test)
+    is_simple = isinstance(node.test, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+    opposite = ("not ", test) if is_simple else ("not (", test, ")")
+    plan.unit_arguments["reshard_after_forward"] = (test,) if names[0] == "FULL_SHARD" else opposite
+    return Outcome(Level.SAFE, "FULL_SHARD reshards behind the forward, SHARD_GRAD_OP does not: the choice says which")
 
 
 def _alike(constructor: Constructor, argument: Argument) -> Outcome | None:
@@ -140,7 +153,9 @@ def _chosen(constructor: Constructor, argument: Argument) -> Outcome:
         wanted = code("(", wanted, ' or "FULL_SHARD")')
         known.add("FULL_SHARD")
     gives_mesh = _gives_mesh(constructor)
-    names = [name for name in MEMBERS if gives_mesh or name in known or name in ("FULL_SHARD", "SHARD_GRAD_OP")]
+    if open_ended or len(known) < 2:
+        known |= {"FULL_SHARD", "SHARD_GRAD_OP"}
+    names = [name for name in MEMBERS if gives_mesh or name in known]
     twice = not plan.has_units or not {*HYBRID, "NO_SHARD"}.isdisjoint(names)
     if twice and _needs_local(argument):
         local = view.free_name(constructor.call, "sharding_strategy")

@@ -87,7 +87,9 @@ def _member(site: Site, migration: Migration, name: str) -> Outcome:
             return _unnamed(site, "is handed to code outside this repository")
     if is_left_out(site, migration):
         return Outcome(Level.SAFE, f"{name} decides how the wraps shard")
-    outcome = Outcome(Level.SAFE, f"the strategy is named by its string, {name}")
+    is_choice = isinstance(parent, ast.IfExp) and isinstance(view.parents[parent], ast.keyword)
+    message = f"{name} is one of those that are chosen between" if is_choice else f"the strategy is named by its string, {name}"
+    outcome = Outcome(Level.SAFE, message)
     outcome.patches.append(view.replace(node, quoted(view, name), _NAMED))
     if isinstance(parent, ast.Compare) and any(isinstance(o, (ast.Is, ast.IsNot)) for o in parent.ops):
         return _by_equality(site, parent, outcome)

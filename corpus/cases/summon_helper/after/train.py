@@ -60,7 +60,7 @@ def main():
 
     torch.manual_seed(5)
     model = Tagger()
-    reshard_after_forward = {"FULL_SHARD": True, "SHARD_GRAD_OP": False}["SHARD_GRAD_OP" if args.keep_gathered else "FULL_SHARD"]
+    reshard_after_forward = not args.keep_gathered
     mp_policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if args.bfloat16 else MixedPrecisionPolicy()
     for module in reversed(list(model.modules())):
         if isinstance(module, Block):
