@@ -159,8 +159,8 @@ def files_holding(program: Program, interesting: set[int]) -> set[int]:
     found: set[int] = set()
     for index, file in enumerate(program.files):
         start = flow.variable_offsets[index]
-        held = set(flow.points_to[start : start + len(file.lines)])  # many variables share one set
-        if not all(interesting.isdisjoint(values) for values in held if values):
+        held = filter(None, flow.points_to[start : start + len(file.lines)])
+        if not all(map(interesting.isdisjoint, held)):
             found.add(index)
     return found
 
