@@ -12,11 +12,12 @@ from ..training.conditions import conditions_of
 from ..training.passes import called_name
 from .changing_buffers import buffers_of
 from .model_code import block_classes
-from .plan import MODEL, code
+from .plan import MODEL, code, length
 
 if TYPE_CHECKING:
     from .data_parallel import DataParallel
 
+_WIDTH = 100
 REPLICATE = "torch.distributed._composable.replicate_with_fsdp.replicate"
 
 
@@ -52,7 +53,11 @@ def mesh_of_model(ddp: DataParallel) -> None:
         return
     init = ddp.plan.name("torch.distributed.device_mesh.init_device_mesh")
     size = ddp.plan.name("torch.distributed.get_world_size")
-    ddp.plan.arguments["mesh"] = code(init, "(next(", MODEL, f".parameters()).device.type, ({size}(),))")
+    arguments = code("next(", MODEL, f".parameters()).device.type, ({size}(),)")
+    mesh = code(init, "(", arguments, ")")
+    column = len(ddp.view.indent(ddp.call)) + len("    mesh=,")
+    is_long = column + length(ddp.view, mesh) > _WIDTH
+    ddp.plan.arguments["mesh"] = code(init, "(\n    ", arguments, "\n)") if is_long else mesh
     ddp.notes.append("the mesh is one of the model's own device")
 
 
