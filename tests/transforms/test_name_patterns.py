@@ -59,3 +59,30 @@ def test_an_unseen_pattern_is_named() -> None:
 
 def test_names_of_the_model_before_the_wrap_have_no_prefix() -> None:
     assert _levels("re.match('blocks', name)", model="net") == []
+
+
+@pytest.mark.parametrize(
+    ("test", "levels"),
+    [
+        ("'blocks.0.up' in name", ["manual"]),
+        ("any(part in name for part in ['blocks.1.down'])", ["manual"]),
+        ("'blocks.0.' in name", []),
+        ("'up.weight' in name", []),
+        ("'blocks.0.up' in name.replace('_fsdp_wrapped_module.', '')", []),
+    ],
+)
+def test_a_name_that_goes_on_inside_a_unit(test: str, levels: list[str]) -> None:
+    assert _levels(test, "FSDP(net, auto_wrap_policy=policy)") == levels
+    assert _levels(test) == []
+
+
+@pytest.mark.parametrize(
+    ("test", "levels"),
+    [
+        ("{'embed.weight': True}.get(name, False)", ["manual"]),
+        ("{'a': True}.get(name.replace('_fsdp_wrapped_module.', ''))", []),
+        ("RULES.get(name)", []),
+    ],
+)
+def test_a_name_that_is_looked_up(test: str, levels: list[str]) -> None:
+    assert _levels(test) == levels

@@ -39,7 +39,8 @@ def check(site: Site, migration: Migration) -> Outcome:
     return Outcome(
         Level.REVIEW,
         f"{what}: FSDP1 gave what a step leaves out of a unit gradients of zero, so that weight decay and momentum went on, "
-        "and ranks could differ; FSDP2 gives it none, the optimizer leaves it as it is, and ranks that differ stop",
+        "and ranks could differ; FSDP2 gives it none, the optimizer leaves it as it is, and ranks that leave out different "
+        "layers stop or add up gradients of different layers",
         "model.set_reduce_scatter_unused_params(True) behind fully_shard (torch 2.13) gives zeros as FSDP1 did; layers that are "
         "never used are best frozen or removed.",
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
-from ..analysis.values import Annotated, Constant, Derived, Value, Wrapped
+from ..analysis.values import Annotated, Constant, Container, Derived, Value, Wrapped
 from ..findings import Level
 from ..groups import Group
 from ..introspection.name_patterns import MATCHES, is_anchored
@@ -21,6 +22,7 @@ _MARKS = ("_fsdp_wrapped_module", "_flat_param")
 """What FSDP1 puts into names."""
 _CUTS = frozenset({"removeprefix", "removesuffix", "replace", "lower", "strip", "lstrip", "rstrip"})
 """Methods of strings whose result still holds the rest of the name."""
+_INSIDE_A_BLOCK = re.compile(r"\d\.\w")
 _NAMED = frozenset({"parameters", "modules", "buffers"})
 _SYMBOL = "torch.nn.Module.names"
 
@@ -32,7 +34,11 @@ def find(migration: Migration) -> Iterator[Site]:
             for name, kind in _works_on_names(view, node):
                 values = _names(view, name) or (_names(view, _uncut(view, name)) if kind == "contains" else ())
                 group = migration.groups.of(values) if values else None
-                if group is None or not (_counts(view, name, node, values, kind) or _asks_for_mark(view, node, kind, group)):
+                if group is None or not (
+                    _counts(view, name, node, values, kind)
+                    or _asks_for_mark(view, node, kind, group)
+                    or _crosses_a_unit(view, name, node, kind, group)
+                ):
                     continue
                 if runs_behind_the_wrap(migration, view, node, group):
                     yield Site(view, node, f"{_SYMBOL}.{kind}", "hazard", group, values)
@@ -74,6 +80,14 @@ def _asks_for_mark(view: FileView, node: ast.AST, kind: str, group: Group) -> bo
     return any(text in mark and ("fsdp" in text or "flat_param" in text) for text in texts for mark in _MARKS)
 
 
+def _crosses_a_unit(view: FileView, name: ast.expr, node: ast.AST, kind: str, group: Group) -> bool:
+    """``"blocks.0.up" in name``: FSDP1's mark stands between the two, if the block is a unit."""
+    if kind != "contains" or "FSDP1" not in group.kinds or not _is_wrapped(_names(view, name)):
+        return False
+    has_units = len(group.wraps) > 1 or any(k.arg in ("auto_wrap_policy", None) for w in group.wraps for k in w.node.keywords)
+    return has_units and any(_INSIDE_A_BLOCK.search(text) for text in _texts(view, node, kind))
+
+
 def _asks_for_flat(view: FileView, node: ast.AST) -> bool:
     """Whether the mark is that of flat parameters, which FSDP1 had on some settings only."""
     return any("fsdp" not in text for text in _texts(view, node, "contains"))
@@ -86,6 +100,8 @@ def _works_on_names(view: FileView, node: ast.AST) -> Iterator[tuple[ast.expr, s
             yield node.func.value, node.func.attr
         elif node.func.attr in ("split", "partition") and _cuts_from_the_left(view, node):
             yield node.func.value, "split"
+        elif node.func.attr == "get" and node.args:
+            yield node.args[0], "key"
         elif node.func.attr in MATCHES:
             yield from ((argument, "pattern") for argument in node.args[:2])
     elif isinstance(node, ast.Compare) and len(node.ops) == 1:
@@ -144,6 +160,9 @@ def _length(node: ast.expr | None) -> int | None:
 def _texts(view: FileView, node: ast.AST, kind: str) -> list[str]:
     """The strings that a name is compared with."""
     other: ast.expr
+    if kind == "key":
+        assert isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        return _keys(view, node.func.value)
     if isinstance(node, ast.Call):
         other = node.args[0]
     else:
@@ -153,6 +172,17 @@ def _texts(view: FileView, node: ast.AST, kind: str) -> list[str]:
     found = view.program.elements(view.values(other))
     texts += [v.value for v in found if isinstance(v, Constant) and isinstance(v.value, str)]
     return list(dict.fromkeys(str(text) for text in texts))
+
+
+def _keys(view: FileView, node: ast.expr) -> list[str]:
+    """The strings that a dictionary which is written out somewhere is asked for."""
+    found: list[str] = []
+    for container in (value for value in view.values(node) if isinstance(value, Container) and value.kind == "dict"):
+        file = view.program.file_of_variable(container.variable)
+        at = view if file is None else view.program.view(file)
+        made = (display for display in at.nodes(ast.Dict) if at.variable(display) == container.variable)
+        found += [str(text.value) for display in made for key in display.keys if key is not None for text in _constants(key)]
+    return found
 
 
 def _constants(node: ast.expr) -> list[ast.Constant]:
@@ -197,6 +227,14 @@ def check(site: Site, migration: Migration) -> Outcome:
             f"the prefix that {wrapper} puts before names, and meets the model's own names now",
             "Look whether the patterns are anchored (^, re.match, fnmatch): those that never matched begin to.",
         )
+    if site.member == "contains" and not _counts_prefix(view, node):
+        return Outcome(
+            Level.MANUAL,
+            f"{view.text(node)}: FSDP1 puts _fsdp_wrapped_module. into names at every unit, so that a name which goes on inside "
+            "a block was not found; names of a sharded model are whole, and it would be, without an error",
+            "Look whether what this picks is what was meant, and take out what it never found if training shall stay as it was.",
+            holds=True,
+        )
     always = all(isinstance(v, Derived) and isinstance(v.owner, Wrapped) for v in site.values)
     if always and wrapper == "DDP":
         outcome = _without_prefix(view, node, site.member)
@@ -210,6 +248,10 @@ def check(site: Site, migration: Migration) -> Outcome:
         "whether what this picks is what was meant.",
         holds=True,
     )
+
+
+def _counts_prefix(view: FileView, node: ast.AST) -> bool:
+    return any(text.startswith(PREFIX) for text in _texts(view, node, "contains"))
 
 
 def _is_unseen_pattern(view: FileView, node: ast.AST) -> bool:
