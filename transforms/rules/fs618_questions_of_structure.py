@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..analysis.values import Value, Wrapped
+from ..analysis.values import Wrapped
 from ..findings import Level
-from ..groups import Group
 from ..members import MEMBERS, UNIQUE_MEMBERS
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
@@ -77,23 +76,39 @@ def _child(migration: Migration, view: FileView, test: ast.Compare) -> Iterator[
 
 
 def _identity(migration: Migration, view: FileView, test: ast.Compare) -> Iterator[Site]:
-    """``model is net``: a model and what wraps it, which become one object."""
-    if not isinstance(test.ops[0], (ast.Is, ast.IsNot)):
+    """``model is net`` or ``unwrap(model) is model``: a model and what wraps it, which become one object."""
+    if not isinstance(test.ops[0], (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)):
         return
-    sides = [tuple(view.values(side)) for side in (test.left, test.comparators[0])]
+    sides = [_identified(view, side) for side in (test.left, test.comparators[0])]
     for wrapped, other in (sides, sides[::-1]):
-        group = migration.groups.of([v for v in wrapped if isinstance(v, Wrapped)]) if _all_wrapped(wrapped) else None
-        if group is not None and other and _all_raw(group, other):
-            yield Site(view, test, _SAME, "hazard", group, wrapped)
+        own, others = tuple(view.values(wrapped)), tuple(view.values(other))
+        of_wrapper = [value for value in own if isinstance(value, Wrapped)]
+        group = migration.groups.of(of_wrapper)
+        if group is None or not any(value in group.raw for value in others):
+            continue
+        surely = len(of_wrapper) == len(own) and all(value in group.raw for value in others)
+        if surely or _is_taken_from(view, other, view.text(wrapped)) or _is_taken_from(view, wrapped, view.text(other)):
+            yield Site(view, test, _SAME, "hazard", group, own)
             return
 
 
-def _all_wrapped(values: tuple[Value, ...]) -> bool:
-    return bool(values) and all(isinstance(value, Wrapped) for value in values)
+def _identified(view: FileView, side: ast.expr) -> ast.expr:
+    """What an operand stands for: the model for ``id(model)``."""
+    of_identity = isinstance(side, ast.Call) and view.external(side.func) == "builtins.id" and len(side.args) == 1
+    return side.args[0] if isinstance(side, ast.Call) and of_identity else side
 
 
-def _all_raw(group: Group, values: tuple[Value, ...]) -> bool:
-    return all(value in group.raw for value in values)
+def _is_taken_from(view: FileView, node: ast.expr, model: str) -> bool:
+    """``unwrap(model)``, ``model.module``, ``getattr(model, "module", model)``, or a name that is bound to that alone."""
+    if isinstance(node, ast.Name):
+        stores = view.stores(view.function(node) or view.tree).get(node.id, [])
+        bound = view.parents[stores[0]] if len(stores) == 1 else None
+        return isinstance(bound, ast.Assign) and _is_taken_from(view, bound.value, model)
+    if isinstance(node, ast.Attribute):
+        return node.attr == "module" and view.text(node.value) == model
+    if isinstance(node, ast.IfExp):
+        return any(_is_taken_from(view, way, model) for way in (node.body, node.orelse))
+    return isinstance(node, ast.Call) and any(view.text(argument) == model for argument in node.args)
 
 
 def check(site: Site, migration: Migration) -> Outcome:
