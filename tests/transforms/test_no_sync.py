@@ -252,3 +252,44 @@ def test_the_helper_stands_in_front_of_a_use_by_name() -> None:
     text, _ = migrate('quiet = getattr(model, "no_sync", nullcontext)\nwith quiet():\n    model(x).backward()\n')
     assert "def no_gradient_sync(" in text
     assert text.index("def no_gradient_sync(") < text.index("quiet = ")
+
+
+_SAVED = """\
+import torch
+from contextlib import contextmanager
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+model = DDP(torch.nn.Linear(2, 2), broadcast_buffers=False)
+
+
+@contextmanager
+def pause():
+    {save}
+    model.require_backward_grad_sync = False
+    yield
+    {restore}
+"""
+
+
+@pytest.mark.parametrize(
+    ("save", "restore"),
+    [
+        ("kept = model.require_backward_grad_sync", "model.require_backward_grad_sync = kept"),
+        (
+            "kept = []\n    kept.append(model.require_backward_grad_sync)",
+            "i = 0\n    model.require_backward_grad_sync = kept[i]\n    i += 1",
+        ),
+    ],
+)
+def test_a_flag_that_is_put_away_is_switched_on_again(save: str, restore: str) -> None:
+    text = analyse_texts({"train.py": _SAVED.format(save=save, restore=restore)})[1]["train.py"]
+    assert text.endswith(
+        "def pause():\n    model.set_requires_gradient_sync(False)\n    yield\n    model.set_requires_gradient_sync(True)\n"
+    )
+
+
+def test_a_list_of_flags_that_something_else_reads_stays() -> None:
+    save = "kept = []\n    kept.append(model.require_backward_grad_sync)"
+    restore = "model.require_backward_grad_sync = kept[0]\n    print(kept)"
+    text = analyse_texts({"train.py": _SAVED.format(save=save, restore=restore)})[1]["train.py"]
+    assert "kept.append(True)" in text and "model.set_requires_gradient_sync(kept[0])" in text

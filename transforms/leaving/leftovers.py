@@ -157,6 +157,8 @@ def _only_assigns(view: FileView, statement: ast.stmt, name: str) -> bool:
         return is_harmless(view, statement.test) and all(
             _only_assigns(view, inner, name) for inner in [*statement.body, *statement.orelse]
         )
+    if isinstance(statement, ast.AugAssign):
+        return isinstance(statement.target, ast.Name) and statement.target.id == name and is_harmless(view, statement.value)
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         return False
     target = statement.targets[0]

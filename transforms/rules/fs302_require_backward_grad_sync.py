@@ -8,6 +8,7 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..text.generated import removed
 from ..training.conditions import is_known, may_meet_ddp, only_where_sharded
 from ..training.gradient_sync import WHY, switch
 from ..training.passes import gives_windows_up
@@ -54,6 +55,11 @@ def _read(site: Site) -> Outcome:
             "the saved flag becomes True, what it is wherever gradients are not being accumulated already",
         )
         outcome.patches.append(view.replace(node, "True", WHY))
+        loads = _loads_of_kept(view, node)
+        outcome.patches.extend(view.replace(load, "True", WHY) for load in loads)
+        statement = view.statement(node)
+        if loads and isinstance(statement, ast.Expr) and view.stands_alone(statement):
+            outcome.patches.append(removed(view, statement, WHY))
         return outcome
     return Outcome(
         Level.MANUAL,
@@ -74,6 +80,24 @@ def _is_saved(view: FileView, node: ast.AST) -> bool:
     if not isinstance(parent, ast.Call) or node not in parent.args:
         return False
     return isinstance(parent.func, ast.Attribute) and parent.func.attr == "append"
+
+
+def _loads_of_kept(view: FileView, node: ast.AST) -> list[ast.expr]:
+    """Where a saved flag is stored back from its name or its list, if nothing else reads those."""
+    parent, scope = view.parents[node], view.function(node)
+    list_method = parent.func if isinstance(parent, ast.Call) else None
+    if isinstance(list_method, ast.Attribute):
+        name = list_method.value
+    else:
+        name = parent.targets[0] if isinstance(parent, ast.Assign) else None
+    if not isinstance(name, ast.Name) or scope is None:
+        return []
+    reads = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == name.id and isinstance(n.ctx, ast.Load)]
+    if list_method is None:
+        return list(reads)
+    elements = [view.parents[read] for read in reads if read is not name]
+    loads = [e for e in elements if isinstance(e, ast.Subscript) and isinstance(e.slice, ast.Name) and _is_stored_back(view, e)]
+    return list(loads) if len(loads) == len(elements) else []
 
 
 def _is_stored_back(view: FileView, load: ast.AST) -> bool:
