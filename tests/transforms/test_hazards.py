@@ -464,3 +464,35 @@ def test_hooks_in_a_recipe_without_a_wrap_do_not_hold_the_one_with(hooked: bool)
     analysis, texts = analyse_texts({"train.py": _IN_ANOTHER_RECIPE.replace("{hooked}", behind if hooked else "print(model)")})
     assert [f.line for f in analysis.findings if f.rule == "FS702"] == ([17] if hooked else [])
     assert ("fully_shard" in texts["train.py"]) is not hooked
+
+
+_OPTIMIZER = """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+class Signs(torch.optim.Optimizer):
+    def step(self, module):
+        assert isinstance(module, FSDP)
+        total = torch.tensor(0.0)
+        for group in self.param_groups:
+            for p in group["params"]:
+                update = p.grad * group["lr"]
+                p.add_(update.sign())
+                {sums}
+        return total
+"""
+
+
+@pytest.mark.parametrize(
+    ("sums", "is_named"),
+    [
+        ("total += torch.tensordot(update, update)", True),
+        ("total += update.full_tensor().sum()", False),
+        ("total += update.numel() * update.norm().item()", False),
+        ("p += update", False),
+    ],
+)
+def test_an_optimizer_that_sums_up_sharded_tensors_by_itself_is_named(sums: str, is_named: bool) -> None:
+    analysis, _ = analyse_texts({"optim.py": _OPTIMIZER.replace("{sums}", sums)})
+    assert [f.line for f in analysis.findings if f.rule == "FS702"] == ([13] if is_named else [])

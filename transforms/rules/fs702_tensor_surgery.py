@@ -12,9 +12,11 @@ from ..groups import Group
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..text.spelling import all_imports, imported_names
 from ..training.certainty import surely_sharded
 from ..training.filled import fill_whole, filled_at
 from ..training.local_reads import runs_behind_the_wrap, runs_on_shards, tensor_values
+from ..training.optimizer_sums import sums_of_both
 from ..view import FileView
 
 _COLLECTIVES = frozenset({"all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter"})
@@ -102,6 +104,11 @@ _WHAT = {
     ),
 }
 
+_WHAT["summed"] = (
+    "an optimizer adds what it computes from parameters and gradients to a plain tensor: with a sharded model the first is "
+    "a DTensor, and the sum raises",
+    "Add .full_tensor() of it, which all ranks take, and drop what combined the ranks' sums by hand.",
+)
 _SILENT = frozenset({"hook", "accumulated", "data", "saved", "store", "averaged", "loss"})
 
 
@@ -120,6 +127,8 @@ def find(migration: Migration) -> Iterator[Site]:
                 if group is not None and seen(migration, view, node, group):
                     yield Site(view, node, f"torch.Tensor.surgery.{kind}", "hazard", group, values)
                     break
+        if any(name == "FullyShardedDataParallel" for _, name in imported_names(all_imports(view))):
+            yield from (Site(view, node, "torch.Tensor.surgery.summed", "hazard") for node in sums_of_both(view))
 
 
 def _hooks(
