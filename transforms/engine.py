@@ -19,6 +19,7 @@ from .findings import FileError, Finding, Level
 from .holding import hold_back, hold_groups
 from .introspection.branch_chains import BRANCH_GOES
 from .judge import Judgement, judge
+from .leaving.gaps import gaps
 from .leaving.identity_tables import identity_tables
 from .leaving.leftovers import leftovers
 from .leaving.messages import renamed_in_messages
@@ -239,5 +240,7 @@ def _edits(migration: Migration, judgements: list[Judgement]) -> tuple[dict[str,
         if patch not in patches[patch.file]:
             patches[patch.file].append(patch)
     for path, wanted in patches.items():
-        wanted.extend(remarks(migration.program.view(path), wanted))
+        view = migration.program.view(path)
+        wanted.extend(remarks(view, wanted))
+        wanted.extend(gaps(view, wanted))
     return rewrite(migration, patches, [n for j in judgements if j.applied for n in j.outcome.needs]), gone

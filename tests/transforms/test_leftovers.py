@@ -162,3 +162,9 @@ def test_entries_that_only_the_call_takes_go_with_it() -> None:
     assert "put into it here (device_ids, find_unused_parameters) go" in spread.message
     assert "different parameters in one step" in spread.message
     assert spread.message.endswith("; unused is not read there any more")
+
+
+def test_no_blank_line_is_left_at_the_head_of_a_block() -> None:
+    body = _FROM_SETTINGS.replace("        model = Distributed", "\n        model = Distributed")
+    _, results = analyse_texts({"build.py": body})
+    assert "    if distributed:\n        for tensor in" in results["build.py"]
