@@ -11,14 +11,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from .facts import NOTHING, FileFacts
-from .relays import Relays, shifted_call
+from .relays import shifted_call
 from .symbols import canonical
+from .unseen_optimizers import UnseenOptimizers
 from .values import ClassValue, Constant, Container, External, FunctionValue, ModuleValue, Unknown, Wrapped
 
 _BUILTINS = frozenset(dir(builtins))
 
 
-class Flow(Relays):
+class Flow(UnseenOptimizers):
     """The constraints of all files and their solution."""
 
     def __init__(self, files: Sequence[FileFacts]) -> None:
@@ -36,11 +37,18 @@ class Flow(Relays):
         self.resolved = set()
         self.computed_from = {}
         self.named_by = {}
+        self.called_by_name = set()
         self.seed_names()
         self.solve()
         self.seed_calls()
         self.solve()
         self.seed_receivers()
+        self.solve()
+        self.seed_objects_out_of_sight()
+        self.solve()
+        candidates = self.mark_unseen_optimizers()
+        self.solve()
+        self.make_unseen_optimizers(candidates)
         self.solve()
 
     def seed_names(self) -> None:
@@ -137,13 +145,16 @@ class Flow(Relays):
         for index in relevant:
             offset = self.variable_offsets[index]
             for position, function in enumerate(self.files[index].functions):
-                if FunctionValue(index, position) in self.called:
+                value = FunctionValue(index, position)
+                if value in self.called and value not in self.called_by_name:
                     continue
                 parameters = [*function.positional, *function.keyword_only]
                 if function.owner_class != NOTHING and function.binding != "static":
                     parameters = parameters[1:]
                 for _, parameter in parameters:
                     variable = parameter + offset
+                    if value in self.called and self.points_to[variable]:
+                        continue
                     self.add(variable, Unknown(variable if variable in wrapped else NOTHING))
         self.solve()
 

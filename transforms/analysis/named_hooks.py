@@ -25,7 +25,7 @@ class NamedHooks(Deferred):
         own = len(function.positional) - (receiver is not None)
         if own > 0 and len(call.arguments) > own and self._hands_all_on(value):
             for hook in self._namesakes(call.arguments[:own], function):
-                self._call_hook(site, call._replace(arguments=call.arguments[own:]), hook)
+                self.call_hook(site, call._replace(arguments=call.arguments[own:]), hook)
 
     def _hands_all_on(self, value: FunctionValue) -> bool:
         """Whether a function makes a call with ``*arguments``."""
@@ -38,7 +38,8 @@ class NamedHooks(Deferred):
                 if isinstance(name, Constant) and isinstance(name.value, str) and name.value != registry.name:
                     yield from self.methods_by_name().get(name.value, ())
 
-    def _call_hook(self, site: int, call: Call, hook: FunctionValue) -> None:
+    def call_hook(self, site: int, call: Call, hook: FunctionValue) -> None:
+        """Makes a call of a method that only its name leads to."""
         self.called.setdefault(hook, set()).add(self.written_at(site))
         self.callees.setdefault(self.written_at(site), set()).add(hook)
         offset = self.variable_offsets[hook.file]

@@ -31,6 +31,10 @@ class Relays(NamedHooks):
         """(first variable, end, first variable in the text) of every copied body."""
         self._module_names: dict[int, frozenset[int]] = {}
 
+    def sites(self) -> list[int]:
+        """The numbers of all calls, those in copied bodies among them."""
+        return [*range(len(self.calls)), *self._copied]
+
     def call_at(self, site: int) -> Call:
         return self.calls[site] if site >= 0 else self._copied[site][0]
 

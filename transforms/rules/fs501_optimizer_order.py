@@ -49,7 +49,9 @@ def _optimizers(migration: Migration, group: Group) -> list[Optimizer | Opaque]:
     """Optimizers of a group, those that outside code builds for its model or its parameters (``create_optimizer``),
     and those over a model that outside code has turned into the group's.
     """
-    found: list[Optimizer | Opaque] = [*group.optimizers, *_built_outside(migration, group)]
+    seen = {optimizer.site for optimizer in group.optimizers}
+    built = [value for value in _built_outside(migration, group) if value.site not in seen]
+    found: list[Optimizer | Opaque] = [*group.optimizers, *built]
     makers = [migration.program.call_node(value.site) for value in group.raw if isinstance(value, Opaque)]
     makers.extend(place for wrap in group.wraps for place in _unpacked_from(migration, wrap))
     inner: set[Value] = set()

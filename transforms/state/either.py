@@ -18,8 +18,11 @@ TELL = (
 
 def may_be_either(migration: Migration, view: FileView, receiver: ast.expr) -> bool:
     """Whether both a wrapped model and an optimizer may stand here; a name that says optimizer is believed."""
+    values = view.values(receiver)
+    while isinstance(receiver, ast.Subscript):
+        receiver = receiver.value
     name = receiver.attr if isinstance(receiver, ast.Attribute) else receiver.id if isinstance(receiver, ast.Name) else ""
-    return "opt" not in name.lower() and _holds_both(migration, view.values(receiver))
+    return "opt" not in name.lower() and _holds_both(migration, values)
 
 
 def _holds_both(migration: Migration, values: Iterable[Value]) -> bool:

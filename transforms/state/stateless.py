@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from ..analysis.library import is_optimizer
 from ..analysis.values import Optimizer, Value
 from ..migration import Migration
 
@@ -24,13 +25,17 @@ def may_take_numbers(migration: Migration, values: list[Value]) -> bool:
     Run on torch 2.13: the others look for a ``step`` under the parameter's name and raise a KeyError.
     """
     optimizers = [value for value in values if isinstance(value, Optimizer)]
-    return not optimizers or any(o.name == _SGD and _keeps(migration, o) != "no" for o in optimizers)
+    return not optimizers or any(_may_be_sgd(o) and _keeps(migration, o) != "no" for o in optimizers)
+
+
+def _may_be_sgd(optimizer: Optimizer) -> bool:
+    return optimizer.name == _SGD or not is_optimizer(optimizer.name)
 
 
 def _keeps(migration: Migration, optimizer: Optimizer) -> str:
     """SGD without momentum is the one of torch's that keeps nothing."""
     if optimizer.name != _SGD:
-        return "yes"
+        return "yes" if is_optimizer(optimizer.name) else "maybe"
     _, call = migration.program.call_node(optimizer.site)
     if any(keyword.arg is None for keyword in call.keywords) or any(isinstance(a, ast.Starred) for a in call.args):
         return "maybe"
