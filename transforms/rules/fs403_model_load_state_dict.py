@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from ..analysis.symbols import DDP, FSDP1
-from ..analysis.values import Annotated, Derived, Wrapped
+from ..analysis.values import Derived
 from ..findings import Level
 from ..migration import Migration
 from ..ranks.evaluation import reshard_lines
@@ -51,8 +51,6 @@ def check(site: Site, migration: Migration) -> Outcome:
     state = arguments.get("state_dict")
     if call is None or state is None or not isinstance(node, ast.Attribute):
         return _manual("load_state_dict is not called with one state dict here")
-    if _from_a_sharded_model(site, state):
-        return Outcome(Level.REVIEW, "both models are sharded alike: their state dicts hold shards that fit each other")
     finder = migration.once("guards", None, lambda: GuardFinder(migration.program))
     guard = next(iter(finder.around(view, call)), None) or finder.callers_guarded(view, call)
     if guard is not None:
@@ -97,7 +95,10 @@ def _rewrite(site: Site, migration: Migration, arguments: dict[str, ast.expr], c
     text = replaced_call(view, call, name, parts, unwraps(view, call))
     before: list[Part] = []
     statement, indent = view.statement(call), view.indent(call)
-    if site.group is not None and view.stands_alone(statement) and follows_a_forward(migration, view, call, site.group):
+    may_be_gathered = site.group is not None and (
+        follows_a_forward(migration, view, call, site.group, site.values) or _is_from_its_wrap(site, arguments["state_dict"])
+    )
+    if may_be_gathered and view.stands_alone(statement):
         outcome.level = Level.REVIEW
         outcome.message += "; a forward may have run last, so the model goes back to its shards first"
         before = reshard_lines(migration, outcome, view, view.keep(node.value), indent, call)
@@ -112,18 +113,9 @@ def _rewrite(site: Site, migration: Migration, arguments: dict[str, ast.expr], c
     return outcome
 
 
-def _from_a_sharded_model(site: Site, state: ast.expr) -> bool:
-    """``teacher.load_state_dict(student.state_dict())`` where both are wrapped."""
-    if not isinstance(state, ast.Call):
-        return False
-    owners = [v.owner for v in site.view.values(state) if isinstance(v, Derived) and v.kind == "state_dict"]
-    wrapped = (Wrapped, Annotated)
-    return (
-        bool(owners)
-        and all(isinstance(owner, wrapped) for owner in owners)
-        and all(isinstance(value, wrapped) for value in site.values)
-        and {getattr(o, "kind", "") for o in owners} == {"FSDP1"}
-    )
+def _is_from_its_wrap(site: Site, state: ast.expr) -> bool:
+    """``target.load_state_dict(online.state_dict())`` of two models that one call wraps: what ran last cannot be told apart."""
+    return any(v.owner in site.values for v in site.view.values(state) if isinstance(v, Derived) and v.kind == "state_dict")
 
 
 def _manual(what: str) -> Outcome:
