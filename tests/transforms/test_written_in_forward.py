@@ -133,3 +133,42 @@ def test_models_that_a_registry_may_build_are_named() -> None:
     (finding,) = [finding for finding in analysis.findings if finding.rule == "FS706"]
     assert (finding.level, finding.file) == (Level.REVIEW, "models.py")
     assert "fully_shard(" in results["train.py"]
+
+
+_METHOD = """\
+import torch
+import torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def tune(self, x):
+        {line}
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+torch.cuda.set_device(0)
+model = DDP(Net(), device_ids=[0])
+model.module.tune(batch)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "is_held"),
+    [
+        ("self.layer.weight.copy_(nn.functional.normalize(self.layer(x)))", True),
+        ("self.layer.weight.data = self.layer(x)", True),
+        ("return self.layer(x)", False),
+    ],
+)
+def test_a_method_that_computes_and_writes_is_not_registered(line: str, is_held: bool) -> None:
+    analysis, results = analyse_texts({"train.py": _METHOD.format(line=line)})
+    levels = {finding.level for finding in analysis.findings if finding.rule == "FS308"}
+    assert levels == {Level.MANUAL if is_held else Level.REVIEW}
+    assert ("register_fsdp_forward_method" in results["train.py"]) != is_held

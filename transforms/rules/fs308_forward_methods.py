@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
+from ..sharding.parameter_writes import parameter_writes
 from ..sites import Site
 from ..training.forward_methods import method_calls, submodule_calls
 from ..training.unseen_methods import unseen_method_calls
@@ -41,11 +42,34 @@ def check(site: Site, migration: Migration) -> Outcome:
             f"{name} is a method of a model whose code is not seen; if it computes with parameters, it raises on their shards",
             f'Call register_fsdp_forward_method(model, "{name}") behind fully_shard; all ranks have to call {name} then.',
         )
+    written = _written(site, migration, name)
+    if written:
+        return Outcome(
+            Level.MANUAL,
+            f"{name} computes with parameters and writes into {written}: registered, it would write into gathered copies, "
+            "which are lost, and nothing raises; as it stands, it meets sharded parameters, which its layers refuse",
+            "Write into the parameters outside of the model's methods, where they are DTensors (with torch.no_grad(): "
+            "model.layer.weight.copy_(…)), and leave to the method what only computes.",
+            holds=True,
+        )
     return Outcome(
         Level.REVIEW,
         f"{name} computes with parameters: where the model is sharded it is registered, so that it gathers them",
         "All ranks have to call it, as they have to call the model.",
     )
+
+
+def _written(site: Site, migration: Migration, name: str) -> str:
+    """A parameter that the method writes into, as it is written there."""
+    if site.call is None:
+        return ""
+    for callee in migration.program.callees(site.view, site.call):
+        view, function = migration.program.function_node(callee)
+        owner = view.enclosing_class(function)
+        if owner is not None:
+            for at, node in parameter_writes(migration, view, owner, name):
+                return at.text(node)
+    return ""
 
 
 _BEFORE = """\
