@@ -69,6 +69,12 @@ HELD = {
         'if dist.get_rank() == 0:\n    torch.save(shadow, "ema.pt")\n',
     ),
     "hooks on parameters": ("FS702", "for p in model.parameters():\n    p.register_hook(lambda g: g * 2)\n"),
+    "a row that is set to zero": ("FS702", "with torch.no_grad():\n    model.module.head.weight[0].zero_()\n"),
+    "rows that are scaled": ("FS702", "with torch.no_grad():\n    for p in model.parameters():\n        p[:2] *= 0.5\n"),
+    "a row by its name": (
+        "FS702", "for p in model.parameters():\n    row = p.data.select(0, 1)\n    row.fill_(0)\n"
+    ),
+    "a row that is initialised": ("FS702", "nn.init.zeros_(model.module.head.weight[0])\n"),
     "hooks on accumulated gradients": (
         "FS702", "for p in model.parameters():\n    p.register_post_accumulate_grad_hook(lambda p: p.grad.clamp_(-1, 1))\n"
     ),
@@ -199,6 +205,7 @@ def test_a_hazard_with_a_way_out_is_rewritten(name: str) -> None:
 
 
 HARMLESS = {
+    "columns that are set to zero": "with torch.no_grad():\n    for p in model.parameters():\n        p[:, 1].zero_()\n",
     "settings of groups that are kept by their kind": (
         'import collections\n\ngroups = collections.defaultdict(lambda: {"params": []})\nfor n, p in model.named_parameters():\n'
         '    groups["norm" in n]["params"].append(p)\n'

@@ -17,6 +17,7 @@ from ..training.certainty import surely_sharded
 from ..training.filled import fill_whole, filled_at
 from ..training.local_reads import runs_behind_the_wrap, runs_on_shards, tensor_values
 from ..training.optimizer_sums import sums_of_both
+from ..training.pieces import written_piece
 from ..view import FileView
 
 _COLLECTIVES = frozenset({"all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter"})
@@ -97,6 +98,12 @@ _WHAT = {
         "Build the new tensor whole (torch.where with a mask made by distribute_tensor), or do it on .full_tensor() and "
         "distribute the result.",
     ),
+    "piece": (
+        "rows or a part of a parameter, a gradient or a tensor like one are changed in place: of a DTensor that part is a "
+        "copy, so nothing changes, and nothing raises",
+        "Multiply or add in place by a whole mask: distribute_tensor(mask, parameter.device_mesh, parameter.placements), made "
+        "of a plain tensor of the full shape on every rank.",
+    ),
     "saved": (
         "parameters are saved as they are: under FSDP2 each is a DTensor with this rank's rows, and a file written by one "
         "rank holds these alone",
@@ -109,13 +116,13 @@ _WHAT["summed"] = (
     "a DTensor, and the sum raises",
     "Add .full_tensor() of it, which all ranks take, and drop what combined the ranks' sums by hand.",
 )
-_SILENT = frozenset({"hook", "accumulated", "data", "saved", "store", "averaged", "loss"})
+_SILENT = frozenset({"hook", "accumulated", "data", "saved", "store", "piece", "averaged", "loss"})
 
 
 def find(migration: Migration) -> Iterator[Site]:
     """Each such place, with the kind of work as symbol."""
     for view in migration.views():
-        for node in view.nodes(ast.Assign, ast.Call):
+        for node in view.nodes(ast.Assign, ast.AugAssign, ast.Call):
             for tensor, kind in _work(migration, view, node):
                 if kind in _HOOKS.values():
                     yield from _hooks(migration, view, node, tensor, kind)
@@ -123,7 +130,7 @@ def find(migration: Migration) -> Iterator[Site]:
                 held = kind in ("saved", "listed")
                 values = _held(migration, view, tensor) if held else tensor_values(migration, view, tensor)[1]
                 group = migration.groups.of_tensors(values)
-                seen = runs_behind_the_wrap if kind in ("saved", "store") else runs_on_shards
+                seen = runs_behind_the_wrap if kind in ("saved", "store", "piece") else runs_on_shards
                 if group is not None and seen(migration, view, node, group):
                     yield Site(view, node, f"torch.Tensor.surgery.{kind}", "hazard", group, values)
                     break
@@ -132,7 +139,7 @@ def find(migration: Migration) -> Iterator[Site]:
 
 
 def _hooks(
-    migration: Migration, view: FileView, node: ast.Assign | ast.Call, tensor: ast.expr, kind: str
+    migration: Migration, view: FileView, node: ast.AST, tensor: ast.expr, kind: str
 ) -> Iterator[Site]:
     """A hook on a parameter: DDP's fire wherever they are registered, those of FSDP1 only behind the wrap."""
     values = tuple(v for v in view.values(tensor) if isinstance(v, Derived) and v.kind in library.TENSORS)
@@ -142,8 +149,15 @@ def _hooks(
         yield Site(view, node, f"torch.Tensor.surgery.{kind}", "hazard", group, values)
 
 
-def _work(migration: Migration, view: FileView, node: ast.Assign | ast.Call) -> Iterator[tuple[ast.expr, str]]:
+def _work(
+    migration: Migration, view: FileView, node: ast.Assign | ast.AugAssign | ast.Call
+) -> Iterator[tuple[ast.expr, str]]:
     """(tensor, kind of work) for one node of a tree."""
+    piece = written_piece(view, node) if not isinstance(node, ast.Assign) else None
+    if piece is not None:
+        yield piece, "piece"
+    if isinstance(node, ast.AugAssign):
+        return
     if isinstance(node, ast.Assign):
         for target in node.targets:
             if isinstance(target, ast.Attribute) and target.attr == "data":
