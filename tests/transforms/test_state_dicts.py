@@ -247,3 +247,22 @@ def test_missing_keys_that_no_longer_raise_are_named() -> None:
         analysis, _ = analyse_texts({"train.py": DDP + textwrap.dedent(program.format(strict=strict))})
         message = next(f.message for f in analysis.findings if f.rule == "FS403")
         assert ("that it lacks no longer raises" in message) is is_named, strict
+
+
+_CHILDREN = """
+def main(net, rank):
+    model = DDP(net)
+    {guard}
+        for name, child in model.module.named_children():
+            torch.save(child.state_dict(), name)
+"""
+
+
+def test_state_of_children_is_gathered() -> None:
+    assert "get_model_state_dict(\n" in migrated(DDP, _CHILDREN.replace("{guard}", "if True:"))
+
+
+def test_state_of_children_behind_a_guard_stays() -> None:
+    (finding,) = findings(DDP, _CHILDREN.replace("{guard}", "if rank == 0:"), "FS402")
+    assert finding.level is Level.MANUAL
+    assert "child is only bound behind the rank guard" in finding.message

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..analysis.symbols import FSDP1
-from ..analysis.values import Annotated, External, Instance, Opaque, Optimizer, Unknown, Value, Wrapped
+from ..analysis.values import Annotated, Derived, External, Instance, Opaque, Optimizer, Unknown, Value, Wrapped
 from ..groups import Group
 from ..introspection.plain import is_not_ddp, is_plain, is_plain_receiver, wrapper_kinds
 from ..keeping import may_be_kept
@@ -123,9 +123,14 @@ def _hidden_uses(migration: Migration) -> Iterator[Site]:
         if (view.function(node), view.text(function.value)) in named:
             yield Site(view, function, f"{FSDP1}.{call.method}", "hazard", None, values, node)
             continue
-        group = _group_of_part(migration, view, function.value)
+        group = migration.groups.of(_modules_of_models(values)) or _group_of_part(migration, view, function.value)
         if group is not None:
             yield Site(view, function, f"torch.nn.Module.{call.method}", "hazard", group, values, node)
+
+
+def _modules_of_models(values: Iterable[Value]) -> list[Value]:
+    """What was taken from a model as one of its modules: ``for name, child in model.named_children()``."""
+    return [value for value in values if isinstance(value, Derived) and value.kind == "modules"]
 
 
 def _is_plain(migration: Migration, view: FileView, use: ast.Attribute) -> bool:
