@@ -115,7 +115,11 @@ def _rewrite(site: Site, migration: Migration, arguments: dict[str, ast.expr], c
 
 def _is_from_its_wrap(site: Site, state: ast.expr) -> bool:
     """``target.load_state_dict(online.state_dict())`` of two models that one call wraps: what ran last cannot be told apart."""
-    return any(v.owner in site.values for v in site.view.values(state) if isinstance(v, Derived) and v.kind == "state_dict")
+    view, node = site.view, site.node
+    if not isinstance(state, ast.Call) or not isinstance(state.func, ast.Attribute) or not isinstance(node, ast.Attribute):
+        return False
+    is_another = view.text(state.func.value) != view.text(node.value)
+    return is_another and any(v.owner in site.values for v in view.values(state) if isinstance(v, Derived))
 
 
 def _manual(what: str) -> Outcome:
