@@ -177,8 +177,8 @@ def _unsaved(group: Group, migration: Migration) -> Outcome | None:
     whose = "this model" if what == "model" else "this model's optimizer"
     return Outcome(
         Level.MANUAL,
-        f"nothing is seen to save {whose} but {place}, which saves the state of whatever it is handed: of a sharded "
-        "model that would be this rank's shards",
+        f"nothing is seen to save {whose} but {place}, which saves the state of whatever it is handed, or finds among "
+        "attributes: of a sharded model that would be this rank's shards",
         f"Make the function gather the state of sharded models on all ranks (get_{what}_state_dict with "
         "full_state_dict=True, cpu_offload=True) and write it on rank 0; then shard the model.",
         holds=True,

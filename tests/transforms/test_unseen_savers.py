@@ -403,3 +403,37 @@ def test_attribute_by_a_computed_name_is_gathered_where_rank_zero_alone_writes_i
     result = migrated(DDP + RANKS + TAKEN.format(body=body))
     assert "part_state_dict = tree_map_only(DTensor, gather_to_rank_zero, part.state_dict())" in result
     assert "save_on_master({name: part_state_dict}, path)" in result and "fully_shard(net)" in result
+
+
+_FIELDS = """\
+import dataclasses
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+@dataclasses.dataclass
+class State:
+    model: object
+    optimizer: object
+    step: int = 0
+
+    def to_dict(self):
+        held = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: value.state_dict() for name, value in held.items() if hasattr(value, "state_dict")}
+
+
+net = DDP(build())
+state = State({model}, torch.optim.AdamW({parameters}))
+if dist.get_rank() == 0:
+    torch.save(state.to_dict(), "state.pt")
+    torch.save(net.module.state_dict(), "model.pt")
+"""
+
+
+@pytest.mark.parametrize(("model", "parameters", "is_held"), [("net", "net.parameters()", True), ("None", "others", False)])
+def test_savers_of_all_fields_hold_the_models_among_these(model: str, parameters: str, is_held: bool) -> None:
+    text = _FIELDS.replace("{model}", model).replace("{parameters}", parameters)
+    _, results = analyse_texts({"train.py": text})
+    assert ("fully_shard" not in results["train.py"]) == is_held

@@ -18,6 +18,15 @@ def is_an_attribute(view: FileView, receiver: ast.expr) -> bool:
     return any(_takes_attributes(source) for source in _sources(view, receiver, _MOST_NAMES))
 
 
+def owners(view: FileView, receiver: ast.expr) -> list[ast.expr]:
+    """The objects among whose attributes it may be."""
+    found: list[ast.expr] = []
+    for source in _sources(view, receiver, _MOST_NAMES):
+        if _takes_attributes(source):
+            found.append(source.value if isinstance(source, ast.Attribute) else source.args[0])
+    return found
+
+
 def is_from_queue(view: FileView, receiver: ast.expr) -> bool:
     """Whether it, or what it is a part of, was taken from a queue: ``jobs.get()``."""
     return any(_takes_from_queue(source) for source in _sources(view, receiver, _MOST_NAMES))
@@ -48,7 +57,7 @@ def _equal_to(test: ast.expr, computed: set[str]) -> Iterator[str]:
         yield name.value
 
 
-def _takes_attributes(source: ast.expr) -> bool:
+def _takes_attributes(source: ast.expr) -> TypeGuard[ast.Attribute | ast.Call]:
     if isinstance(source, ast.Attribute):
         return source.attr == "__dict__"
     return _is_getattr(source) or (
@@ -80,6 +89,8 @@ def _sources(view: FileView, node: ast.expr, names: int) -> Iterator[ast.expr]:
                 yield from _sources(view, given, names - 1)
     elif isinstance(node, (ast.Subscript, ast.NamedExpr)) or (isinstance(node, ast.Attribute) and node.attr == "module"):
         yield from _sources(view, node.value, names)
+    elif isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
+        yield from _sources(view, node.value if isinstance(node, ast.DictComp) else node.elt, names)
     elif isinstance(node, ast.IfExp):
         yield from _sources(view, node.body, names)
         yield from _sources(view, node.orelse, names)

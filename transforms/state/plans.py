@@ -223,7 +223,8 @@ def _plan_hoist(
         needed.add(read.model.partition(".")[0])
     bound = needed & bound_between(read.view, guard, read.call)
     if bound:
-        plan.problem = f"{' and '.join(sorted(bound))} is only bound behind the rank guard, and gathering its state takes all ranks"
+        names = " and ".join(sorted(bound))
+        plan.problem = f"{names} is only bound behind the rank guard, and gathering its state takes all ranks"
         plan.advice = "Bind it, or go through what holds it, and gather the state in front of the guard on all ranks."
         return
     plan.guard = guard

@@ -20,7 +20,7 @@ from ..text.suppressions import Suppressions
 from ..view import FileView
 from .arithmetic import is_computed_with
 from .behind_decorator import Split, split_of, write_split
-from .out_of_sight import is_from_queue, is_out_of_sight
+from .out_of_sight import is_from_queue, is_out_of_sight, owners
 from .plans import gathered_name
 from .rank_zero import is_handed_to_rank_zero, rank_zero_alone_reads
 from .strangers import (
@@ -53,10 +53,22 @@ class Saving:
 
 
 def saver_of_strangers(migration: Migration, group: Group) -> Site | None:
-    """A function that may save a group's model unseen and cannot be mended, where none is seen to save this one."""
-    if is_read(migration, group, "model", "optimizer"):
-        return None
-    return next((site for site in states_of_strangers(migration) if _stays(migration, site)), None)
+    """A function that may save a group's model unseen and cannot be mended: where none is seen to save this one, or where
+    it goes through the attributes of an object that has the model, or its optimizer, among them.
+    """
+    is_saved = is_read(migration, group, "model", "optimizer")
+    sites = (site for site in states_of_strangers(migration) if not is_saved or _goes_through(migration, site, group))
+    return next((site for site in sites if _stays(migration, site)), None)
+
+
+def _goes_through(migration: Migration, site: Site, group: Group) -> bool:
+    if not isinstance(site.node, ast.Attribute):
+        return False
+    program = migration.program
+    holders = [value for owner in owners(site.view, site.node.value) for value in site.view.values(owner)]
+    return any(
+        migration.groups.of(values) is group for holder in holders for values in program.attributes(holder).values()
+    )
 
 
 def saver_of_optimizers(migration: Migration, group: Group) -> Site | None:
