@@ -64,6 +64,10 @@ def test_a_model_that_hides_parameters_from_the_broadcast_is_held() -> None:
     ("line", "named"),
     [
         ("model.scale = 0.5", True),
+        ("setattr(model, 'scale', 0.5)", True),
+        ("for name, value in settings(): setattr(model, name, value)", True),
+        ("setattr(model, 'note', 'second run')", False),
+        ("setattr(model.module, 'scale', 0.5)", False),
         ("model.module.scale = 0.5", False),
         ("model.note = 'second run'", False),
         ("print(model.scale)", False),

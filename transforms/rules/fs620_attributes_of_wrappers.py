@@ -21,15 +21,25 @@ _OF_WRAPPERS = frozenset({"module", "training", "require_backward_grad_sync", "r
 def find(migration: Migration) -> Iterator[Site]:
     """``model.temperature = 0.5`` on a wrapper, where the class of the model inside reads ``self.temperature``."""
     for view in migration.views():
-        for node in view.nodes(ast.Attribute):
-            if not isinstance(node.ctx, ast.Store) or node.attr in _OF_WRAPPERS:
-                continue
-            values = tuple(view.values(node.value))
+        for node in view.nodes(ast.Attribute, ast.Call):
+            model, name = _set(view, node)
+            values = tuple(view.values(model)) if model is not None and name not in _OF_WRAPPERS else ()
             group = migration.groups.of(values) if any(isinstance(v, Wrapped) for v in values) else None
             if group is None or group.stays_ddp:
                 continue
-            if _reader(migration, node.attr, (v for v in values if isinstance(v, Wrapped))) is not None:
+            wrapped = [value for value in values if isinstance(value, Wrapped)]
+            if len(wrapped) == len(values) if name is None else _reader(migration, name, wrapped) is not None:
                 yield Site(view, node, _SYMBOL, "hazard", group, values)
+
+
+def _set(view: FileView, node: ast.Attribute | ast.Call) -> tuple[ast.expr | None, str | None]:
+    """What an attribute is set on, and its name; None for a name that is computed."""
+    if isinstance(node, ast.Attribute):
+        return (node.value if isinstance(node.ctx, ast.Store) else None), node.attr
+    if view.external(node.func) != "builtins.setattr" or len(node.args) != 3:
+        return None, None
+    name = node.args[1]
+    return node.args[0], name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else None
 
 
 def _reader(migration: Migration, name: str, wrapped: Iterable[Wrapped]) -> tuple[FileView, ast.Attribute] | None:
@@ -55,14 +65,19 @@ def _read_in(owner: ast.ClassDef, name: str) -> ast.Attribute | None:
 
 def check(site: Site, migration: Migration) -> Outcome:
     view, node, group = site.view, site.node, site.group
-    assert isinstance(node, ast.Attribute) and group is not None
-    found = _reader(migration, node.attr, (v for v in site.values if isinstance(v, Wrapped)))
-    assert found is not None
+    assert isinstance(node, (ast.Attribute, ast.Call)) and group is not None
+    name = _set(view, node)[1]
     wrapper = " and ".join(sorted(group.kinds))
+    if name is None:
+        reads = "the model, which keeps its own attributes, never saw it"
+    else:
+        found = _reader(migration, name, (v for v in site.values if isinstance(v, Wrapped)))
+        assert found is not None
+        reads = f"the model, which reads its own in {found[0].path}:{found[1].lineno}, never saw it"
     return Outcome(
         Level.REVIEW,
-        f"{view.text(node)} was set on {wrapper}'s wrapper, and the model, which reads its own in {found[0].path}:"
-        f"{found[1].lineno}, never saw it; a sharded model is one object, and goes by what is set here",
+        f"{view.text(node)} set an attribute of {wrapper}'s wrapper, and {reads}; a sharded model is one object, and goes by "
+        "what is set here",
         "Usually that is what was meant all along. To train exactly as before, remove the assignment or rename the attribute.",
     )
 
