@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from migrating import analyse_texts
 from to_fsdp2.transforms.engine import Options
 
@@ -34,3 +35,22 @@ def test_the_first_place_of_the_package_is_not_used_any_more() -> None:
     assert after["save.py"] == new
     _, after = analyse_texts({"save.py": text.replace("import FileSystemWriter", "import FileSystemWriter, load_state_dict")})
     assert f"from {place} import FileSystemWriter, load_state_dict\nimport torch.distributed.checkpoint as" in after["save.py"]
+
+
+@pytest.mark.parametrize(
+    ("guard", "torch", "stays"), [("rank == 0", (2, 6), True), ("True", (2, 6), False), ("rank == 0", (2, 7), False)]
+)
+def test_calls_of_some_ranks_stay_where_the_new_ones_lack_no_dist(guard: str, torch: tuple[int, int], stays: bool) -> None:
+    text = f"""\
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+model = DDP(build())
+rank = dist.get_rank()
+if {guard}:
+    dcp.save_state_dict({{"model": model.module.state_dict()}}, dcp.FileSystemWriter("ck"), no_dist=True)
+"""
+    _, results = analyse_texts({"train.py": text}, Options(target_torch=torch))
+    assert ("dcp.save_state_dict(" in results["train.py"]) == stays
+    assert "get_model_state_dict(" in results["train.py"]

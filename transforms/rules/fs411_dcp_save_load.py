@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ..findings import Level
 from ..migration import Migration
+from ..ranks.guards import GuardFinder
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..text.generated import replaced_call
@@ -42,6 +43,12 @@ def check(site: Site, migration: Migration) -> Outcome:
         )
     if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
         return Outcome(Level.MANUAL, "the arguments are unpacked", f"Call dcp.{new}(state_dict, …) with keywords.")
+    if "no_dist" in _gone(migration) and _is_of_some_ranks(migration, view, call, new):
+        return Outcome(
+            Level.OK,
+            f"{site.member} keeps its deprecated name: some ranks alone make this call, by no_dist, which {new} has from "
+            "torch 2.7 on",
+        )
     outcome = Outcome(Level.SAFE, f"{site.member} is now called {new}: same files")
     if isinstance(call.func, ast.Attribute):
         name = f"{view.text(call.func.value)}.{new}"
@@ -58,6 +65,16 @@ def check(site: Site, migration: Migration) -> Outcome:
         view.replace(call, replaced_call(view, call, name, arguments), "deprecated names of Distributed Checkpoint")
     )
     return outcome
+
+
+def _is_of_some_ranks(migration: Migration, view: FileView, call: ast.Call, new: str) -> bool:
+    """Whether a call stands behind a rank guard and is told that it is made without the other ranks."""
+    place = _PARAMETERS[new].index("no_dist")
+    given = [*call.args[place : place + 1], *(k.value for k in call.keywords if k.arg == "no_dist")]
+    if all(isinstance(value, ast.Constant) and not value.value for value in given):
+        return False
+    finder = migration.once("guards", None, lambda: GuardFinder(migration.program))
+    return bool(finder.around(view, call)) or finder.callers_guarded(view, call) is not None
 
 
 def _from_its_place(view: FileView) -> Iterator[Patch]:
