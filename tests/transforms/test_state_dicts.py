@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+import pytest
 from migrating import analyse_texts
 from state_programs import DDP, FSDP, findings, migrated
 from to_fsdp2.transforms.findings import Level
@@ -236,17 +237,27 @@ def test_two_models_of_one_name_get_a_state_each() -> None:
     assert 'save(b.model, "b.pt", model_state_dict=model_state_dict_2)' in guarded
 
 
-def test_missing_keys_that_no_longer_raise_are_named() -> None:
-    program = """
-        def resume(path, strict):
-            model = DDP(torch.nn.Linear(2, 2))
-            state = torch.load(path)
-            model.module.load_state_dict(state{strict})
-        """
-    for strict, is_named in (("", True), (", strict=True", True), (", strict=strict", True), (", strict=False", False)):
-        analysis, _ = analyse_texts({"train.py": DDP + textwrap.dedent(program.format(strict=strict))})
-        message = next(f.message for f in analysis.findings if f.rule == "FS403")
-        assert ("that it lacks no longer raises" in message) is is_named, strict
+LOAD = """
+    def resume(path, strict, group):
+        model = DDP(torch.nn.Linear(2, 2){group})
+        state = torch.load(path)
+        model.module.load_state_dict(state{strict})
+    """
+
+
+@pytest.mark.parametrize("strict", ["", ", strict=True", ", strict=strict"])
+def test_missing_keys_still_raise_where_rank_0_hands_the_state_out(strict: str) -> None:
+    _, results = analyse_texts({"train.py": DDP + textwrap.dedent(LOAD.format(strict=strict, group=""))})
+    assert "broadcast_from_rank0=True" in results["train.py"]
+
+
+@pytest.mark.parametrize(("strict", "group"), [(", strict=False", ""), ("", ", process_group=group")])
+def test_nothing_is_handed_out_where_keys_do_not_matter_or_ranks_differ(strict: str, group: str) -> None:
+    analysis, results = analyse_texts({"train.py": DDP + textwrap.dedent(LOAD.format(strict=strict, group=group))})
+    finding = next(f for f in analysis.findings if f.rule == "FS403")
+    assert "broadcast_from_rank0" not in results["train.py"]
+    assert finding.level is Level.REVIEW
+    assert ("that it lacks no longer raises" in finding.message) is bool(group)
 
 
 _CHILDREN = """

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from ..analysis.symbols import DDP, FSDP1
-from ..analysis.values import Derived
+from ..analysis.values import Annotated, Derived, Wrapped
 from ..findings import Level
 from ..migration import Migration
 from ..ranks.evaluation import reshard_lines
@@ -79,8 +79,16 @@ def _rewrite(site: Site, migration: Migration, arguments: dict[str, ast.expr], c
         outcome.message += "; the keys of DDP's file lose their prefix on the way"
     flags = [context.full] if context.full else []
     strict = arguments.get("strict")
-    if not context.is_sharded and not (isinstance(strict, ast.Constant) and not strict.value):
-        outcome.message += "; a key that it lacks no longer raises: that parameter keeps its value"
+    is_strict = not (isinstance(strict, ast.Constant) and not strict.value)
+    if is_strict and not context.is_sharded and flags == ["full_state_dict=True"] and _is_on_all_ranks(site, migration):
+        flags.append("broadcast_from_rank0=True")
+        outcome.message += "; rank 0 hands it out, and its keys are checked as before"
+    elif is_strict and not context.is_sharded:
+        outcome.level = Level.REVIEW
+        outcome.message += (
+            "; a key that it lacks no longer raises: that parameter keeps its value (with broadcast_from_rank0=True it raises, "
+            "where all ranks of the world load)"
+        )
     if strict is not None and not (isinstance(strict, ast.Constant) and strict.value is True):
         flags.append(f"strict={view.text(strict)}")
         if isinstance(strict, ast.Constant):
@@ -113,6 +121,19 @@ def _rewrite(site: Site, migration: Migration, arguments: dict[str, ast.expr], c
     return outcome
 
 
+def _is_on_all_ranks(site: Site, migration: Migration) -> bool:
+    """Whether the model is surely sharded, and over all ranks: then rank 0 can hand out what is loaded."""
+    group = site.group
+    receiver = site.node.value if isinstance(site.node, ast.Attribute) else site.node
+    while isinstance(receiver, ast.Attribute) and receiver.attr == "module":
+        receiver = receiver.value
+    held = site.view.values(receiver)
+    if group is None or not held or not all(isinstance(value, (Wrapped, Annotated)) for value in held):
+        return False
+    given = {keyword.arg for wrap in group.wraps for keyword in wrap.node.keywords}
+    return migration.options.ddp != "replicate" and bool(group.wraps) and not given & {None, "process_group", "device_mesh"}
+
+
 def _is_from_its_wrap(site: Site, state: ast.expr) -> bool:
     """``target.load_state_dict(online.state_dict())`` of two models that one call wraps: what ran last cannot be told apart."""
     view, node = site.view, site.node
@@ -139,8 +160,9 @@ RULE = Rule(
     why=(
         "model.load_state_dict() of full tensors into a sharded model raises (their shapes differ). "
         "set_model_state_dict with full_state_dict=True gives each rank its shards; it replaces the tensors of the "
-        "dict that it is given by shards, so that dict is of no further use. Measured on torch 2.13, strict=True still raises "
-        "for keys that the model lacks, and no more for keys that the dict lacks (it does with broadcast_from_rank0=True)."
+        "dict that it is given by shards, so that dict is of no further use. Measured on torch 2.13: strict=True raises for keys "
+        "that the model lacks, and for keys that the dict lacks only with broadcast_from_rank0=True (on every rank), so loads "
+        "into models that are sharded over all ranks get it; without it the parameters of such keys keep their values."
     ),
     symbols=(f"{FSDP1}.load_state_dict", f"{DDP}.load_state_dict", "torch.nn.Module.load_state_dict"),
     roles=("use", "hazard"),

@@ -43,7 +43,7 @@ def main():
         set_model_state_dict(
             model,
             {name.removeprefix("module."): tensor for name, tensor in torch.load(args.load, map_location=device).items()},
-            options=StateDictOptions(full_state_dict=True),
+            options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),
         )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 

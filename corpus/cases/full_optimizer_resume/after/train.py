@@ -78,7 +78,11 @@ def save_checkpoint(model, optimizer, step, path):
 def load_checkpoint(model, optimizer, path):
     # every rank reads the file
     checkpoint = torch.load(path, map_location="cpu")
-    set_model_state_dict(model, checkpoint["model"], options=StateDictOptions(full_state_dict=True))
+    set_model_state_dict(
+        model,
+        checkpoint["model"],
+        options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),
+    )
     set_optimizer_state_dict(
         model, optimizer, checkpoint["optim"], options=StateDictOptions(full_state_dict=True)
     )

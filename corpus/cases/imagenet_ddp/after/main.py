@@ -122,7 +122,9 @@ def main():
         start_epoch = checkpoint["epoch"]
         best_acc1 = checkpoint["best_acc1"]
         set_model_state_dict(
-            model, checkpoint["state_dict"], options=StateDictOptions(full_state_dict=True)
+            model,
+            checkpoint["state_dict"],
+            options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),
         )
         set_optimizer_state_dict(
             model, optimizer, checkpoint["optimizer"], options=StateDictOptions(full_state_dict=True)

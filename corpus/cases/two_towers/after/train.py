@@ -41,7 +41,7 @@ def main():
         set_model_state_dict(
             model,
             torch.load(args.load, map_location=device),
-            options=StateDictOptions(full_state_dict=True),
+            options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),
         )
 
     kept = [p for p in model.parameters() if p.ndim < 2]
