@@ -503,3 +503,12 @@ class Signs(torch.optim.Optimizer):
 def test_an_optimizer_that_sums_up_sharded_tensors_by_itself_is_named(sums: str, is_named: bool) -> None:
     analysis, _ = analyse_texts({"optim.py": _OPTIMIZER.replace("{sums}", sums)})
     assert [f.line for f in analysis.findings if f.rule == "FS702"] == ([13] if is_named else [])
+
+
+@pytest.mark.parametrize("asked", ["list(model.parameters())", "batch"])
+def test_gradients_that_autograd_is_asked_for_are_named(asked: str) -> None:
+    text = HEAD + MODEL + f"params = {asked}\ngrads = torch.autograd.grad(model(batch).sum(), params)\n"
+    analysis, results = analyse_texts({"train.py": text})
+    named = [f for f in analysis.findings if f.rule == "FS702" and "autograd is asked" in f.message]
+    assert bool(named) == (asked != "batch")
+    assert "fully_shard(model)" in results["train.py"]

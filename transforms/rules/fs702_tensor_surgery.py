@@ -72,6 +72,11 @@ _WHAT = {
         "Do the work between backward and optimizer.step(), or register the hook behind fully_shard if it is right for "
         "reduced gradients in DTensors.",
     ),
+    "differentiated": (
+        "autograd is asked for gradients of parameters: sharded parameters are not in the graph, whose tensors are gathered "
+        "ones, and it raises",
+        "Call loss.backward() and read p.grad, which is reduced and a DTensor then.",
+    ),
     "vector": (
         "parameters are flattened into one vector, which DTensors of different layouts refuse",
         "Gather with get_model_state_dict(full_state_dict=True), work on that, and put it back with set_model_state_dict.",
@@ -127,7 +132,7 @@ def find(migration: Migration) -> Iterator[Site]:
                 if kind in _HOOKS.values():
                     yield from _hooks(migration, view, node, tensor, kind)
                     continue
-                held = kind in ("saved", "listed")
+                held = kind in ("saved", "listed", "differentiated")
                 values = _held(migration, view, tensor) if held else tensor_values(migration, view, tensor)[1]
                 group = migration.groups.of_tensors(values)
                 seen = runs_behind_the_wrap if kind in ("saved", "store", "piece") else runs_on_shards
@@ -179,6 +184,8 @@ def _work(
             yield from ((argument, "vector") for argument in node.args)
         elif name == "torch.save" and node.args:
             yield node.args[0], "saved"
+        elif name == "torch.autograd.grad" and len(node.args) > 1:
+            yield node.args[1], "differentiated"
         elif name == "torch._foreach_copy_":
             yield from ((argument, "listed") for argument in node.args[:2])
         elif name in _AVERAGES and node.args and not _has_reduction(node):
