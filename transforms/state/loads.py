@@ -22,6 +22,7 @@ from .contexts import bound_arguments, context_at
 from .ddp_loads import beside_own_load
 from .either import EITHER, TELL, may_be_either
 from .lifting import passed_in_model
+from .pending_gradients import backward_before
 from .plans import SEVERAL
 from .reads import groups_of_optimizers, may_be_of_ddp, optimizer_calls
 from .several_models import OF_SEVERAL, TOGETHER, is_over_several
@@ -152,6 +153,13 @@ def load_outcome(site: Site, migration: Migration) -> Outcome:
     if plan.keeps_tensors == "maybe" or (plan.keeps_tensors == "no" and plan.options):
         outcome.level = Level.REVIEW
         outcome.message += "; without momentum SGD has no tensors to load, and full_state_dict=True raises: leave it out then"
+    backward = backward_before(view, call, plan.optimizer) if plan.options else None
+    if backward is not None:
+        outcome.level = Level.REVIEW
+        outcome.message += (
+            f"; the gradients of line {backward} may still be set here, with which loading into an optimizer without a step "
+            "raises (Expected device to be set): clear them before it"
+        )
     write_load(migration, view, call, plan, outcome)
     if handed_in:
         outcome.level = Level.REVIEW
