@@ -51,21 +51,21 @@ import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 
-class Tasks(torch.nn.Module):
+class Encoder(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.body = torch.nn.Linear(8, 8)
-        self.heads = torch.nn.ModuleDict({"a": torch.nn.Linear(8, 2), "b": torch.nn.Linear(8, 3)})
+        self.pooler = torch.nn.Linear(8, 8)
 
-    def forward(self, x, task):
-        return self.heads[task](self.body(x))
+    def forward(self, x):
+        return self.body(x)
 
 
-model = FSDP(Tasks())
+model = FSDP(Encoder())
 optimizer = torch.optim.AdamW(model.parameters())
 """
 _AFTER = _BEFORE.replace("FullyShardedDataParallel as FSDP", "fully_shard").replace(
-    "model = FSDP(Tasks())", "model = Tasks()\nfully_shard(model)"
+    "model = FSDP(Encoder())", "model = Encoder()\nfully_shard(model)"
 )
 
 RULE = Rule(
