@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ..analysis.facts import FileFacts
 from ..analysis.values import Instance
 from ..findings import Level
 from ..groups import Group
@@ -50,10 +51,20 @@ def _written_by_unseen(migration: Migration) -> Iterator[tuple[FileView, ast.exp
     """Such writes in models that nothing is seen to build: a registry may, for a wrap that takes what it is given."""
     flow = migration.program.flow
     for cls, built in flow.instances.items():
-        if all(value.site < 0 for value in built) and any(name.startswith("torch.nn.") for name in flow.external_bases(cls)):
+        if not _writes_in_place(flow.files[cls.file]) or any(value.site >= 0 for value in built):
+            continue
+        if any(name.startswith("torch.nn.") for name in flow.external_bases(cls)):
             owner = class_node(migration, cls)
             if owner is not None:
                 yield from parameter_writes(migration, *owner, "forward")
+
+
+def _writes_in_place(file: FileFacts) -> bool:
+    """Whether a file holds anything that may write into a parameter: looking into it takes its whole tree."""
+    methods = (call.method or "" for call in file.calls)
+    return any(attribute == "data" for _, attribute, _ in file.stores) or any(
+        name.endswith("_") and not name.startswith("_") and name != "requires_grad_" for name in methods
+    )
 
 
 def check(site: Site, migration: Migration) -> Outcome:
