@@ -60,7 +60,7 @@ class UnseenOptimizers(OutOfSight):
     def _may_make_one(self, call: Call) -> bool:
         if call.function == NOTHING:
             return False
-        if any(self._holds_parameters(variable, _DEEPEST) for variable in _given(call)):
+        if any(self._holds_parameters(variable) for variable in _given(call)):
             return True
         made = (value for value in self.values_of(call.result) if isinstance(value, Opaque))
         names = any("optim" in value.name.rpartition(".")[2].lower() for value in made)
@@ -70,7 +70,7 @@ class UnseenOptimizers(OutOfSight):
         """A variable with the parameters that a call is given, also as those of a model."""
         parameters = self.fresh()
         for variable in _given(call):
-            if self._holds_parameters(variable, _DEEPEST):
+            if self._holds_parameters(variable):
                 self.connect(variable, parameters)
                 continue
             for value in self.values_of(variable):
@@ -78,13 +78,20 @@ class UnseenOptimizers(OutOfSight):
                     self.add(parameters, Derived("parameters", value))
         return parameters
 
-    def _holds_parameters(self, variable: int, depth: int) -> bool:
-        for value in self.values_of(variable):
-            if isinstance(value, Derived) and value.kind == "parameters" and _is_model(value.owner):
-                return True
-            if isinstance(value, Container) and depth > 0:
-                if any(self._holds_parameters(inside, depth - 1) for inside in self._inside(value)):
-                    return True
+    def _holds_parameters(self, variable: int) -> bool:
+        """Whether a variable, or a container in it at some depth, holds the parameters of a model."""
+        pending, seen = [(variable, _DEEPEST)], {variable}
+        while pending:
+            current, depth = pending.pop()
+            for value in self.values_of(current):
+                if isinstance(value, Derived):
+                    if value.kind == "parameters" and _is_model(value.owner):
+                        return True
+                elif isinstance(value, Container) and depth > 0:
+                    for inside in self._inside(value):
+                        if inside not in seen:
+                            seen.add(inside)
+                            pending.append((inside, depth - 1))
         return False
 
     def _inside(self, container: Container) -> Iterator[int]:

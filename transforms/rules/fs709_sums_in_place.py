@@ -81,7 +81,7 @@ print((total.full_tensor() if isinstance(total, DTensor) else total).sqrt().item
 """
 
 RULE = Rule(
-    id="FS708",
+    id="FS709",
     title="Sums that begin with a plain tensor",
     why=(
         "A DTensor added to a plain tensor of one element gives a DTensor, but not in place: total += p.grad.norm() raises "
