@@ -18,12 +18,13 @@ _WHY = "a sharded model is an FSDPModule"
 
 
 def check(site: Site, migration: Migration) -> Outcome:
-    """``FSDP`` becomes ``FSDPModule``; a union of both wrappers becomes one name."""
+    """``FSDP`` becomes ``FSDPModule``; a union of both wrappers becomes the class that they had in common."""
     view, node = site.view, site.node
-    outcome = Outcome(Level.SAFE, "the annotation names FSDPModule")
-    module = migration.use(outcome, view, FSDP_MODULE, node)
     union = _union_of_wrappers(view, node)
-    outcome.patches.append(view.replace(union if union is not None else node, module, _WHY))
+    symbol = FSDP_MODULE if union is None else "torch.nn.Module"
+    outcome = Outcome(Level.SAFE, f"the annotation names {symbol.rpartition('.')[2]}")
+    name = migration.use(outcome, view, symbol, node)
+    outcome.patches.append(view.replace(node if union is None else union, name, _WHY))
     return outcome
 
 
@@ -46,7 +47,7 @@ _WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n
 
 RULE = Rule(
     id="FS604",
-    title="Annotations name FSDPModule",
+    title="Annotations name FSDPModule, or nn.Module for both wrappers",
     why="An annotation with a wrapper that no longer exists keeps its import alive and misleads readers and checkers.",
     symbols=(FSDP1, DDP),
     roles=("annotation",),
@@ -57,6 +58,12 @@ RULE = Rule(
             _WRAP + "def train(model: FSDP) -> None:\n    model.train()\n",
             "from torch.distributed.fsdp import FSDPModule\n\n\n"
             "def train(model: FSDPModule) -> None:\n    model.train()\n",
+        ),
+        Example(
+            "from torch import nn\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n"
+            + _WRAP
+            + "def train(model: DDP | FSDP) -> None:\n    model.train()\n",
+            "from torch import nn\n\n\ndef train(model: nn.Module) -> None:\n    model.train()\n",
         ),
     ),
 )

@@ -37,6 +37,17 @@ def names_of_chosen(migration: Migration) -> Iterator[Site]:
 
 def check_mention(site: Site, migration: Migration) -> Outcome:
     """A member becomes its name, the type a string, a look-up by name the name that was looked up."""
+    outcome = _check_mention(site, migration)
+    if outcome.patches and not wrapping_calls(migration):
+        outcome.level = Level.REVIEW
+        outcome.message += (
+            "; no wrap is seen that takes it: code elsewhere that compares it with ShardingStrategy or hands it to FSDP1 "
+            "has to change with it, and a wrong name is not noticed where a configuration is read"
+        )
+    return outcome
+
+
+def _check_mention(site: Site, migration: Migration) -> Outcome:
     view, node = site.view, site.node
     if not uses_fsdp1(migration):
         return for_others("ShardingStrategy", "a setting like fsdp_reshard_after_forward")
