@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import collections
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import tempfile
 from pathlib import Path
 
 RULES = "F401,F811,F821,F822,F823,F841"
+_PACKAGES = re.compile(r"`(?:\w+\.)+(?=\w+`)")
 
 
 def main(folders: list[str]) -> None:
@@ -44,11 +46,12 @@ def main(folders: list[str]) -> None:
 
 
 def complaints(tree: Path) -> collections.Counter[str]:
-    """What ruff says of names, without lines, which move."""
+    """What ruff says of names, without lines, which move, and packages, which old imports change."""
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--select", RULES, "--output-format=json", "."]
     output = subprocess.run(command, cwd=tree, capture_output=True, text=True).stdout
     return collections.Counter(
-        f"{Path(entry['filename']).relative_to(tree.resolve())}: {entry['message']}" for entry in json.loads(output)
+        f"{Path(entry['filename']).relative_to(tree.resolve())}: {_PACKAGES.sub('`', entry['message'])}"
+        for entry in json.loads(output)
     )
 
 

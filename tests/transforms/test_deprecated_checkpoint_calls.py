@@ -33,8 +33,19 @@ def test_the_first_place_of_the_package_is_not_used_any_more() -> None:
     _, after = analyse_texts({"save.py": text})
     new = text.replace(place, "torch.distributed.checkpoint").replace("save_state_dict(state, ", "save(state, storage_writer=")
     assert after["save.py"] == new
-    _, after = analyse_texts({"save.py": text.replace("import FileSystemWriter", "import FileSystemWriter, load_state_dict")})
-    assert f"from {place} import FileSystemWriter, load_state_dict\nimport torch.distributed.checkpoint as" in after["save.py"]
+    brings_more = text.replace("import FileSystemWriter", "import FileSystemWriter, load_state_dict")
+    _, after = analyse_texts({"save.py": brings_more})
+    assert after["save.py"] == new.replace("import FileSystemWriter", "import FileSystemWriter, load_state_dict")
+
+
+def test_an_import_whose_name_goes_with_its_call_is_written_once() -> None:
+    text = (
+        "from torch.distributed._shard.checkpoint import FileSystemReader, load_state_dict\n\n\n"
+        "def resume(state, path):\n    load_state_dict(state, FileSystemReader(path))\n"
+    )
+    _, after = analyse_texts({"resume.py": text})
+    assert after["resume.py"].count("FileSystemReader\n") == 1
+    assert "load_state_dict" not in after["resume.py"]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from ..ranks.guards import GuardFinder
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..text.generated import replaced_call
+from ..text.imports import used_names
 from ..text.patches import Part, Patch
 from ..view import FileView
 
@@ -81,10 +82,10 @@ def _from_its_place(view: FileView) -> Iterator[Patch]:
     """Imports by the first place of Distributed Checkpoint, which is a deprecated second name of it, take the one it has."""
     for statement in view.nodes(ast.Import, ast.ImportFrom):
         if isinstance(statement, ast.ImportFrom):
-            calls_old = any(f"{_DCP}.{alias.name}" in _NEW for alias in statement.names)
+            old_calls = {alias.asname or alias.name for alias in statement.names if f"{_DCP}.{alias.name}" in _NEW}
             start = view.source.span(statement)[0] + len("from ")
             is_there = statement.module == _FIRST_PLACE and view.source.text.startswith(_FIRST_PLACE, start)
-            if is_there and not calls_old:
+            if is_there and old_calls.isdisjoint(used_names(view.tree)):
                 yield Patch(view.path, start, start + len(_FIRST_PLACE), (_DCP,), _WHY_PLACE)
             continue
         for alias in statement.names:
