@@ -224,3 +224,18 @@ def test_state_that_is_written_by_rank_zero_goes_there_alone(use: str, options: 
         texts["train.py"].replace("(\n        ", "(").replace("\n    )", ")").split()
     )
     assert any("on its device now" in finding.message for finding in analysis.findings) is (options != "cfg")
+
+
+@pytest.mark.parametrize("log", ["    print(f'Scattering {state.keys()}')\n", "    '''Scattering, as a docstring says.'''\n"])
+def test_what_has_to_load_state_that_is_handed_on_is_said(log: str) -> None:
+    program = f"""
+model = FSDP(torch.nn.Linear(2, 2))
+
+
+def scattered(state):
+{log}    return FSDP.scatter_full_optim_state_dict(state, model)
+"""
+    (found,) = findings(FSDP, program, "FS407")
+    assert "with optimizer.load_state_dict() whole tensors of a full state would stand beside sharded parameters" in found.message
+    assert ("still speaks of scattering" in found.message) == ("print" in log)
+    assert "on all ranks" in found.advice and "broadcast_from_rank0=True" in found.advice

@@ -18,6 +18,7 @@ from ..text.patches import Patch
 from ..view import FileView
 
 _WHY = "set_optimizer_state_dict takes the state as it was saved"
+_WHOLE = "whole tensors of a full state would stand beside sharded parameters, and the next step raises"
 
 
 def check(site: Site, migration: Migration) -> Outcome:
@@ -56,11 +57,15 @@ def check(site: Site, migration: Migration) -> Outcome:
                 "state, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)) on all ranks; else "
                 "drop the call.",
             )
-        scattered = ", broadcast_from_rank0=True" if site.member == "scatter_full_optim_state_dict" else ""
+        scatters = site.member == "scatter_full_optim_state_dict"
         outcome.level = Level.REVIEW
         outcome.message = f"{site.member} goes, and the state is handed on as it was saved; " + _loaded_behind(view, call)
+        line = _speaks_of_scattering(view, call) if scatters else None
+        if line is not None:
+            outcome.message += f"; the message in line {line} still speaks of scattering"
+        scattered = ", broadcast_from_rank0=True" if scatters else ""
         outcome.advice = (
-            "Load it with set_optimizer_state_dict(model, optimizer, state, "
+            "Load it on all ranks with set_optimizer_state_dict(model, optimizer, state, "
             f"options=StateDictOptions(full_state_dict=True{scattered})): optimizer.load_state_dict() needs shards."
         )
     if isinstance(statement, ast.Expr) and statement.value is call:
@@ -109,10 +114,17 @@ def _loaded_behind(view: FileView, call: ast.Call) -> str:
     for load in ast.walk(view.function(call) or view.tree):
         if _is_load(load) and any(isinstance(n, ast.Name) and n.id in names for n in ast.walk(load.args[0])):
             return (
-                f"line {view.line(load)} loads it as it comes, by position: sharded state fits, but whole tensors of a full "
-                "state would stand beside sharded parameters, and the next step raises"
+                f"line {view.line(load)} loads it as it comes, by position: sharded state fits, but {_WHOLE}"
             )
-    return "what loads it is not seen here"
+    return f"what loads it is not seen here: with optimizer.load_state_dict() {_WHOLE}"
+
+
+def _speaks_of_scattering(view: FileView, call: ast.Call) -> int | None:
+    """The line of a text around the call, as of a log, that says the state is scattered, which the load does now."""
+    function = view.function(call)
+    texts = [node for node in ast.walk(function) if isinstance(node, ast.Constant)] if function is not None else []
+    said = [text for text in texts if "scattering" in str(text.value).lower() and not isinstance(view.parents[text], ast.Expr)]
+    return view.line(said[0]) if said else None
 
 
 def _is_load(node: ast.AST) -> TypeGuard[ast.Call]:
