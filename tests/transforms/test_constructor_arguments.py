@@ -186,6 +186,7 @@ def test_a_mesh_in_a_dictionary_that_is_filled_under_conditions() -> None:
     assert 'kwargs["mesh"] = args.mesh' in results["train.py"]
     group = 'DeviceMesh.from_group(args.group, "cuda") if args.group is not None else None'
     assert f'kwargs.setdefault("mesh", {group})\n    fully_shard(model, **kwargs)' in results["train.py"]
+    assert any("where process_group is given as well, FSDP1 raised" in f.message for f in analysis.findings)
     assert all(f.level is not Level.MANUAL for f in analysis.findings)
     other = text.replace("device_mesh", "mixed_precision")
     assert analyse_texts({"train.py": other})[1]["train.py"] == other
@@ -341,9 +342,17 @@ def test_a_mesh_of_the_strategy_gives_way_to_one_in_a_dictionary() -> None:
     text = f"{IMPORTS}    kwargs = {{}}\n    if args.mesh:\n        kwargs[\"device_mesh\"] = args.mesh\n"
     text += "    strategy = ShardingStrategy.NO_SHARD if args.whole else ShardingStrategy.FULL_SHARD\n"
     text += "    return FSDP(model, sharding_strategy=strategy, **kwargs)\n"
-    _, results = analyse_texts({"train.py": text})
+    analysis, results = analyse_texts({"train.py": text})
+    assert not any("process_group" in f.message for f in analysis.findings)
     assert '    if "mesh" not in kwargs and strategy == "NO_SHARD":\n        mesh = ' in results["train.py"]
     assert '    kwargs.setdefault("mesh", mesh)\n' in results["train.py"]
+
+
+def test_a_group_and_a_mesh_of_which_one_is_none_are_left_to_a_person() -> None:
+    text = f"{IMPORTS}    return FSDP(model, process_group=args.group, device_mesh=args.mesh)\n"
+    analysis, results = analyse_texts({"train.py": text})
+    assert results["train.py"] == text
+    assert any("FSDP1 takes one of the two" in f.message for f in analysis.findings)
 
 
 def test_no_shard_over_a_mesh_of_its_own_is_for_review() -> None:

@@ -94,6 +94,15 @@ def device_mesh(constructor: Constructor, argument: Argument) -> Outcome:
     """The mesh is the same one; FSDP2 wants names for its dimensions where there are two."""
     if argument.is_none:
         return Outcome(Level.SAFE, "no mesh: the default one over all ranks")
+    group = constructor.arguments.get("process_group")
+    if group is not None and not group.is_none:
+        return Outcome(
+            Level.MANUAL,
+            "process_group is given as well: FSDP1 takes one of the two, and which one it gets shows when the code runs",
+            "Make one mesh before the wrap, DeviceMesh.from_group(group, \"cuda\") where there is none, hand it over as "
+            "device_mesh, leave process_group out, and run the tool again.",
+            holds=True,
+        )
     constructor.plan.arguments["mesh"] = argument.keep()
     level, notes = Level.SAFE, ["mesh takes the device mesh as it is"]
     named, is_seen = name_mesh_dimensions(constructor, argument.values)

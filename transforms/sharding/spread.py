@@ -214,7 +214,11 @@ def spread_outcome(site: Site, constructor: Constructor) -> Outcome:
             holds=True,
         )
     if any(site.keyword is keyword for keyword, _ in constructor.with_mesh):
-        return Outcome(Level.REVIEW, f"**{text} goes to fully_shard, with the mesh under its new name")
+        message = f"**{text} goes to fully_shard, with the mesh under its new name"
+        group = constructor.arguments.get("process_group")
+        if group is not None and not group.is_none:
+            message += "; where process_group is given as well, FSDP1 raised, and now the mesh counts without a word"
+        return Outcome(Level.REVIEW, message)
     if site.keyword in constructor.opened:
         return Outcome(
             Level.REVIEW,
