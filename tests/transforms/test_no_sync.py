@@ -293,3 +293,15 @@ def test_a_list_of_flags_that_something_else_reads_stays() -> None:
     restore = "model.require_backward_grad_sync = kept[0]\n    print(kept)"
     text = analyse_texts({"train.py": _SAVED.format(save=save, restore=restore)})[1]["train.py"]
     assert "kept.append(True)" in text and "model.set_requires_gradient_sync(kept[0])" in text
+
+
+def test_models_that_stay_under_ddp_elsewhere_are_named() -> None:
+    body = (
+        "def step(net, data):\n    for i in data:\n        with nullcontext() if last(i) else net.no_sync():\n"
+        "            net(i).backward()\n\n\nstep(model, data)\n"
+    )
+    said = []
+    for caller in ("", "step(wrap_elsewhere(), data)\n"):
+        analysis, _ = analyse_texts({"train.py": WRAP + body + caller})
+        said.append(["other code leaves under DDP" in f.message for f in analysis.findings if f.rule == "FS301"])
+    assert said == [[False], [True]]

@@ -53,6 +53,8 @@ def rewritten(site: Site, migration: Migration) -> Outcome:
             "backward without sync FSDP2 keeps them to itself, p.grad stays None, and zero_grad does not reach them",
             _OWN_GRADIENTS,
         )
+    if outcome.patches and not site.certain and needs_guard(site, site.node) and not may_meet_ddp(site, site.node):
+        outcome.message += "; a model that other code leaves under DDP would reduce its gradients in every micro-batch"
     if outcome.patches and gives_windows_up(site.view, site.node):
         outcome.level = Level.REVIEW
         outcome.message += (
