@@ -75,7 +75,7 @@ class Program:
         return view.call_site(call) in self.flow.applied_at
 
     def is_deferred(self, view: FileView, node: ast.AST) -> bool:
-        """Whether a ``def`` is handed to a thread, a process, an executor or an exit handler."""
+        """Whether a ``def`` is handed to a thread, a process, an executor or as a handler of signals or of the exit."""
         return bool(self.flow.deferred) and self.function_value(view, node) in self.flow.deferred
 
     def callees(self, view: FileView, node: ast.Call) -> list[FunctionValue]:

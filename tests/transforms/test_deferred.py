@@ -1,4 +1,4 @@
-"""Functions that a thread, a process, an executor or an exit handler calls with a model."""
+"""Functions that a thread, a process, an executor or a handler of signals or of the exit calls with a model."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from to_fsdp2.transforms.findings import Level
 PROGRAM = """\
 import atexit
 import multiprocessing
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -46,6 +47,7 @@ def main(rank):
         'multiprocessing.Pool(1).apply_async(write, (model, "a.pt"))',
         'atexit.register(write, model, "a.pt")',
         'atexit.register(lambda: write(model, "a.pt"))',
+        'signal.signal(signal.SIGTERM, lambda *_: write(model, "a.pt"))',
     ],
 )
 def test_gathering_there_holds_the_model(start: str) -> None:

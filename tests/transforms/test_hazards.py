@@ -99,6 +99,12 @@ HELD = {
         "out = model(batch)\n(g,) = torch.autograd.grad(out.sum(), batch, create_graph=True)\n"
         "(out.mean() + g.pow(2).mean()).backward()\n",
     ),
+    "gradient penalty in a function that is given the scores": (
+        "FS310",
+        "def penalty(scores, inputs):\n"
+        "    return torch.autograd.grad(scores.sum(), inputs, create_graph=True)[0].pow(2).mean()\n\n\n"
+        "out = model(batch)\n(out.mean() + penalty(out, batch)).backward()\n",
+    ),
     "functional_call": (
         "FS310",
         "params = dict(model.module.named_parameters())\n"
@@ -187,6 +193,9 @@ REWRITTEN = {
         "FS701",
         "def rms(tensor):\n    return tensor.pow(2).mean().item()\n\n\nprint(rms(model.module.head.weight), rms(batch))\n",
         "(tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).pow(2).mean().item()",
+    ),
+    "a temperature as it is used": (
+        "FS701", "print(model.module.scale.exp().item())\n", "print(model.scale.exp().full_tensor().item())\n",
     ),
     "the norm of a layer's weight": (
         "FS701", "print(model.module.head.weight.norm().item())\n", "print(model.head.weight.norm().full_tensor().item())\n"

@@ -1,4 +1,4 @@
-"""Functions that are handed to something that calls them later: threads, processes, executors, handlers at exit.
+"""Functions that are handed to something that calls them later: threads, processes, executors, handlers of signals and at exit.
 
 Their parameters get what is handed over with them. They have no callers by that: whoever hands a function on does not
 call it, and nothing says which collectives of other code run meanwhile.
@@ -18,6 +18,7 @@ _WITH_TARGET = frozenset(
 )  # fmt: skip
 _WITH_TIMER = frozenset({"threading.Timer"})
 _ARGUMENTS_FOLLOW = frozenset({"atexit.register", "asyncio.to_thread"})
+_HANDLES_SIGNALS = frozenset({"signal.signal"})
 _EXECUTORS = ("concurrent.futures.", "multiprocessing.Pool", "multiprocessing.pool.", "torch.multiprocessing.Pool")
 _SUBMITS = frozenset({"submit"})
 _APPLIES = frozenset({"apply_async"})
@@ -50,6 +51,9 @@ class Deferred(Appliers):
             self._defer(site, call, keywords.get("function", places[1]), keywords.get("args", places[2]))
         elif name in _ARGUMENTS_FOLLOW and call.arguments:
             self._hand_on(site, call.arguments[0], call._replace(arguments=call.arguments[1:]))
+        elif name in _HANDLES_SIGNALS:
+            places = [*call.arguments, NOTHING, NOTHING]
+            self._hand_on(site, keywords.get("handler", places[1]), call._replace(arguments=(), keywords=()))
 
     def call_method(self, site: int, call: Call, value: Value) -> None:
         super().call_method(site, call, value)

@@ -73,7 +73,8 @@ TENSOR_MATH: frozenset[str] = frozenset(
         "flatten", "view", "reshape", "view_as", "argmax", "argmin", "median", "count_nonzero", "mul", "div",
         "add", "sub", "clamp", "histc", "quantile", "topk", "sort", "unique", "logsumexp", "log",
         "zeros_like", "ones_like", "empty_like", "full_like", "where", "_foreach_norm", "svd", "svdvals",
-        "matmul", "mm", "t", "mul_", "div_", "add_", "sub_", "lerp_", "clamp_",
+        "matmul", "mm", "t", "mul_", "div_", "add_", "sub_", "lerp_", "clamp_", "exp", "expm1", "log1p", "log2", "log10",
+        "sigmoid", "tanh", "softmax", "softplus", "relu", "rsqrt", "reciprocal", "neg", "squeeze",
     }
 )  # fmt: skip
 """Methods and functions of tensors whose result on a shard is the shard's, not the tensor's."""

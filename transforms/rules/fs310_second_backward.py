@@ -17,6 +17,8 @@ from ..view import FileView
 _SYMBOL = "torch.autograd.second"
 _FUNCTIONAL = frozenset({"torch.func.functional_call", "torch.nn.utils.stateless.functional_call"})
 
+_DEEPEST = 4
+
 
 def find(migration: Migration) -> Iterator[Site]:
     """Such calls where a model of a group runs."""
@@ -41,13 +43,25 @@ def _kind(view: FileView, call: ast.Call) -> str:
 
 
 def _group_run_by(migration: Migration, view: FileView, call: ast.Call, kind: str) -> Group | None:
-    """The group whose model the code around a call runs forward (or is given to the call)."""
+    """The group whose model the code around a call, or around the calls of its function, runs forward (or is given)."""
     if kind == "functional_call":
         group = migration.groups.of(view.values(call.args[0])) if call.args else None
         return group if group is not None and runs_behind_the_wrap(migration, view, call, group) else None
-    body = getattr(view.function(call) or view.tree, "body", [])
-    statements = body if isinstance(body, list) else [body]
-    return next((g for g in migration.groups.all if FORWARD in passes_in(migration, view, statements, g)), None)
+    places: list[tuple[FileView, ast.AST]] = [(view, call)]
+    seen: set[ast.AST] = set()
+    for place, node in places:
+        function = place.function(node)
+        if (function or place.tree) in seen:
+            continue
+        seen.add(function or place.tree)
+        body = getattr(function or place.tree, "body", [])
+        statements = body if isinstance(body, list) else [body]
+        group = next((g for g in migration.groups.all if FORWARD in passes_in(migration, place, statements, g)), None)
+        if group is not None:
+            return group
+        if function is not None and len(seen) <= _DEEPEST:
+            places.extend(migration.program.callers(place, function))
+    return None
 
 
 def check(site: Site, migration: Migration) -> Outcome:

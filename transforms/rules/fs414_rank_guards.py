@@ -84,7 +84,7 @@ def _turned(migration: Migration, region: Region) -> Outcome:
 
 def _place(guard: Guard) -> str:
     if guard.kind == "deferred":
-        return f"its function runs in a thread, a process or at exit, line {guard.statement.lineno}"
+        return f"its function runs in a thread, a process, a signal handler or at exit, line {guard.statement.lineno}"
     if guard.test is None:
         return f"its function has a rank-0 decorator, line {guard.statement.lineno}"
     return f"behind `{guard.view.text(guard.test)}`, line {guard.test.lineno}"

@@ -20,13 +20,13 @@ def may_precede_first_step(migration: Migration, read: StateRead) -> bool:
     if read.group is None:
         return False
     place = (read.view, read.call)
-    relations = {migration.order.relation(place, step) for step in _steps(migration, read.group)}
+    relations = {migration.order.relation(place, step) for step in steps_of(migration, read.group)}
     if "after" in relations or not relations & {"before", "both"}:
         return False
     return not _is_past_the_first(migration, read.view, read.call, 0)
 
 
-def _steps(migration: Migration, group: Group) -> list[tuple[FileView, ast.Call]]:
+def steps_of(migration: Migration, group: Group) -> list[tuple[FileView, ast.Call]]:
     """``optimizer.step()`` and ``scaler.step(optimizer)`` of a group."""
 
     def find() -> list[tuple[FileView, ast.Call]]:

@@ -16,11 +16,14 @@ from ..sites import Site
 from ..text.dedent import unwraps
 from ..text.generated import removed, replaced_call
 from ..text.patches import Part, Patch
+from ..text.spelling import quoted
 from ..training.in_scope import holds_ddp, inside_data_parallel, model_at
 from ..view import FileView
 from .contexts import bound_arguments, context_at
 from .ddp_loads import beside_own_load
 from .either import EITHER, TELL, may_be_either
+from .later_schedulers import later_scheduler
+from .left_over import LEFT_OVER, PAIRED, is_left_over
 from .lifting import passed_in_model
 from .pending_gradients import backward_before
 from .plans import SEVERAL
@@ -71,6 +74,8 @@ class LoadPlan:
     """Whether it may be the optimizer of a model that stays under DDP, for which no converter stands before it."""
     keeps_tensors: str = "yes"
     """Whether the optimizer has tensors in its state: without any, full_state_dict=True raises."""
+    makes_room: bool = False
+    """Whether the groups need an initial_lr before, which their scheduler adds later."""
     takes_numbers: bool = False
     """Whether the optimizer may take state that is kept under numbers without an error, and without effect."""
 
@@ -108,6 +113,15 @@ _ADVICE = (
     "after the learning-rate scheduler was built."
 )
 
+_MAKES_ROOM = (
+    "is built later, and the initial_lr of the file is loaded only into groups that have one: they get one before; a file "
+    "without one leaves the learning rate that is configured there"
+)
+_MAY_COME_LATER = (
+    "may be built after it: groups without initial_lr refuse files that hold one with a KeyError, or with "
+    "broadcast_from_rank0=True only rank 0 gets it; build the scheduler before"
+)
+
 
 def load_outcome(site: Site, migration: Migration) -> Outcome:
     """``optimizer.load_state_dict(state)`` becomes ``set_optimizer_state_dict``."""
@@ -122,6 +136,8 @@ def load_outcome(site: Site, migration: Migration) -> Outcome:
         return Outcome(Level.MANUAL, EITHER, TELL, holds=True)
     if plan.conversion is None and is_over_several(migration, view, plan.optimizer):
         return Outcome(Level.MANUAL, OF_SEVERAL, TOGETHER, holds=True)
+    if plan.conversion is None and is_left_over(view, call, plan.optimizer, plan.model):
+        return Outcome(Level.MANUAL, LEFT_OVER, PAIRED, holds=True)
     several = groups_of_optimizers(migration, view.values(plan.optimizer))
     if len(several) > 1:
         is_second = site.group is not several[0]
@@ -160,6 +176,12 @@ def load_outcome(site: Site, migration: Migration) -> Outcome:
             f"; the gradients of line {backward} may still be set here, with which loading into an optimizer without a step "
             "raises (Expected device to be set): clear them before it"
         )
+    later = later_scheduler(migration, view, call, plan.optimizer) if plan.options else None
+    if later is not None:
+        outcome.level = Level.REVIEW
+        place = f"line {later.view.line(later.call)}" + (f" of {later.view.path}" if later.view is not view else "")
+        outcome.message += f"; the scheduler of {place} " + (_MAKES_ROOM if later.is_sure else _MAY_COME_LATER)
+        plan.makes_room = later.is_sure
     write_load(migration, view, call, plan, outcome)
     if handed_in:
         outcome.level = Level.REVIEW
@@ -284,17 +306,32 @@ def write_load(migration: Migration, view: FileView, call: ast.Call, plan: LoadP
         arguments.append((f"options={options}({', '.join(plan.options)})",))
     text = replaced_call(view, call, name, arguments, unwraps(view, call))
     statement, indent = view.statement(call), view.indent(call)
-    clones = _clone_lines(migration, view, call, plan, outcome) if plan.clones else []
-    if clones and isinstance(statement, ast.Expr) and statement.value is call and view.stands_alone(statement):
-        text = [str(clones[0]).removeprefix(indent), *clones[1:], indent, *text]
-    elif clones:
-        outcome.patches.append(view.insert_before(statement, clones, "tensors that several parameters share are told apart"))
+    lines = _lines_of_groups(view, call, plan) if plan.makes_room else []
+    lines += _clone_lines(migration, view, call, plan, outcome) if plan.clones else []
+    if lines and isinstance(statement, ast.Expr) and statement.value is call and view.stands_alone(statement):
+        text = [str(lines[0]).removeprefix(indent), *lines[1:], indent, *text]
+    elif lines:
+        outcome.patches.append(view.insert_before(statement, lines, _BEFORE))
     if plan.may_be_ddp:
         text = beside_own_load(migration, outcome, view, call, arguments[0][0], text)
         outcome.message += "; optimizers of models that stay under DDP load as before"
     outcome.patches.append(view.replace(call, text, why))
     if plan.drops is not None:
         outcome.patches.append(removed(view, plan.drops, "its result has no other use"))
+
+
+_BEFORE = "what is loaded needs an entry in each group, and tensors of its own for each parameter"
+
+
+def _lines_of_groups(view: FileView, call: ast.Call, plan: LoadPlan) -> list[Part]:
+    """Groups get the entry of a scheduler that is built later, as that would add it."""
+    indent, inner = view.indent(view.statement(call)), view.indent(view.statement(call)) + "    "
+    group, key, rate = view.free_name(call, "group"), quoted(view, "initial_lr"), quoted(view, "lr")
+    return [
+        f"{indent}for {group} in ", view.keep(plan.optimizer), ".param_groups:\n",
+        f"{inner}# the scheduler is built later, and its entry is only loaded into groups that have one\n",
+        f"{inner}{group}.setdefault({key}, {group}[{rate}])\n",
+    ]  # fmt: skip
 
 
 def _clone_lines(migration: Migration, view: FileView, call: ast.Call, plan: LoadPlan, outcome: Outcome) -> list[Part]:

@@ -9,6 +9,7 @@ from ..analysis.values import Annotated, Wrapped
 from ..migration import Migration
 from ..ranks.front import left_out
 from ..ranks.guards import Guard, GuardFinder, bound_between
+from ..ranks.lazily import guard_of_iteration
 from ..text.patches import Old, Part
 from ..training.in_scope import holds_ddp
 from ..view import FileView
@@ -16,6 +17,7 @@ from .arithmetic import is_computed_with
 from .contexts import OLD_RANK_FILES, Config, StateContext, bound_arguments, context_at
 from .either import EITHER, TELL, may_be_either
 from .first_step import may_precede_first_step
+from .left_over import LEFT_OVER, PAIRED, is_left_over
 from .lifting import Lift, lift_of
 from .rank_zero import rank_zero_alone_reads
 from .reads import StateRead, groups_of_optimizers
@@ -86,6 +88,9 @@ def _plan(migration: Migration, read: StateRead) -> ReadPlan:
         if not read.legacy and is_over_several(migration, read.view, read.optimizer):
             plan.problem, plan.advice = OF_SEVERAL, TOGETHER
             return plan
+        if not read.legacy and is_left_over(read.view, read.call, read.optimizer, read.model):
+            plan.problem, plan.advice = LEFT_OVER, PAIRED
+            return plan
         if not read.legacy and may_be_either(migration, read.view, read.optimizer):
             plan.problem, plan.advice = EITHER, TELL
             return plan
@@ -113,11 +118,19 @@ def _plan(migration: Migration, read: StateRead) -> ReadPlan:
     guards = finder.around(read.view, read.call)
     outside = finder.callers_guarded(read.view, read.call)
     if any(guard is not None and guard.kind == "deferred" for guard in (outside, *guards)):
-        plan.problem = "this runs in a thread, a process or at exit, and gathering takes all ranks at one place of the program"
+        plan.problem = (
+            "this runs in a thread, a process, a signal handler or at exit, and gathering takes all ranks at one place of "
+            "the program"
+        )
         plan.advice = (
             "Call get_model_state_dict / get_optimizer_state_dict on all ranks where the work is handed on, and hand on "
             "the result."
         )
+        return plan
+    late = guard_of_iteration(finder, read.view, read.call) if outside is None and not guards else None
+    if late is not None:
+        plan.problem = f"this is computed where it is iterated, behind the rank guard at line {late.statement.lineno}: it hangs"
+        plan.advice = "Take it into a list or a dict on all ranks, in front of the guard."
         return plan
     if outside is not None or any(guard.kind == "decorator" for guard in guards):
         plan.lift = lift_of(migration, finder, read) if not context.may_be_sharded else None

@@ -28,6 +28,37 @@ def follows_a_forward(
     return FORWARD in _last_pass(migration, view, node, _part(migration, group, values), 0)
 
 
+def is_between_forward_and_step(
+    migration: Migration, view: FileView, node: ast.AST, group: Group, values: tuple[Value, ...]
+) -> bool:
+    """Whether a step of an optimizer takes gradients of a backward behind which another forward of its model ran."""
+    part = _part(migration, group, values)
+    statement, function = view.statement(node), view.function(node)
+    for _ in range(_DEEPEST):
+        block, place = view.block_of(statement)
+        kinds = [passes_in(migration, view, [earlier], part) for earlier in block[:place]]
+        last = next((number for number in reversed(range(place)) if kinds[number]), None)
+        if last is not None:
+            if _of_statements(migration, view, block[: last + 1], part) != {FORWARD}:
+                return False
+            return any(BACKWARD in kind for kind in kinds)
+        parent = view.parents[statement]
+        if parent is function or not isinstance(parent, (ast.If, ast.With, ast.Try)):
+            break
+        statement = parent
+    callers = migration.program.callers(view, function) if function is not None else []
+    return bool(callers) and any(
+        _is_lone_step(migration, view, function) and is_between_forward_and_step(migration, caller, call, group, values)
+        for caller, call in callers
+        if caller.function(call) is not function
+    )
+
+
+def _is_lone_step(migration: Migration, view: FileView, function: ast.AST | None) -> bool:
+    """Whether a function runs neither a forward nor a backward itself."""
+    return function is not None and not passes_in(migration, view, getattr(function, "body", []), None)
+
+
 def _part(migration: Migration, group: Group, values: tuple[Value, ...]) -> Group:
     """The models among the values, with their optimizers: a student and its teacher may be of one group."""
     models = {owner_of(value) for value in values}

@@ -11,6 +11,7 @@ from ..migration import Migration
 from ..program import owner_of
 from ..sites import Site
 from ..view import FileView
+from .after_forward import follows_a_forward
 from .conditions import needs_guard
 
 _DEEPEST = 4
@@ -55,7 +56,9 @@ def always_sharded(migration: Migration, site: Site, node: ast.expr) -> bool:
     owners = (owner_of(value) for value in site.values)
     wraps = tuple(wrap.value for wrap in group.wraps)
     models = replace(site, values=tuple(v for v in owners if v in group.raw or v in wraps) or wraps)
-    return surely_sharded(migration, site.view, node) and not needs_guard(models, node)
+    if needs_guard(models, node) or follows_a_forward(migration, site.view, node, group, site.values):
+        return False
+    return surely_sharded(migration, site.view, node)
 
 
 def _is_computed(migration: Migration, view: FileView, call: ast.Call, depth: int) -> bool:
@@ -91,7 +94,9 @@ def _is_sure_source(migration: Migration, view: FileView, source: ast.expr, name
     if isinstance(view.parents[source], (ast.For, ast.AsyncFor)):
         kinds = _kinds(view, name)
         return bool(kinds) and kinds <= {"parameters", "gradients"}
-    return surely_sharded(migration, view, source, depth + 1) and not _runs_before_a_wrap(migration, view, source)
+    if _runs_before_a_wrap(migration, view, source) or _runs_behind_a_forward(migration, view, source):
+        return False
+    return surely_sharded(migration, view, source, depth + 1)
 
 
 def _runs_before_a_wrap(migration: Migration, view: FileView, node: ast.expr) -> bool:
@@ -100,6 +105,13 @@ def _runs_before_a_wrap(migration: Migration, view: FileView, node: ast.expr) ->
     wraps = group.wraps if group is not None else []
     relations = {migration.order.relation((view, node), (wrap.view, wrap.node)) for wrap in wraps}
     return bool(relations & {"before", "both"})
+
+
+def _runs_behind_a_forward(migration: Migration, view: FileView, node: ast.expr) -> bool:
+    """Whether what a name is bound to may be computed from parameters that are still gathered."""
+    values = tuple(view.values(node))
+    group = migration.groups.of_tensors(values)
+    return group is not None and follows_a_forward(migration, view, node, group, values)
 
 
 def _is_bound_by_comprehension(view: FileView, name: ast.Name) -> bool:
