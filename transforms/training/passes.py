@@ -12,7 +12,7 @@ from ..migration import Migration
 from ..view import FileView
 
 FORWARD, BACKWARD = "forward", "backward"
-_BACKWARD_NAMES = frozenset({"backward", "manual_backward", "training_backward", "_backward"})
+BACKWARD_NAMES = frozenset({"backward", "manual_backward", "training_backward", "_backward"})
 _DEEPEST = 8
 
 
@@ -34,7 +34,7 @@ def _collect(
 ) -> None:
     for call in calls_in(nodes):
         name = called_name(call)
-        if name in _BACKWARD_NAMES:
+        if name in BACKWARD_NAMES:
             found.add(BACKWARD)
         if is_model(view, call.func, group) or (
             name == "forward" and isinstance(call.func, ast.Attribute) and is_model(view, call.func.value, group)
@@ -155,7 +155,7 @@ def _free_backward(view: FileView, statements: Iterable[ast.AST]) -> bool:
             continue
         if has_switch(view, node):
             continue
-        if isinstance(node, ast.Call) and called_name(node) in _BACKWARD_NAMES:
+        if isinstance(node, ast.Call) and called_name(node) in BACKWARD_NAMES:
             return True
         pending.extend(ast.iter_child_nodes(node))
     return False
