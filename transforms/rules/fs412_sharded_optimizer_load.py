@@ -11,6 +11,7 @@ from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..state.beside_steps import kept_beside_steps
 from ..state.contexts import bound_arguments
+from ..state.later_schedulers import REFUSES, later_scheduler, makes_room
 from ..state.loads import Conversion, conversion_of
 from ..state.opened import is_context_call
 from ..state.writing import GET_OPTIMIZER
@@ -62,14 +63,24 @@ def check(site: Site, migration: Migration) -> Outcome:
             f"; a new optimizer gets back what its first step makes, and not {beside}, which load_sharded_optimizer_state_dict "
             "read as well: set it in the new optimizer's state before, to have it loaded"
         )
-    outcome = Outcome(level, message)
+    held = view.values(conversion.optimizer) if conversion is not None and conversion.optimizer is not None else ()
+    later = later_scheduler(migration, view, call, held or (site.group.optimizers if site.group is not None else ()))
+    room: list[Part] = []
     indent = view.indent(statement)
+    if later is not None:
+        level = Level.REVIEW
+        message += later.message(view, REFUSES)
+    if later is not None and later.is_sure:
+        first, *others = makes_room(view, call, optimizer)
+        room = [str(first).removeprefix(indent), *others, indent]
+    outcome = Outcome(level, message)
     get = migration.use(outcome, view, GET_OPTIMIZER, call)
     load = _spelling_of_load(view) or migration.use(outcome, view, "torch.distributed.checkpoint.load", call)
     loaded: list[Sequence[Part]] = [(target.id,), ("storage_reader=", view.keep(arguments["storage_reader"]))]
     if "planner" in arguments:
         loaded.append(("planner=", view.keep(arguments["planner"])))
     parts: tuple[Part, ...] = (
+        *room,
         f"{target.id} = {{",
         view.keep(arguments["optimizer_key"]),
         ": ",

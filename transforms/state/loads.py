@@ -16,13 +16,12 @@ from ..sites import Site
 from ..text.dedent import unwraps
 from ..text.generated import removed, replaced_call
 from ..text.patches import Part, Patch
-from ..text.spelling import quoted
 from ..training.in_scope import holds_ddp, inside_data_parallel, model_at
 from ..view import FileView
 from .contexts import bound_arguments, context_at
 from .ddp_loads import beside_own_load
 from .either import EITHER, TELL, may_be_either
-from .later_schedulers import later_scheduler
+from .later_schedulers import KEEPS, later_scheduler, makes_room
 from .left_over import LEFT_OVER, PAIRED, is_left_over
 from .lifting import passed_in_model
 from .pending_gradients import backward_before
@@ -75,7 +74,7 @@ class LoadPlan:
     keeps_tensors: str = "yes"
     """Whether the optimizer has tensors in its state: without any, full_state_dict=True raises."""
     makes_room: bool = False
-    """Whether the groups need an initial_lr before, which their scheduler adds later."""
+    """Whether the groups get the entry of a scheduler before, which is built later."""
     takes_numbers: bool = False
     """Whether the optimizer may take state that is kept under numbers without an error, and without effect."""
 
@@ -111,15 +110,6 @@ def _is_old_order(view: FileView, call: ast.Call) -> bool:
 _ADVICE = (
     "On all ranks: set_optimizer_state_dict(model, optimizer, state, options=StateDictOptions(full_state_dict=True)), "
     "after the learning-rate scheduler was built."
-)
-
-_MAKES_ROOM = (
-    "is built later, and the initial_lr of the file is loaded only into groups that have one: they get one before; a file "
-    "without one leaves the learning rate that is configured there"
-)
-_MAY_COME_LATER = (
-    "may be built after it: groups without initial_lr refuse files that hold one with a KeyError, or with "
-    "broadcast_from_rank0=True only rank 0 gets it; build the scheduler before"
 )
 
 
@@ -176,11 +166,10 @@ def load_outcome(site: Site, migration: Migration) -> Outcome:
             f"; the gradients of line {backward} may still be set here, with which loading into an optimizer without a step "
             "raises (Expected device to be set): clear them before it"
         )
-    later = later_scheduler(migration, view, call, plan.optimizer) if plan.options else None
+    later = later_scheduler(migration, view, call, view.values(plan.optimizer)) if plan.options else None
     if later is not None:
         outcome.level = Level.REVIEW
-        place = f"line {later.view.line(later.call)}" + (f" of {later.view.path}" if later.view is not view else "")
-        outcome.message += f"; the scheduler of {place} " + (_MAKES_ROOM if later.is_sure else _MAY_COME_LATER)
+        outcome.message += later.message(view, KEEPS)
         plan.makes_room = later.is_sure
     write_load(migration, view, call, plan, outcome)
     if handed_in:
@@ -306,7 +295,7 @@ def write_load(migration: Migration, view: FileView, call: ast.Call, plan: LoadP
         arguments.append((f"options={options}({', '.join(plan.options)})",))
     text = replaced_call(view, call, name, arguments, unwraps(view, call))
     statement, indent = view.statement(call), view.indent(call)
-    lines = _lines_of_groups(view, call, plan) if plan.makes_room else []
+    lines = makes_room(view, call, view.keep(plan.optimizer)) if plan.makes_room else []
     lines += _clone_lines(migration, view, call, plan, outcome) if plan.clones else []
     if lines and isinstance(statement, ast.Expr) and statement.value is call and view.stands_alone(statement):
         text = [str(lines[0]).removeprefix(indent), *lines[1:], indent, *text]
@@ -321,17 +310,6 @@ def write_load(migration: Migration, view: FileView, call: ast.Call, plan: LoadP
 
 
 _BEFORE = "what is loaded needs an entry in each group, and tensors of its own for each parameter"
-
-
-def _lines_of_groups(view: FileView, call: ast.Call, plan: LoadPlan) -> list[Part]:
-    """Groups get the entry of a scheduler that is built later, as that would add it."""
-    indent, inner = view.indent(view.statement(call)), view.indent(view.statement(call)) + "    "
-    group, key, rate = view.free_name(call, "group"), quoted(view, "initial_lr"), quoted(view, "lr")
-    return [
-        f"{indent}for {group} in ", view.keep(plan.optimizer), ".param_groups:\n",
-        f"{inner}# the scheduler is built later, and its entry is only loaded into groups that have one\n",
-        f"{inner}{group}.setdefault({key}, {group}[{rate}])\n",
-    ]  # fmt: skip
 
 
 def _clone_lines(migration: Migration, view: FileView, call: ast.Call, plan: LoadPlan, outcome: Outcome) -> list[Part]:
