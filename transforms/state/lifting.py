@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..groups import Group
@@ -10,7 +11,7 @@ from ..migration import Migration
 from ..ranks.front import left_out
 from ..ranks.guards import Guard, GuardFinder, bound_between, top_of_chain
 from ..receivers import callees_on_self
-from ..text.generated import LINE_LENGTH
+from ..text.generated import LINE_LENGTH, STEP
 from ..text.patches import Part, Patch
 from ..training.in_scope import holds_ddp, inside_data_parallel, model_at
 from ..training.passes import calls_named
@@ -171,21 +172,36 @@ def new_parameters(view: FileView, function: ast.FunctionDef, names: list[str], 
     return Patch(view.path, max(ends), max(ends), (f", *, {text}" if needs_star else f", {text}",), why)
 
 
-def new_arguments(view: FileView, call: ast.Call, given: list[str], why: str) -> Patch:
-    """Adds keyword arguments at the end of a call, on a line of their own where they would not fit."""
+def new_arguments(view: FileView, call: ast.Call, given: list[str], why: str) -> list[Patch]:
+    """Adds keyword arguments at the end of a call: on lines of their own, like the others, where they would not fit."""
     source, text = view.source, ", ".join(given)
-    every = [*call.args, *(keyword.value for keyword in call.keywords)]
+    start, end = source.span(call)
+    every = sorted(map(source.span, (*call.args, *call.keywords)))
     if not every:
-        place = source.span(call)[1] - 1
-        return Patch(view.path, place, place, (text,), why)
-    place = max(source.span(node)[1] for node in every)
-    line = source.line_of(place)
-    first = source.position(min(source.span(node)[0] for node in every))
-    is_hanging = first[0] != source.position(source.span(call)[0])[0]
-    if not is_hanging and len(line.rstrip()) + len(text) + 2 <= LINE_LENGTH:
-        return Patch(view.path, place, place, (f", {text}",), why)
+        return [Patch(view.path, end - 1, end - 1, (text,), why)]
+    place = every[-1][1]
+    first, last = source.position(every[0][0]), source.position(place)
+    is_hanging = first[0] != source.position(start)[0]
+    if not is_hanging and len(source.line_of(place).rstrip()) + len(text) + 2 <= LINE_LENGTH:
+        return [Patch(view.path, place, place, (f", {text}",), why, needed=True)]
+    if not is_hanging and first[0] == last[0]:
+        return list(_on_lines(view, call, given, why))
     indent = source.indent_at(place) if is_hanging else " " * (first[1] - 1)
-    return Patch(view.path, place, place, ("".join(f",\n{indent}{argument}" for argument in given),), why)
+    text = "".join(f",\n{indent}{argument}" for argument in given)
+    return [Patch(view.path, place, place, (text,), why, needed=True)]
+
+
+def _on_lines(view: FileView, call: ast.Call, given: list[str], why: str) -> Iterator[Patch]:
+    """Breaks a call of one line before each argument and behind the last."""
+    source = view.source
+    start, end = source.span(call)
+    indent = source.indent_at(start)
+    reached = source.span(call.func)[1]
+    for begin, stop in sorted(map(source.span, (*call.args, *call.keywords))):
+        yield Patch(view.path, reached, begin, (f"{source.text[reached:begin].rstrip()}\n{indent}{STEP}",), why)
+        reached = stop
+    added = "".join(f"\n{indent}{STEP}{argument}," for argument in given)
+    yield Patch(view.path, reached, end, (f",{added}\n{indent})",), why)
 
 
 def passed_in_model(
@@ -205,5 +221,5 @@ def passed_in_model(
             return None
         if migration.program.is_applied(caller, call):
             return None
-        patches.append(new_arguments(caller, call, [f"{name}={inside_data_parallel(caller, call, model)}"], why))
+        patches.extend(new_arguments(caller, call, [f"{name}={inside_data_parallel(caller, call, model)}"], why))
     return (name, patches) if callers else None

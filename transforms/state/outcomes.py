@@ -97,7 +97,7 @@ def _write_caller(migration: Migration, lift: Lift, caller: Caller, outcome: Out
         parts.extend(named_state(migration, written, is_fresh, outcome, name, inner, gathered))
         if source.read.prefixed:
             parts.append(f'{inner}{name} = {{f"module.{{name}}": tensor for name, tensor in {name}.items()}}\n')
-    outcome.patches.append(new_arguments(view, caller.call, given, _WHY))
+    outcome.patches.extend(new_arguments(view, caller.call, given, _WHY))
     outcome.patches.append(view.insert_before(caller.place, parts, _WHY))
     if is_in_training_loop(migration, caller) and not caller.rank_zero_alone and not condition:
         _release(migration, caller, [argument.partition("=")[2] for argument in given], outcome)

@@ -74,7 +74,7 @@ def _write_argument(migration: Migration, read: StateRead, plan: ReadPlan, outco
     """Hands the gathered state to ``save_pretrained``."""
     view, place = read.view, read.statement if plan.guard is None else plan.guard.statement
     name = plan.name or gathered_name(migration, view, read.call, read.kind, read.model)
-    outcome.patches.append(new_arguments(view, read.call, [f"state_dict={name}"], "the state is gathered before"))
+    outcome.patches.extend(new_arguments(view, read.call, [f"state_dict={name}"], "the state is gathered before"))
     if plan.guard is not None:
         outcome.patches.append(hoisted(migration, read, plan, outcome))
         return

@@ -11,7 +11,7 @@ from .patches import Part, Patch
 LINE_LENGTH = 100
 HANGING_LENGTH = 110
 """A hanging line may be a little longer than a whole statement, before its arguments go on lines of their own."""
-_STEP = "    "
+STEP = "    "
 
 
 def length(parts: Sequence[Part]) -> int:
@@ -26,7 +26,7 @@ def call_text(
     joined = _join(arguments)
     if before + len(name) + 2 + length(joined) + after <= LINE_LENGTH and not _spans_lines(joined):
         return (f"{name}(", *joined, ")")
-    inner = indent + _STEP
+    inner = indent + STEP
     if len(inner) + length(joined) <= HANGING_LENGTH:
         return (f"{name}(\n{inner}", *joined, f"\n{indent})")
     lines: list[Part] = [f"{name}(\n"]

@@ -36,9 +36,11 @@ class Runner:
             )
             if metrics is not None:
                 print(f"epoch {epoch} average {metrics!r}")
-                self.save_checkpoint(epoch,
-                                     model_state_dict=model_state_dict,
-                                     optimizer_state_dict=optimizer_state_dict)
+                self.save_checkpoint(
+                    epoch,
+                    model_state_dict=model_state_dict,
+                    optimizer_state_dict=optimizer_state_dict,
+                )
         self.finish()
 
     def train_epoch(self, epoch):
@@ -84,9 +86,11 @@ class IterationRunner(Runner):
             optimizer_state_dict = get_optimizer_state_dict(
                 self.model, self.optimizer, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
             )
-            self.save_checkpoint((epoch + 1) * self.args.iterations,
-                                 model_state_dict=model_state_dict,
-                                 optimizer_state_dict=optimizer_state_dict)
+            self.save_checkpoint(
+                (epoch + 1) * self.args.iterations,
+                model_state_dict=model_state_dict,
+                optimizer_state_dict=optimizer_state_dict,
+            )
         self.finish()
 
     @main_process
