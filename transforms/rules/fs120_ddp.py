@@ -44,7 +44,8 @@ def check(site: Site, migration: Migration) -> Outcome:
         ddp.level = Level.REVIEW
         ddp.notes.append("what reads the model from its container may not be followed: look for state dicts there")
     message = "; ".join(["fully_shard on the model takes the place of DDP", *ddp.notes])
-    return Outcome(ddp.level, message, unit_advice(ddp), patches=patches, needs=list(ddp.plan.needs))
+    advice = " ".join(filter(None, [*ddp.advice, unit_advice(ddp)]))
+    return Outcome(ddp.level, message, advice, patches=patches, needs=list(ddp.plan.needs))
 
 
 _BEFORE = """\

@@ -17,6 +17,8 @@ from ..view import FileView
 from .additions import last_additions
 from .constructor import Argument
 from .data_parallel_duties import mesh_of_model, prepare, refused, replicate
+from .entries_of_loops import name_entries
+from .frozen_behind import name_freezing
 from .plan import MODEL, Code, ShardingPlan, code
 from .scalars import made_elsewhere
 
@@ -35,6 +37,7 @@ class DataParallel:
     arguments: dict[str, Argument] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    advice: list[str] = field(default_factory=list)
     level: Level = Level.SAFE
     refusal: Outcome | None = None
     """Why the wrap cannot be migrated at all."""
@@ -97,6 +100,8 @@ def _translate(ddp: DataParallel) -> DataParallel:
     replicate(ddp)
     mesh_of_model(ddp)
     prepare(ddp)
+    name_entries(ddp)
+    name_freezing(ddp)
     for method in methods_of(ddp.migration, ddp.group, ddp.call):
         register = ddp.plan.name("torch.distributed.fsdp.register_fsdp_forward_method")
         ddp.plan.after.append(code(register, "(", MODEL, f', "{method}")'))
