@@ -34,7 +34,10 @@ def left_out(finder: GuardFinder, view: FileView, guard: Guard, node: ast.AST) -
 
 
 def _conditions(finder: GuardFinder, view: FileView, guard: Guard, node: ast.AST) -> list[tuple[str, bool]]:
-    """(text, whether it can be repeated) of every condition that does not select ranks, outermost first."""
+    """(text, whether it can be repeated) of every condition that does not only select ranks, outermost first.
+
+    A name that is bound behind the guard exists on some ranks alone, and what it says is news to these as well.
+    """
     found: list[tuple[str, bool]] = []
     child = node
     bound = bound_between(view, guard, node)
@@ -47,12 +50,13 @@ def _conditions(finder: GuardFinder, view: FileView, guard: Guard, node: ast.AST
             operands = ancestor.test.values if _is_and(ancestor.test) else [ancestor.test]
             parts: list[tuple[str, bool]] = []
             for operand in operands:
-                if finder.conditions.selects_ranks(view, operand):
+                is_bound = bool(view.names_in(operand) & bound)
+                if not is_bound and finder.conditions.selects_ranks(view, operand):
                     continue
+                is_known = _is_pure(operand) and not is_bound and is_agreed(operand) and not (negated and len(operands) > 1)
                 text = view.text(operand)
-                text = f"not ({text})" if negated else _bracketed(operand, text, len(operands))
-                is_known = _is_pure(operand) and not view.names_in(operand) & bound and is_agreed(operand)
-                parts.append((text, is_known and not (negated and len(operands) > 1)))
+                text = f"not ({text})" if negated else _bracketed(operand, text, len(operands)) if is_known else text
+                parts.append((text, is_known))
             found = [*parts, *found]
         child = ancestor
     return found
