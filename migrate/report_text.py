@@ -1,4 +1,4 @@
-"""The report for people at a terminal: short, one line per finding, nothing said twice."""
+"""The report for people at a terminal: short, one line per finding or for all that say the same of one line of code."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ def render_patch(patch: bytes, console: Console) -> None:
 def _lines(report: Report) -> Iterator[Text]:
     said: set[str] = set()
     for _, findings in groupby(report.shown, key=lambda finding: finding.file):
-        for finding in findings:
-            yield _headline(finding)
+        for _, alike in groupby(findings, key=_said):
+            finding, *others = alike
+            yield _headline(finding, others)
             yield from _details(finding, said)
         yield Text()
     if report.groups:
@@ -53,10 +54,17 @@ def _lines(report: Report) -> Iterator[Text]:
         yield Text("to-fsdp2 rules ID tells more about a rule, with examples.", style="dim")
 
 
-def _headline(finding: Finding) -> Text:
+def _said(finding: Finding) -> tuple[object, ...]:
+    """What is said, and of which line of code."""
+    about = finding.line, finding.level, finding.rule, finding.suppressed
+    return *about, finding.message, finding.advice, finding.blocked_by, _chain(finding)
+
+
+def _headline(finding: Finding, others: list[Finding]) -> Text:
+    columns = "".join(f", :{other.column}" for other in others)
     style = "dim" if finding.suppressed else _STYLES[finding.level]
     return Text.assemble(
-        (f"{finding.file}:{finding.line}:{finding.column}", "bold"),
+        (f"{finding.file}:{finding.line}:{finding.column}{columns}", "bold"),
         " ",
         (finding.level.value, style),
         " ",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sys
@@ -231,3 +232,12 @@ def test_interpreter_without_utf8(tmp_path: Path) -> None:
     )
     assert result.returncode == 2, result.stderr
     assert b"ve.py:2" in result.stdout
+
+
+def test_text_says_once_what_holds_for_several_sites_of_a_line(report: Report) -> None:
+    first = finding(Level.REVIEW, 7)
+    report.findings = [first, dataclasses.replace(first, column=31), finding(Level.REVIEW, 8), finding(Level.SAFE, 8)]
+    lines = [line for line in as_text(report).splitlines() if line.startswith("pkg/a b.py:")]
+    places = ["pkg/a b.py:7:5, :31 review", "pkg/a b.py:8:5 review", "pkg/a b.py:8:5 safe"]
+    assert all(line.startswith(place) for line, place in zip(lines, places, strict=True))
+    assert len(json.loads(report_json.render(report))["findings"]) == 4
