@@ -11,7 +11,8 @@ _TELLS = frozenset(
     {
         "is_available", "current_device", "device_count", "get_rank", "get_world_size", "device", "getenv", "get",
         "int", "str", "bool", "len", "type", "isinstance", "getattr", "hasattr", "any", "all", "set", "tuple", "list",
-        "partial", "modules", "named_modules", "children", "named_children", "parameters", "named_parameters",
+        "partial", "modules", "named_modules", "children", "named_children", "parameters", "named_parameters", "numel", "sum",
+        "issubclass", "callable", "startswith", "endswith",
     }
 )  # fmt: skip
 """Functions that only tell or make something."""
@@ -19,7 +20,7 @@ _TELLS = frozenset(
 _DEEPEST = 3
 
 
-def is_harmless(view: FileView, node: ast.expr, depth: int = 0) -> bool:
+def is_harmless(view: FileView, node: ast.AST, depth: int = 0) -> bool:
     """Whether leaving out an expression cannot be noticed."""
     for inner in ast.walk(node):
         if isinstance(inner, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)):

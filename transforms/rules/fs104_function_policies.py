@@ -135,15 +135,18 @@ from torch.distributed.fsdp import fully_shard
 
 def shard(model, config):
     policy = config.choose
-    for module in reversed(list(model.modules())):
-        answer = module is not model and policy(module)
-        if answer:
+    answers = [(module, policy(module)) for module in model.modules()]
+    for module, answer in reversed(answers):
+        if answer and module is not model:
             fully_shard(module, **(answer if isinstance(answer, dict) else {}))
     fully_shard(model)
     return model
 """,
             level=Level.REVIEW,
-            note="The function is not seen, and may answer with arguments for single modules.",
+            note=(
+                "The function is not seen: it may answer with arguments for single modules, and may do more than answer, so it "
+                "is asked about every module, the model itself too, as FSDP1 did."
+            ),
         ),
     ),
     proof=("callable_policies",),

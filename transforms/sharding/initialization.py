@@ -96,9 +96,9 @@ def param_init_fn(constructor: Constructor, argument: Argument) -> Outcome:
         return Outcome(Level.SAFE, "no function for meta tensors")
     return Outcome(
         Level.REVIEW,
-        "meta modules are materialised before sharding, each rank the whole model, as the broadcast needs it; weights that "
-        "modules share come apart there, so tie them again before the broadcast (model.tie_weights()), or ranks that had "
-        "none on meta count fewer",
+        "meta modules are materialised before sharding, each rank the whole model (a broadcast of sync_module_states needs "
+        "that); weights that modules share come apart there, so tie them again before fully_shard and any broadcast "
+        "(model.tie_weights()), or ranks that had none on meta count fewer",
         "For a model that does not fit on one device: shard on meta, model.to_empty(device=…), then "
         "set_model_state_dict with broadcast_from_rank0=True, and recompute non-persistent buffers.",
     )
@@ -162,7 +162,11 @@ def _ignore(constructor: Constructor, argument: Argument, parameters: Code) -> O
     units = plan.units
     if units is not None:
         skip = code("not ", local, ".issuperset(", UNIT, ".parameters())")
-        if units.answers and units.condition is not None:
+        if units.asks_all:
+            # modules without parameters are asked too
+            asked = code(local, ".isdisjoint(", UNIT, ".parameters())\n    or ", skip)
+            plan.units = replace(units, ahead=asked)
+        elif units.answers and units.condition is not None:
             plan.units = replace(units, ahead=skip)  # the answer itself has to come out
         else:
             plan.units = replace(units, condition=skip if units.condition is None else code(units.condition, " and ", skip))

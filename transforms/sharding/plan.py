@@ -56,6 +56,8 @@ class Units:
     """What is asked in front of a condition that answers with arguments."""
     answers: bool = False
     """Whether the condition may also come out as a dictionary: arguments for that one unit."""
+    asks_all: bool = False
+    """Whether the condition is asked about every module before the first is sharded, the model itself too."""
 
 
 @dataclass
@@ -114,7 +116,9 @@ class ShardingPlan:
         for condition, policy in self.first_units:
             body = self._call(shard, UNIT, {**unit, "mp_policy": policy}, 8)
             found.append(code("for ", UNIT, " in ", MODEL, ".modules():\n    if ", condition, ":\n        ", body))
-        if self.units is not None and self.units.answers:
+        if self.units is not None and self.units.asks_all:
+            found.extend(self._asking_loop(shard, self.units, unit))
+        elif self.units is not None and self.units.answers:
             found.extend(self._answering_loop(shard, self.units, unit))
         elif self.units is not None:
             body = self._call(shard, UNIT, unit, 8)
@@ -135,23 +139,42 @@ class ShardingPlan:
     def _answering_loop(self, shard: str, units: Units, arguments: dict[str, Code]) -> list[Code]:
         """A loop whose condition gives some units arguments of their own, before those of all units."""
         answer = self.view.free_name(self.call, "answer")
-        listed = [code(f'"{keyword}": ', arguments[keyword]) for keyword in _KEYWORDS if keyword in arguments]
-        listed.extend(self.extras)
-        found: list[Code] = []
-        given, both = "{}", answer
-        if listed:
-            given = self.view.free_name(self.call, "arguments")
-            both = f"{given} | {answer}"
-            line = code(f"{given} = {{", *_between(", ", listed), "}")
-            fits = len(self.view.indent(self.call)) + length(self.view, line) <= _WIDTH
-            found.append(line if fits else code(f"{given} = {{", *(code("\n    ", item, ",") for item in listed), "\n}"))
+        found, call = self._answered_call(shard, answer, arguments)
         tests = self._tests(units) or [("True",)]
         condition = code(*_between(" and ", tests))
         if len(self.view.indent(self.call)) + len(answer) + 7 + length(self.view, condition) > _WIDTH:
             condition = code("(\n        ", *_between("\n        and ", tests), "\n    )")
         head = code("for ", UNIT, " in ", units.modules, f":\n    {answer} = ", condition)
-        call = code(shard, "(", UNIT, f", **({both} if isinstance({answer}, dict) else {given}))")
         return [*found, code(head, f"\n    if {answer}:\n        ", call)]
+
+    def _asking_loop(self, shard: str, units: Units, arguments: dict[str, Code]) -> list[Code]:
+        """A loop over the answers about all modules, from the model down, as FSDP1 asked for them."""
+        assert units.condition is not None
+        answer, answers = (self.view.free_name(self.call, name) for name in ("answer", "answers"))
+        asked: list[Code] = [code("(", UNIT, ", ", units.condition, ")"), code("for ", UNIT, " in ", MODEL, ".modules()")]
+        if units.ahead is not None:
+            asked.append(code("if ", units.ahead))
+        line = code(f"{answers} = [", *_between(" ", asked), "]")
+        if len(self.view.indent(self.call)) + length(self.view, line) > _WIDTH:
+            line = code(f"{answers} = [\n    ", *_between("\n    ", asked), "\n]")
+        found, call = (
+            self._answered_call(shard, answer, arguments) if units.answers else ([], self._call(shard, UNIT, arguments, 8))
+        )
+        root = code(" and ", UNIT, " is not ", MODEL) if units.skip_root else ()
+        head = code("for ", UNIT, f", {answer} in reversed({answers}):\n    if {answer}", root, ":\n        ")
+        return [*found, line, code(head, call)]
+
+    def _answered_call(self, shard: str, answer: str, arguments: dict[str, Code]) -> tuple[list[Code], Code]:
+        """The call for a unit whose answer may be arguments, and what stands before the loop for it."""
+        listed = [code(f'"{keyword}": ', arguments[keyword]) for keyword in _KEYWORDS if keyword in arguments]
+        listed.extend(self.extras)
+        if not listed:
+            return [], code(shard, "(", UNIT, f", **({answer} if isinstance({answer}, dict) else {{}}))")
+        given = self.view.free_name(self.call, "arguments")
+        line = code(f"{given} = {{", *_between(", ", listed), "}")
+        if len(self.view.indent(self.call)) + length(self.view, line) > _WIDTH:
+            line = code(f"{given} = {{", *(code("\n    ", item, ",") for item in listed), "\n}")
+        return [line], code(shard, "(", UNIT, f", **({given} | {answer} if isinstance({answer}, dict) else {given}))")
 
     def _unit_call(self, call: Code, arguments: dict[str, Code]) -> Code:
         listed = [

@@ -11,6 +11,7 @@ from ..rule import Outcome
 from .constructor import Argument, Constructor, translates
 from .plan import UNIT, Code, Units, code
 from .policy_definitions import ALWAYS, DISPLAYS, WRAP, Definition, definitions, form_at
+from .policy_effects import is_asked_for_all
 from .policy_text import IN_NEW_TERMS, UNIFORM, answers_of, call_of, class_test, definition_text, or_tests
 
 
@@ -66,7 +67,8 @@ def auto_wrap_policy(constructor: Constructor, argument: Argument) -> Outcome:
     if isinstance(condition, Outcome):
         return condition
     answering = any(_answers(constructor, definition) for definition in found)
-    constructor.plan.units = Units(condition, skip_root=skip_root, answers=answering)
+    asks_all = any(is_asked_for_all(constructor.program, definition) for definition in found)
+    constructor.plan.units = Units(condition, skip_root=skip_root, answers=answering, asks_all=asks_all)
     if answering:
         level, note = Level.REVIEW, f"{note}; {IN_NEW_TERMS}"
     if any(d.symbol in ("function", ALWAYS) for d in found):
