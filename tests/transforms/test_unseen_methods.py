@@ -119,3 +119,25 @@ def test_a_method_is_registered_on_the_models_that_it_is_called_on() -> None:
     _, texts = analyse_texts({"train.py": _TWO})
     assert texts["train.py"].count('register_fsdp_forward_method(model, "encode")') == 1
     assert texts["train.py"].count("register_fsdp_forward_method(") == 1
+
+
+def test_a_method_that_makes_tensors_like_a_parameter_is_registered() -> None:
+    text = """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = torch.nn.GRUCell(4, 4)
+
+    def init_hidden(self, size):
+        weight = next(self.parameters())
+        return weight.new_zeros(size, 4)
+
+    def size(self):
+        return next(self.parameters()).numel()
+
+
+model = DDP(Net())
+hidden, size = model.module.init_hidden(4), model.module.size()
+"""
+    (finding,) = findings(DDP, text, "FS308")
+    assert finding.level is Level.REVIEW and finding.message.startswith("init_hidden ")

@@ -6,9 +6,11 @@ import ast
 
 from ..findings import Level
 from ..migration import Migration
+from ..ranks.evaluation import reshard_lines
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..text.patches import Old, Part
+from ..training.after_forward import runs_behind_another_forward
 from ..training.clipping import CLIP, is_used
 from ..training.conditions import is_known
 
@@ -58,6 +60,29 @@ def check(site: Site, migration: Migration) -> Outcome:
         parts.append(".full_tensor()")
         outcome.message += ", and its norm, a DTensor, is gathered"
     outcome.patches.append(view.replace(call, parts, _WHY))
+    if site.group is not None and runs_behind_another_forward(migration, view, call, site.group, site.values):
+        return _behind_a_forward(site, migration, outcome, receiver)
+    return outcome
+
+
+def _behind_a_forward(site: Site, migration: Migration, outcome: Outcome, receiver: ast.expr) -> Outcome:
+    """A forward since the backward leaves whole parameters behind, and these have no gradients."""
+    view, node = site.view, site.node
+    statement = view.statement(node)
+    if not view.stands_alone(statement):
+        return Outcome(
+            Level.MANUAL,
+            "a forward ran since the backward: the units that it leaves gathered show parameters without gradients",
+            "Call reshard() on every FSDPModule of the model before its gradients are clipped.",
+            holds=True,
+        )
+    outcome.level = Level.REVIEW
+    outcome.message += (
+        "; a forward ran since the backward, which leaves whole parameters without gradients behind: the units are resharded "
+        "first, and the next forward sees the step, where FSDP1's root ran on with what it had gathered"
+    )
+    lines = reshard_lines(migration, outcome, view, view.keep(receiver), view.indent(statement), node)
+    outcome.patches.append(view.insert_before(statement, lines, "gradients belong to the sharded parameters"))
     return outcome
 
 

@@ -11,7 +11,7 @@ from ..ranks.evaluation import reshard_lines
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..state.first_step import steps_of
-from ..training.after_forward import is_between_forward_and_step
+from ..training.after_forward import runs_behind_another_forward
 from ..training.in_scope import model_at
 
 _SYMBOL = "torch.optim.Optimizer.step.behind_forward"
@@ -28,7 +28,7 @@ def find(migration: Migration) -> Iterator[Site]:
             places = [call.func, *call.args]
             values = tuple(v for place in places for v in view.values(place) if isinstance(v, Optimizer))
             relations = {migration.order.relation((view, call), (wrap.view, wrap.node)) for wrap in group.wraps}
-            if relations != {"before"} and is_between_forward_and_step(migration, view, call, group, values):
+            if relations != {"before"} and runs_behind_another_forward(migration, view, call, group, values):
                 yield Site(view, call, _SYMBOL, "hazard", group, values, call)
 
 
@@ -39,7 +39,8 @@ def check(site: Site, migration: Migration) -> Outcome:
         return Outcome(
             Level.REVIEW,
             "a forward runs between backward and step: the units that it leaves gathered (the root; with SHARD_GRAD_OP all) "
-            "run the next forward without the update, as FSDP1's did; FSDP1 also saved them so if no backward came between",
+            "run the next forward without the update, as FSDP1's did, unless they are resharded between; FSDP1 also saved them "
+            "so if no backward came before",
             _ADVICE,
         )
     model, statement = model_at(migration.groups, view, call, group), view.statement(call)

@@ -28,10 +28,10 @@ def follows_a_forward(
     return FORWARD in _last_pass(migration, view, node, _part(migration, group, values), 0)
 
 
-def is_between_forward_and_step(
+def runs_behind_another_forward(
     migration: Migration, view: FileView, node: ast.AST, group: Group, values: tuple[Value, ...]
 ) -> bool:
-    """Whether a step of an optimizer takes gradients of a backward behind which another forward of its model ran."""
+    """Whether a place that deals with gradients comes behind a backward, and another forward of the model behind that."""
     part = _part(migration, group, values)
     statement, function = view.statement(node), view.function(node)
     for _ in range(_DEEPEST):
@@ -48,7 +48,7 @@ def is_between_forward_and_step(
         statement = parent
     callers = migration.program.callers(view, function) if function is not None else []
     return bool(callers) and any(
-        _is_lone_step(migration, view, function) and is_between_forward_and_step(migration, caller, call, group, values)
+        _is_lone_step(migration, view, function) and runs_behind_another_forward(migration, caller, call, group, values)
         for caller, call in callers
         if caller.function(call) is not function
     )

@@ -13,9 +13,18 @@ _NO_WRITES = frozenset({"requires_grad_", "detach_", "share_memory_", "retains_g
 def works_on_tensors(node: ast.AST) -> bool:
     """Whether code reads or clears gradients, or changes a tensor in place."""
     return any(
-        (isinstance(inner, ast.Attribute) and inner.attr == "grad") or _changed(inner) is not None
+        (isinstance(inner, ast.Attribute) and inner.attr == "grad")
+        or (_changed(inner) is not None and not _adds_up(node, inner))
         for inner in ast.walk(node)
     )
+
+
+def _adds_up(node: ast.AST, inner: ast.AST) -> bool:
+    """Whether ``inner`` sums up in a name that the code around does not bind: ``loss += p.pow(2).sum()``."""
+    if not isinstance(inner, ast.AugAssign) or not isinstance(inner.target, ast.Name):
+        return False
+    stored = [n for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    return not any(n.id == inner.target.id and n is not inner.target for n in stored)
 
 
 def written_tensor(node: ast.AST) -> ast.expr | None:
