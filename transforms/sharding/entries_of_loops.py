@@ -13,10 +13,6 @@ if TYPE_CHECKING:
     from .data_parallel import DataParallel
 
 _VIEWS = frozenset({"items", "values", "children", "named_children"})
-ADVICE = (
-    "What else holds an entry, as a search that calls model.decode(…), meets sharded parameters now, and raises: behind "
-    'fully_shard register methods other than forward with register_fsdp_forward_method(module, "decode").'
-)
 
 
 def collections_of(view: FileView, call: ast.Call, model: ast.expr) -> list[ast.expr]:
@@ -55,6 +51,7 @@ def name_entries(ddp: DataParallel) -> None:
     ddp.level = Level.REVIEW
     ddp.notes.append(
         "what an earlier turn of the loop has sharded stays sharded: where one entry holds another, or is a ModuleList or "
-        "ModuleDict, which have no forward, it raises; DDP took both"
+        "ModuleDict, which have no forward, it raises; DDP took both; what else holds an entry and calls methods of it other "
+        "than forward, as model.decode(x), meets sharded parameters, which layers refuse: register such methods behind "
+        "fully_shard (register_fsdp_forward_method)"
     )
-    ddp.advice.append(ADVICE)
