@@ -22,6 +22,8 @@ class TypeTest:
     subject: ast.expr
     names: frozenset[str]
     """Classes from outside the repository that it surely names."""
+    is_whole: bool = True
+    """Whether it names no others."""
 
 
 def type_test(view: FileView, test: ast.expr) -> TypeTest | None:
@@ -33,7 +35,7 @@ def type_test(view: FileView, test: ast.expr) -> TypeTest | None:
     if len(callees) != 1:
         return None
     answer = _answer(*view.program.function_node(callees[0]))
-    return TypeTest(test.args[0], answer.names) if answer is not None else None
+    return TypeTest(test.args[0], answer.names, answer.is_whole) if answer is not None else None
 
 
 def classes_asked_for(view: FileView, node: ast.expr, of_parts: bool = False) -> frozenset[str]:
@@ -58,13 +60,15 @@ def _written_out(view: FileView, test: ast.expr) -> TypeTest | None:
         known = [part for part in parts if part is not None]
         if len(known) != len(parts) or len({ast.dump(part.subject) for part in known}) != 1:
             return None
-        return TypeTest(known[0].subject, frozenset().union(*(part.names for part in known)))
+        names = frozenset[str]().union(*(part.names for part in known))
+        return TypeTest(known[0].subject, names, all(part.is_whole for part in known))
     asked = _question(view, test)
     if asked is None:
         return None
     subject, classes = asked
     tested = classes.elts if isinstance(classes, (ast.Tuple, ast.List, ast.Set)) else [classes]
-    return TypeTest(subject, frozenset(name for name in map(view.external, tested) if name is not None))
+    names = [view.external(name) for name in tested]
+    return TypeTest(subject, frozenset(name for name in names if name is not None), None not in names)
 
 
 def _question(view: FileView, test: ast.AST) -> tuple[ast.expr, ast.expr] | None:

@@ -13,6 +13,7 @@ from ..introspection.type_tests import OF_WRAPPED, classes_asked_for, type_test
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..state.reads import read_of
 from ..text.generated import removed
 from ..text.patches import Patch
 from ..text.spelling import quoted
@@ -71,6 +72,12 @@ def check(site: Site, migration: Migration) -> Outcome:
     if may_hold_another or meets_ddp or (is_named and not is_wrapped):
         other = "what holds a model as its .module" if may_hold_another else "DDP" if meets_ddp else "DataParallel"
         outcome = Outcome(Level.REVIEW, f"{other} still has a .module, an FSDP2 model is itself")
+        choice = _choice_by_helper(migration, view, node) if other == "DataParallel" else None
+        if choice is not None:
+            parallel = migration.use(outcome, view, "torch.nn.DataParallel", node)
+            outcome.message += ", and the test that chooses is true of both"
+            outcome.patches.append(view.replace(choice.test, ("isinstance(", view.keep(node.value), f", {parallel})"), _WHY))
+            return outcome
         parts = ("getattr(", view.keep(node.value), f", {quoted(view, 'module')}, ", view.keep(node.value), ")")
         outcome.patches.append(view.replace(node, parts, _WHY))
         return outcome
@@ -135,6 +142,27 @@ def _asks_for_wrappers_alone(view: FileView, test: ast.expr, path: str) -> bool:
     """Whether a test lets nothing pass but what is an FSDPModule now."""
     asked = type_test(view, test)
     return asked is not None and dotted_path(asked.subject) == path and bool(asked.names) and asked.names <= OF_WRAPPED
+
+
+def _choice_by_helper(migration: Migration, view: FileView, node: ast.Attribute) -> ast.IfExp | None:
+    """``model.module if is_wrapped(model) else model``, with a function that asks for DataParallel and what is no wrapper now.
+
+    Its sides may be states of these, too, where both are gathered: the second is that of FSDP2 models then.
+    """
+    side: ast.expr = node
+    while isinstance(choice := view.parents[side], (ast.Attribute, ast.Call)) and side is next(ast.iter_child_nodes(choice)):
+        side = choice
+    if not isinstance(choice, ast.IfExp) or side is not choice.body or not isinstance(choice.test, ast.Call):
+        return None
+    asked, model = type_test(view, choice.test), view.text(node.value)
+    if asked is None or not asked.is_whole or not view.program.callees(view, choice.test):
+        return None
+    is_of_model = view.text(asked.subject) == model
+    is_same = view.text(side).replace(view.text(node), model, 1) == view.text(choice.orelse)
+    if side is not node and (not isinstance(choice.orelse, ast.Call) or read_of(migration, choice.orelse) is None):
+        return None
+    known = asked.names & DATA_PARALLEL and asked.names & OF_WRAPPED and asked.names <= DATA_PARALLEL | OF_WRAPPED
+    return choice if is_of_model and is_same and known else None
 
 
 def _names_others(view: FileView, branch: ast.IfExp, staying: frozenset[str]) -> bool:
