@@ -33,7 +33,6 @@ def migrate(body: str, classes: str = "DataParallel, DDP, FSDP, FSDPModule") -> 
 @pytest.mark.parametrize(
     "unwrap",
     [
-        "def unwrap(it):\n    return {module} if is_wrapped(it) else it\n",
         "def unwrap(it):\n    if not is_wrapped(it):\n        return it\n    return {module}\n",
         "def unwrap(it):\n    wrapped = is_wrapped(it)\n    if wrapped:\n        it = {module}\n    return it\n",
         "def weight(it):\n    return is_wrapped(it) and {module}\n",
@@ -43,6 +42,12 @@ def test_module_of_something_unknown_that_is_asked_for_wrappers(unwrap: str) -> 
     assert unwrap.format(module='getattr(it, "module", it)') in migrate(unwrap.format(module="it.module"))
     alone = migrate(unwrap.format(module="it.module"), "DDP, FSDP")
     assert "it.module" not in alone and "getattr" not in alone
+
+
+def test_choice_of_something_unknown_that_is_asked_for_wrappers() -> None:
+    unwrap = "def unwrap(it):\n    return it.module if {test} else it\n"
+    assert unwrap.format(test="isinstance(it, DataParallel)") in migrate(unwrap.format(test="is_wrapped(it)"))
+    assert "    return it\n" in migrate(unwrap.format(test="is_wrapped(it)"), "DDP, FSDP")
 
 
 @pytest.mark.parametrize("body", ["return it.module if is_large(it) else it", "return it.module"])
