@@ -93,3 +93,17 @@ def test_what_is_frozen_behind_its_wrap_gains_nothing(freeze: str, named: bool) 
 def test_only_what_stays_frozen_behind_the_wrap_counts(lines: str, named: bool) -> None:
     (found,) = wraps(_NET + "net = Net()\n" + lines)
     assert ("for inference alone sharding brings nothing" in found.message) == named
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "parts = torch.nn.ModuleList([torch.nn.Linear(2, 2)])\nparts = DDP(parts)\n",
+        'parts = {"a": torch.nn.Linear(2, 2), "b": torch.nn.ModuleDict()}\n'
+        "for name, part in parts.items():\n    parts[name] = DDP(part)\n",
+    ],
+)
+def test_containers_of_modules_are_left_to_a_person(body: str) -> None:
+    (found,) = wraps(body)
+    assert found.level is Level.MANUAL
+    assert "which fully_shard refuses with a ValueError" in found.message

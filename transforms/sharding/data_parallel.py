@@ -16,6 +16,7 @@ from ..training.forward_methods import methods_of
 from ..view import FileView
 from .additions import last_additions
 from .constructor import Argument
+from .containers import refused_container
 from .data_parallel_duties import mesh_of_model, prepare, refused, replicate
 from .entries_of_loops import name_entries
 from .frozen_behind import name_freezing
@@ -82,6 +83,9 @@ def _translate(ddp: DataParallel) -> DataParallel:
         ddp.refusal = refused("the call does not say which model it wraps")
         return ddp
     ddp.plan.model = model.node
+    ddp.refusal = refused_container(ddp.models)
+    if ddp.refusal is not None:
+        return ddp
     maker = made_elsewhere(ddp.migration, ddp.models)
     if maker:
         ddp.refusal = refused(
