@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from migrating import analyse_texts
-from state_programs import DDP, findings
+from state_programs import DDP, FSDP, findings
 from to_fsdp2.transforms.findings import Level
 
 PROGRAM = """
@@ -141,3 +141,32 @@ hidden, size = model.module.init_hidden(4), model.module.size()
 """
     (finding,) = findings(DDP, text, "FS308")
     assert finding.level is Level.REVIEW and finding.message.startswith("init_hidden ")
+
+
+@pytest.mark.parametrize(
+    ("use", "told"),
+    [
+        ("hidden = model.init_hidden(4)", True),
+        ("hidden = next(model.parameters()).new_zeros(4, 4)", True),
+        ("hidden = torch.zeros(4, 4)", False),
+    ],
+)
+def test_tensors_that_are_made_like_a_parameter_of_fsdp1_are_named(use: str, told: bool) -> None:
+    text = f"""
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = torch.nn.GRUCell(4, 4)
+
+    def init_hidden(self, size):
+        weight = next(self.parameters())
+        return weight.new_zeros(size, 4)
+
+    def forward(self, x):
+        return self.cell(x, self.init_hidden(len(x)))
+
+
+model = FSDP(Net(), use_orig_params=True)
+{use}
+"""
+    assert [f.level for f in findings(FSDP, text, "FS702")] == [Level.MANUAL] * told

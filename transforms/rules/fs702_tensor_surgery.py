@@ -16,6 +16,7 @@ from ..text.spelling import all_imports, imported_names
 from ..training.certainty import surely_sharded
 from ..training.filled import fill_whole, filled_at
 from ..training.local_reads import runs_behind_the_wrap, runs_on_shards, tensor_values
+from ..training.made_like import made_like_shards
 from ..training.optimizer_sums import sums_of_both
 from ..training.pieces import written_piece
 from ..view import FileView
@@ -121,6 +122,10 @@ _WHAT["summed"] = (
     "a DTensor, and the sum raises",
     "Add .full_tensor() of it, which all ranks take, and drop what combined the ranks' sums by hand.",
 )
+_WHAT["made"] = (
+    "a tensor is made like a parameter: like a sharded one it is a DTensor, and a model that gets it as an input raises",
+    "Make it with torch.zeros(…, dtype=parameter.dtype, device=parameter.device), or with torch.ones, torch.full, torch.empty.",
+)
 _SILENT = frozenset({"hook", "accumulated", "data", "saved", "store", "piece", "averaged", "loss"})
 
 
@@ -139,6 +144,9 @@ def find(migration: Migration) -> Iterator[Site]:
                 if group is not None and seen(migration, view, node, group):
                     yield Site(view, node, f"torch.Tensor.surgery.{kind}", "hazard", group, values)
                     break
+    for view, node, group in made_like_shards(migration):
+        yield Site(view, node, "torch.Tensor.surgery.made", "hazard", group)
+    for view in migration.views():
         if any(name == "FullyShardedDataParallel" for _, name in imported_names(all_imports(view))):
             yield from (Site(view, node, "torch.Tensor.surgery.summed", "hazard") for node in sums_of_both(view))
 

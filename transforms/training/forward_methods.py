@@ -20,7 +20,6 @@ _STANDARD = frozenset(
         "register_parameter", "add_module", "register_forward_hook", "register_forward_pre_hook", "no_sync",
     }
 )  # fmt: skip
-
 _MAKES = frozenset({"new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"})
 
 
@@ -150,7 +149,7 @@ def _computes(migration: Migration, callee: FunctionValue, seen: set[FunctionVal
             continue
         if _is_module_call(view, node) or (isinstance(node.func, ast.Name) and node.func.id in parts):
             return True
-        if _makes_like_a_parameter(view, node):
+        if is_made_like_a_parameter(view, node):
             return True
         path = _path_from(node.func, own)
         if path is None or path[-1] in _STANDARD - {"forward"}:
@@ -196,8 +195,8 @@ def _path_from(node: ast.expr, own: str) -> list[str] | None:
     return parts[::-1] if parts and isinstance(node, ast.Name) and node.id == own else None
 
 
-def _makes_like_a_parameter(view: FileView, call: ast.Call) -> bool:
-    """Whether a tensor is made after a parameter, ``weight.new_zeros(…)``: after a sharded one it is a DTensor as well."""
+def is_made_like_a_parameter(view: FileView, call: ast.Call) -> bool:
+    """Whether a call makes a tensor of the type and on the device of a parameter."""
     if not isinstance(call.func, ast.Attribute) or call.func.attr not in _MAKES:
         return False
     return any(isinstance(value, Derived) and value.kind == "parameters" for value in view.values(call.func.value))
