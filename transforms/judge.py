@@ -143,6 +143,11 @@ def _decide(site: Site, rule: Rule, migration: Migration) -> Judgement:
     if level is Level.SAFE and site.role == "call" and site.symbol in WRAPPERS and site.group and not site.group.raw:
         level = Level.REVIEW
         notes.append("which model this is cannot be seen, and so neither who else uses it or saves its state")
+        if site.symbol == DDP:
+            notes.append(
+                "where other methods of it than forward compute (generate), they have to be registered with "
+                "register_fsdp_forward_method"
+            )
     if level in (Level.SAFE, Level.REVIEW) and site.role == "call" and site.symbol in WRAPPERS and site.group:
         if _may_come_again(site, migration):
             level = Level.REVIEW

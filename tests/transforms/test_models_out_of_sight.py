@@ -35,3 +35,10 @@ def test_the_wrap_is_for_review(decorator: str, build: str, level: Level) -> Non
     (wrap,) = [f for f in findings(DDP, program, "FS120") if f.symbol.endswith("DistributedDataParallel")]
     assert wrap.level is level
     assert ("nothing is seen to run this model" in wrap.message) == (level is Level.REVIEW)
+
+
+@pytest.mark.parametrize(("model", "is_named"), [("self.model", True), ("torch.nn.Linear(2, 2)", False)])
+def test_other_methods_of_models_that_are_not_seen_are_named(model: str, is_named: bool) -> None:
+    program = f"\nclass Evaluation:\n    def wrap(self):\n        self.model = DDP({model}, device_ids=[0])\n"
+    (wrap,) = [f for f in findings(DDP, program, "FS120") if f.symbol.endswith("DistributedDataParallel")]
+    assert ("register_fsdp_forward_method" in wrap.message) == is_named

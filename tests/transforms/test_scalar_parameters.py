@@ -236,3 +236,19 @@ model = DDP(Net())
     assert "from gate import Gate, add_dimension\n" in results["net.py"]
     assert "def add_dimension(" not in results["net.py"]
     assert "self.register_load_state_dict_pre_hook(add_dimension)" in results["net.py"]
+
+
+@pytest.mark.parametrize(
+    ("model", "is_found"),
+    [("registry[name]()", True), ("Other()", False)],
+)
+def test_scalars_of_models_that_may_be_chosen_are_named(model: str, is_found: bool) -> None:
+    text = _TEXT.format(define="        self.scale = nn.Parameter(torch.ones([]))", use="        return x * self.scale", after="")
+    text = text.replace("Pair(False, 3)", model).replace(
+        "torch.cuda.set", "class Other(nn.Linear):\n    def __init__(self):\n        super().__init__(2, 2)\n\n\ntorch.cuda.set"
+    )
+    analysis, results = analyse_texts({"train.py": text})
+    found = [finding for finding in analysis.findings if finding.rule == "FS123"]
+    assert "fully_shard(model" in results["train.py"]
+    assert [finding.level for finding in found] == ([Level.MANUAL] if is_found else [])
+    assert all("raises ValueError" in finding.message for finding in found)

@@ -9,7 +9,7 @@ from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sharding.scalar_uses import uses_of
-from ..sharding.scalars import Scalar, is_chosen, scalars, with_dimension
+from ..sharding.scalars import Scalar, is_chosen, scalars, scalars_of_unseen, with_dimension
 from ..sites import Site
 from ..text.definitions import defined_before
 from ..text.patches import Patch
@@ -18,18 +18,32 @@ from ..training.shape_tests import tells_scalars
 from ..view import FileView
 
 _SYMBOL = "torch.nn.Parameter"
+_MAYBE = "torch.nn.Parameter(of_unseen)"
 _WHY = "files from before the parameter had a dimension still load"
 _ELEMENT = "what computes with the parameter takes its element"
+_WAY_OUT = (
+    "Give it one element and one dimension (torch.ones(1)), take the element where it is computed with (.squeeze(0)), and let "
+    "a register_load_state_dict_pre_hook reshape what older files hold."
+)
 _HOOK = "add_dimension"
 
 
 def find(migration: Migration) -> Iterator[Site]:
-    """The definitions in models that DDP wraps."""
+    """The definitions in models that DDP wraps or may wrap."""
     for scalar in scalars(migration):
         yield Site(scalar.view, scalar.call, _SYMBOL, "hazard", scalar.group)
+    for scalar in scalars_of_unseen(migration):
+        yield Site(scalar.view, scalar.call, _MAYBE, "hazard", scalar.group)
 
 
 def check(site: Site, migration: Migration) -> Outcome:
+    if site.symbol == _MAYBE:
+        return Outcome(
+            Level.MANUAL,
+            "where DDP wrapped a model of this class, fully_shard raises ValueError now: it refuses parameters without "
+            "dimensions",
+            _WAY_OUT,
+        )
     scalar = next(found for found in scalars(migration) if found.call is site.node and found.group is site.group)
     if scalar.name is None:
         return _manual("it is not assigned to an attribute of self, so what reads it is not known")
@@ -64,8 +78,7 @@ def _manual(what: str) -> Outcome:
     return Outcome(
         Level.MANUAL,
         f"fully_shard refuses parameters without dimensions, and this one is left alone: {what}",
-        "Give it one element and one dimension (torch.ones(1)), take the element where it is computed with "
-        "(.squeeze(0)), let a register_load_state_dict_pre_hook reshape what older files hold, and run again.",
+        f"{_WAY_OUT[:-1]}, and run again.",
         holds=True,
     )
 
@@ -197,6 +210,12 @@ fully_shard(model)
 optimizer = torch.optim.AdamW(model.parameters())
 '''
 _TOLD = _BEFORE.replace("model.parameters()", "[p for p in model.parameters() if p.ndim == 1]")
+_UNSEEN = _BEFORE.replace("Towers().to(device)", "registry[name]().to(device)").replace(
+    "device_ids=[local_rank])", "device_ids=[local_rank], broadcast_buffers=False)"
+)
+_UNSEEN_AFTER = f"{_UNSEEN[:_UNSEEN.index('model = DDP')]}{_AFTER[_AFTER.index('for tensor in'):]}".replace(
+    "torch.nn.parallel import DistributedDataParallel as DDP", "torch.distributed.fsdp import fully_shard"
+)
 
 RULE = Rule(
     id="FS123",
@@ -207,7 +226,7 @@ RULE = Rule(
         "left at one dimension it takes part in type promotion, and under autocast losses were off by 1e-2 after 8 steps. "
         "load_state_dict refuses a scalar for such a parameter, so a hook reshapes it; the other way round torch does it."
     ),
-    symbols=(_SYMBOL,),
+    symbols=(_SYMBOL, _MAYBE),
     roles=("hazard",),
     check=check,
     find=find,
@@ -218,6 +237,7 @@ RULE = Rule(
     proof=("two_towers",),
     examples=(
         Example(_BEFORE, _AFTER, Level.REVIEW),
+        Example(_UNSEEN, _UNSEEN_AFTER, Level.MANUAL, "which model it is, is not seen: it may be of this class, and then raises"),
         Example(_TOLD, _TOLD, Level.MANUAL, "whether a parameter decays would change with its shape"),
     ),
 )

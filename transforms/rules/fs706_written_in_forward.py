@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from ..analysis.facts import FileFacts
 from ..analysis.values import Instance
 from ..findings import Level
-from ..groups import Group
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sharding.model_code import class_node, classes_of
 from ..sharding.parameter_writes import parameter_writes
+from ..sharding.unseen_models import groups_with_unseen_models
 from ..sites import Site
 from ..view import FileView
 
@@ -27,19 +27,17 @@ _ADVICE = (
 def find(migration: Migration) -> Iterator[Site]:
     """Writes into parameters in forward, or in what it calls, of models that DDP wraps or may wrap."""
     known: set[ast.AST] = set()
-    unseen: list[Group] = []
     for group in migration.groups.all:
         if group.stays_ddp or "DDP" not in group.kinds:
             continue
         models = [value for value in group.raw if isinstance(value, Instance)]
-        if len(models) < len(group.raw) or not models:
-            unseen.append(group)
         for value in sorted(models, key=lambda v: (v.cls.file, v.cls.index, v.site)):
             for view, owner in classes_of(migration, value.cls):
                 for at, node in parameter_writes(migration, view, owner, "forward"):
                     if node not in known:
                         known.add(node)
                         yield Site(at, node, _SYMBOL, "hazard", group)
+    unseen = groups_with_unseen_models(migration)
     if unseen:
         for at, node in _written_by_unseen(migration):
             if node not in known:

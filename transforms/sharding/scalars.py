@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..analysis.library import PARAMETER
-from ..analysis.values import Constant, Instance, Opaque, Value
+from ..analysis.values import ClassValue, Constant, Instance, Opaque, Value
 from ..groups import Group
 from ..migration import Migration
 from ..text.patches import Patch
 from ..training.passes import called_name, outside_name
 from ..view import FileView
 from .model_code import classes_of
+from .unseen_models import groups_with_unseen_models
 
 _SHAPED = frozenset(f"torch.{name}" for name in ("ones", "zeros", "empty", "rand", "randn", "full"))
 _POINTWISE = frozenset(f"torch.{name}" for name in ("log", "exp", "sqrt", "log1p", "logit"))
@@ -66,6 +67,27 @@ def _find(migration: Migration) -> Iterator[Scalar]:
                         known.add(node)
                         if node.args and _is_scalar(view, node.args[0]):
                             yield Scalar(view, owner, node, group)
+
+
+def scalars_of_unseen(migration: Migration) -> Iterator[Scalar]:
+    """The definitions in other modules of the repository, where DDP wraps a model that is not seen."""
+    groups = groups_with_unseen_models(migration)
+    known = {scalar.call for scalar in scalars(migration)}
+    for view in migration.program.views_with("Parameter") if groups else ():
+        for owner in view.nodes(ast.ClassDef):
+            if not _is_module(migration, view, owner):
+                continue
+            for node in ast.walk(owner):
+                if isinstance(node, ast.Call) and node not in known and outside_name(view, node.func) in PARAMETER:
+                    known.add(node)
+                    if node.args and _is_scalar(view, node.args[0]):
+                        yield Scalar(view, owner, node, groups[0])
+
+
+def _is_module(migration: Migration, view: FileView, owner: ast.ClassDef) -> bool:
+    flow = migration.program.flow
+    classes = [value for value in view.values(owner) if isinstance(value, ClassValue)]
+    return any(name.startswith("torch.nn.") for value in classes for name in flow.external_bases(value))
 
 
 def made_elsewhere(migration: Migration, models: Iterable[Value]) -> str:
