@@ -14,6 +14,7 @@ from ..keeping import may_be_kept
 from ..text.patches import Old
 from ..text.spelling import quoted
 from ..view import FileView
+from .unwrapping_helpers import unwrapping_helper
 
 _MODEL_NAME = re.compile(r"model|net|module|generator|discriminator|student|teacher|backbone|gpt|bert", re.IGNORECASE)
 
@@ -52,8 +53,10 @@ def inside_data_parallel(view: FileView, node: ast.AST, path: str) -> str:
     further down counts, too: statements on optimizers move behind that.
     """
     held = next((values for found, values in _paths(view, node, in_all=True) if found == path), [])
-    wrapped = any(isinstance(value, Opaque) and value.name in DATA_PARALLEL for value in held)
-    return f"getattr({path}, {quoted(view, 'module')}, {path})" if wrapped else path
+    if not any(isinstance(value, Opaque) and value.name in DATA_PARALLEL for value in held):
+        return path
+    helper = unwrapping_helper(view, node)
+    return f"{helper}({path})" if helper else f"getattr({path}, {quoted(view, 'module')}, {path})"
 
 
 def holds_ddp(view: FileView, node: ast.AST, model: object) -> bool:
