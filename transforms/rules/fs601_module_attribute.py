@@ -74,7 +74,9 @@ def check(site: Site, migration: Migration) -> Outcome:
         outcome = Outcome(Level.REVIEW, f"{other} still has a .module, an FSDP2 model is itself")
         choice = _choice_by_helper(migration, view, node) if other == "DataParallel" else None
         if choice is not None:
-            parallel = migration.use(outcome, view, "torch.nn.DataParallel", node)
+            mentioned = (view.external(name) for name in view.nodes(ast.Name, ast.Attribute))
+            symbol = next((name for name in mentioned if name in DATA_PARALLEL), "torch.nn.DataParallel")
+            parallel = migration.use(outcome, view, symbol, node)
             outcome.message += ", and the test that chooses is true of both"
             outcome.patches.append(view.replace(choice.test, ("isinstance(", view.keep(node.value), f", {parallel})"), _WHY))
             return outcome
