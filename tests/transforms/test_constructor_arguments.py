@@ -154,11 +154,11 @@ def test_a_pair_of_groups_in_a_variable_becomes_a_mesh() -> None:
     assert any(f.rule == "FS230" and f.level is Level.REVIEW for f in analysis.findings)
 
 
-def test_a_policy_that_answers_with_arguments_is_asked_last() -> None:
+def test_a_policy_that_answers_with_arguments_is_asked_about_what_is_not_ignored() -> None:
     text = f"{IMPORTS}    from torch.distributed.fsdp.wrap import CustomPolicy\n"
     text += "    return FSDP(model, auto_wrap_policy=CustomPolicy(args.choose), ignored_modules=args.ignored)\n"
     _, results = analyse_texts({"train.py": text})
-    asked = "and not ignored_params.issuperset(module.parameters())\n            and args.choose(module)\n        )"
+    asked = "(module, args.choose(module))\n        for module in model.modules()\n        if ignored_params.isdisjoint("
     assert asked in results["train.py"]
     assert "fully_shard(module, **(arguments | answer if isinstance(answer, dict) else arguments))" in results["train.py"]
 
