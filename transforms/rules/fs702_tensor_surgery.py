@@ -12,12 +12,15 @@ from ..groups import Group
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..state.parameters_beside import parameters_beside
 from ..text.spelling import all_imports, imported_names
 from ..training.certainty import surely_sharded
 from ..training.filled import fill_whole, filled_at
 from ..training.local_reads import runs_behind_the_wrap, runs_on_shards, tensor_values
 from ..training.made_like import made_like_shards
 from ..training.optimizer_sums import sums_of_both
+from ..training.parameter_work import of_gradients
+from ..training.passes import called_name
 from ..training.pieces import written_piece
 from ..view import FileView
 
@@ -126,6 +129,11 @@ _WHAT["made"] = (
     "a tensor is made like a parameter: like a sharded one it is a DTensor, and a model that gets it as an input raises",
     "Make it with torch.zeros(…, dtype=parameter.dtype, device=parameter.device), or with torch.ones, torch.full, torch.empty.",
 )
+_WHAT["clipped"] = (
+    "parameters of a sharded model are clipped together with some that are not: a norm over DTensors and plain tensors raises",
+    "Take torch.nn.utils.get_total_norm of the gradients of each kind, with .full_tensor() for the sharded ones, combine the "
+    "two, and scale both lists by torch.nn.utils.clip_grads_with_norm_.",
+)
 _SILENT = frozenset({"hook", "accumulated", "data", "saved", "store", "piece", "averaged", "loss"})
 
 
@@ -147,6 +155,11 @@ def find(migration: Migration) -> Iterator[Site]:
     for view, node, group in made_like_shards(migration):
         yield Site(view, node, "torch.Tensor.surgery.made", "hazard", group)
     for view in migration.views():
+        for node in view.nodes(ast.Call):
+            if of_gradients(view, node) and called_name(node) == "clip_grad_norm_" and node.args:
+                group = parameters_beside(migration, view.values(node.args[0]))
+                if group is not None:
+                    yield Site(view, node, "torch.Tensor.surgery.clipped", "hazard", group)
         if any(name == "FullyShardedDataParallel" for _, name in imported_names(all_imports(view))):
             yield from (Site(view, node, "torch.Tensor.surgery.summed", "hazard") for node in sums_of_both(view))
 

@@ -24,6 +24,7 @@ from .either import EITHER, TELL, may_be_either
 from .later_schedulers import KEEPS, later_scheduler, makes_room
 from .left_over import LEFT_OVER, PAIRED, is_left_over
 from .lifting import passed_in_model
+from .parameters_beside import APART, BESIDE, has_parameters_beside
 from .pending_gradients import backward_before
 from .plans import SEVERAL
 from .reads import groups_of_optimizers, may_be_of_ddp, optimizer_calls
@@ -126,6 +127,8 @@ def load_outcome(site: Site, migration: Migration) -> Outcome:
         return Outcome(Level.MANUAL, EITHER, TELL, holds=True)
     if plan.conversion is None and is_over_several(migration, view, plan.optimizer):
         return Outcome(Level.MANUAL, OF_SEVERAL, TOGETHER, holds=True)
+    if plan.conversion is None and has_parameters_beside(migration, view.values(plan.optimizer)):
+        return Outcome(Level.MANUAL, BESIDE, APART, holds=True)
     if plan.conversion is None and is_left_over(view, call, plan.optimizer, plan.model):
         return Outcome(Level.MANUAL, LEFT_OVER, PAIRED, holds=True)
     several = groups_of_optimizers(migration, view.values(plan.optimizer))

@@ -19,6 +19,7 @@ from .either import EITHER, TELL, may_be_either
 from .first_step import may_precede_first_step
 from .left_over import LEFT_OVER, PAIRED, is_left_over
 from .lifting import Lift, lift_of
+from .parameters_beside import APART, BESIDE, has_parameters_beside
 from .rank_zero import rank_zero_alone_reads
 from .reads import StateRead, groups_of_optimizers
 from .several_models import OF_SEVERAL, TOGETHER, is_over_several
@@ -87,6 +88,9 @@ def _plan(migration: Migration, read: StateRead) -> ReadPlan:
             return plan
         if not read.legacy and is_over_several(migration, read.view, read.optimizer):
             plan.problem, plan.advice = OF_SEVERAL, TOGETHER
+            return plan
+        if not read.legacy and has_parameters_beside(migration, read.view.values(read.optimizer)):
+            plan.problem, plan.advice = BESIDE, APART
             return plan
         if not read.legacy and is_left_over(read.view, read.call, read.optimizer, read.model):
             plan.problem, plan.advice = LEFT_OVER, PAIRED
