@@ -18,6 +18,7 @@ from ..state.ddp_loads import beside_own_load
 from ..state.loads import load_outcome
 from ..state.old_prefix import may_be_prefixed
 from ..state.reads import before_wrap, hidden_uses, is_optimizer, is_prefixed, of_another_program
+from ..state.sharded_parts import parts_load
 from ..state.strangers import is_of_stranger, loads_of_strangers
 from ..state.unseen_loads import stranger_load
 from ..state.writing import OPTIONS, SET_MODEL
@@ -58,6 +59,10 @@ def check(site: Site, migration: Migration) -> Outcome:
     context = context_at(migration, view, call, site.group)
     if context.kind == "unknown":
         return _manual("the kind of state dict is only known at run time")
+    is_prefixed_file = is_prefixed(site) or may_be_prefixed(migration, site, state)
+    by_parts = parts_load(migration, site) if context.full and not context.is_sharded and not is_prefixed_file else None
+    if by_parts is not None:
+        return by_parts
     outcome = _rewrite(site, migration, arguments, context)
     if context.may_be_local:
         outcome.level = Level.REVIEW

@@ -52,6 +52,16 @@ def {name}(optimizer, state_dict):
 {optimizer_body}    return state_dict
 '''
 
+_MODEL = '''\
+def {name}(model, state_dict):
+    """Full state for a model, with this rank's shards where its tensors are sharded."""
+    own = model.state_dict()
+    state_dict.update({{name: {shard}(value, own.get(name)) for name, value in state_dict.items()}})
+    return state_dict
+'''
+
+_NAMES = {"optimizer": "optimizer_shards", "model": "model_shards", "any": "state_shards"}
+
 _ANY = '''\
 def {name}(owner, state_dict):
     """Full state for a model or optimizer, with this rank's shards where its tensors are sharded."""
@@ -126,7 +136,7 @@ def _gathering(
 
 
 def shard_on_the_way(migration: Migration, view: FileView, call: ast.Call, kind: str, outcome: Outcome) -> None:
-    """Hands a load this rank's shards of the state; ``kind``: ``optimizer`` or ``any``."""
+    """Hands a load this rank's shards of the state; ``kind``: ``optimizer``, ``model`` or ``any``."""
     assert isinstance(call.func, ast.Attribute)
     name = _shard_helper(migration, view, kind, outcome)
     state = call.args[0]
@@ -147,7 +157,7 @@ def _gather_helper(migration: Migration, view: FileView, outcome: Outcome) -> st
 
 
 def _shard_helper(migration: Migration, view: FileView, kind: str, outcome: Outcome) -> str:
-    inner, name = _free(view, "local_shard"), _free(view, "optimizer_shards" if kind == "optimizer" else "state_shards")
+    inner, name = _free(view, "local_shard"), _free(view, _NAMES[kind])
     words = {word: quoted(view, word) for word in ("params", "param_groups", "state", "shape")}
     dtensor = migration.use(outcome, view, _DTENSOR, view.tree)
     replicate = migration.use(outcome, view, "torch.distributed.tensor.Replicate", view.tree)
@@ -156,6 +166,8 @@ def _shard_helper(migration: Migration, view: FileView, kind: str, outcome: Outc
     lines = "".join(("    " if kind == "optimizer" else "        ") + line for line in body.splitlines(keepends=True))
     if kind == "optimizer":
         text = _OPTIMIZER.format(name=name, optimizer_body=lines)
+    elif kind == "model":
+        text = _MODEL.format(name=name, shard=inner)
     else:
         optimizer = migration.use(outcome, view, "torch.optim.Optimizer", view.tree)
         module = migration.use(outcome, view, "torch.nn.Module", view.tree)
