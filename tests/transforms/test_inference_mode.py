@@ -89,6 +89,24 @@ def test_evaluations_that_may_come_first_change(calls: str) -> None:
     assert "@torch.no_grad()" in text
 
 
+def test_other_methods_gather_as_well() -> None:
+    net = """\
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+
+    def encode(self, x):
+        return self.layer(x)
+
+
+"""
+    text = _HEAD.replace("torch.cuda.set", net + "torch.cuda.set").replace("torch.nn.Linear(8, 8)", "Net()")
+    said, after = _migrated(f"{text}with torch.inference_mode():\n    print(model.module.encode(held_out))\ntrain(model)\n")
+    assert said == {"the"}
+    assert "with torch.no_grad():\n    print(model.encode(held_out))" in after
+
+
 def test_contexts_that_are_chosen_are_named() -> None:
     text = f"{_HEAD}context = torch.inference_mode if fast else torch.no_grad\nwith context():\n    print(model(held_out))\n"
     said, after = _migrated(text)

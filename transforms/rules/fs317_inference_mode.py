@@ -10,10 +10,12 @@ from ..findings import Level
 from ..groups import Group
 from ..migration import Migration
 from ..order import Place
+from ..ranks.evaluation import runs_of
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from ..text.patches import Part
-from ..training.passes import BACKWARD_NAMES, FORWARD, called_name, outside_name, passes_in
+from ..training.forward_methods import method_calls
+from ..training.passes import BACKWARD_NAMES, FORWARD, called_name, calls_in, outside_name, passes_in
 from ..view import FileView
 
 _INFERENCE = "torch.inference_mode"
@@ -33,13 +35,22 @@ def find(migration: Migration) -> Iterator[Site]:
     for view in migration.views():
         around = dict(_around(view))
         for node, body in around.items():
-            group = next((group for group in trained if FORWARD in passes_in(migration, view, body, group)), None)
+            group = next((group for group in trained if _runs(migration, view, body, group)), None)
             if group is not None and not _is_false(node) and not _trains_first(migration, (view, node)):
                 yield Site(view, node, _INFERENCE, "hazard", group)
         named = {inner for node in around for inner in ast.walk(node)}
         for node in view.nodes(ast.Name, ast.Attribute):
             if node not in named and isinstance(node.ctx, ast.Load) and outside_name(view, node) == _INFERENCE:
                 yield Site(view, node, _APART, "hazard", trained[0])
+
+
+def _runs(migration: Migration, view: FileView, body: list[ast.stmt], group: Group) -> bool:
+    """Whether statements run a group's model: forward, or another method that gathers its parameters."""
+    if FORWARD in passes_in(migration, view, body, group):
+        return True
+    calls = list(calls_in(body))
+    methods = {found.call for found in method_calls(migration) if found.group is group}
+    return any(call in methods or view.call_site(call) in runs_of(migration, group) for call in calls)
 
 
 def _trained(migration: Migration) -> list[Group]:
