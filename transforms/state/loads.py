@@ -288,10 +288,16 @@ def write_load(migration: Migration, view: FileView, call: ast.Call, plan: LoadP
     """Adds the patches of an optimizer load to its outcome."""
     why = "optimizer state is loaded by name, and sharded on the way"
     name = migration.use(outcome, view, SET_OPTIMIZER, call)
+    state: Part = view.keep(plan.state)
+    bound: list[Part] = []
+    if plan.clones and any(isinstance(node, (ast.Call, ast.Await)) for node in ast.walk(plan.state)):
+        # what is cloned has to be what is loaded: a file is read once
+        state, read = view.free_name(call, "optimizer_state_dict"), state
+        bound = [f"{view.indent(view.statement(call))}{state} = ", read, "\n"]
     arguments: list[Sequence[Part]] = [
         (view.keep(plan.model) if isinstance(plan.model, ast.expr) else inside_data_parallel(view, call, str(plan.model)),),
         (view.keep(plan.optimizer),),
-        (view.keep(plan.state),),
+        (state,),
     ]
     if plan.options:
         options = migration.use(outcome, view, OPTIONS, call)
@@ -299,7 +305,7 @@ def write_load(migration: Migration, view: FileView, call: ast.Call, plan: LoadP
     text = replaced_call(view, call, name, arguments, unwraps(view, call))
     statement, indent = view.statement(call), view.indent(call)
     lines = makes_room(view, call, view.keep(plan.optimizer)) if plan.makes_room else []
-    lines += _clone_lines(migration, view, call, plan, outcome) if plan.clones else []
+    lines += [*bound, *_clone_lines(migration, view, call, plan, state, outcome)] if plan.clones else []
     if lines and isinstance(statement, ast.Expr) and statement.value is call and view.stands_alone(statement):
         text = [str(lines[0]).removeprefix(indent), *lines[1:], indent, *text]
     elif lines:
@@ -315,17 +321,19 @@ def write_load(migration: Migration, view: FileView, call: ast.Call, plan: LoadP
 _BEFORE = "what is loaded needs an entry in each group, and tensors of its own for each parameter"
 
 
-def _clone_lines(migration: Migration, view: FileView, call: ast.Call, plan: LoadPlan, outcome: Outcome) -> list[Part]:
+def _clone_lines(
+    migration: Migration, view: FileView, call: ast.Call, plan: LoadPlan, state: Part, outcome: Outcome
+) -> list[Part]:
     """FSDP1's files let all parameters of a flat one share a ``step`` tensor, which each step would then count up."""
     indent = view.indent(view.statement(call))
     is_tensor = migration.use(outcome, view, "torch.is_tensor", call)
     inner = indent + "    "
     lines: list[Part] = []
     if "broadcast_from_rank0=True" in plan.options:
-        lines.extend((f"{indent}if ", view.keep(plan.state), ":\n"))
+        lines.extend((f"{indent}if ", state, ":\n"))
         indent, inner = inner, inner + "    "
     held = view.free_name(call, "state")
-    lines.extend((f"{indent}for {held} in ", view.keep(plan.state), '["state"].values():\n'))
+    lines.extend((f"{indent}for {held} in ", state, '["state"].values():\n'))
     lines.append(f"{inner}# parameters of one flat parameter share their step in files of FSDP1\n")
     lines.append(f"{inner}{held}.update({{key: value.clone() for key, value in {held}.items() if {is_tensor}(value)}})\n")
     return lines
