@@ -1,4 +1,4 @@
-"""Optimizers that are built anew for each phase: behind an evaluation the model shows whole parameters."""
+"""Phases with optimizers and frozen layers of their own: behind an evaluation the model shows whole parameters."""
 
 from __future__ import annotations
 
@@ -42,3 +42,22 @@ def test_without_a_forward_last_nothing_is_said(end: str) -> None:
     build = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
     analysis, _ = analyse_texts({"train.py": _TEXT.format(build=build, end=end)})
     assert not any(finding.rule == "FS503" for finding in analysis.findings)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        "model.module.requires_grad_(phase > 0)",
+        "model.module.body.requires_grad_(phase > 0)",
+        "for p in model.parameters():\n        p.requires_grad_(phase > 0)",
+        "for p in model.parameters():\n        p.requires_grad = phase > 0",
+    ],
+)
+def test_what_is_frozen_behind_an_evaluation_is_the_shards(build: str) -> None:
+    text = _TEXT.replace("for phase", "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\nfor phase", 1)
+    analysis, results = analyse_texts({"train.py": text.format(build=build, end=_EVALUATED)})
+    assert {f.level for f in analysis.findings if f.rule == "FS309"} == {Level.REVIEW}
+    resharded, _, _ = results["train.py"].partition("requires_grad")
+    assert "module.reshard()" in resharded
+    analysis, _ = analyse_texts({"train.py": text.format(build=build, end="print(phase)")})
+    assert not any(f.rule == "FS309" for f in analysis.findings)

@@ -35,6 +35,13 @@ def find(migration: Migration) -> Iterator[Site]:
             if site is not None:
                 yield site
     for view in migration.views():
+        for node in view.nodes(ast.Call):
+            model = _frozen(view, node)
+            site = _site(migration, view, node, model) if model is not None else None
+            if site is not None:
+                done.add(node)
+                yield site
+    for view in migration.views():
         for node in view.nodes(ast.Call, ast.Assign, ast.AugAssign):
             tensor = written_tensor(node)
             if tensor is None or node in done or not _is_parameter(migration, view, tensor):
@@ -48,6 +55,13 @@ def _asked(call: ast.Call) -> ast.expr | None:
     """The model that a call asks for its parameters."""
     asks = isinstance(call.func, ast.Attribute) and call.func.attr in ("parameters", "named_parameters")
     return call.func.value if asks and isinstance(call.func, ast.Attribute) else None
+
+
+def _frozen(view: FileView, call: ast.Call) -> ast.expr | None:
+    """The wrapped model that is frozen or thawed, or one whose part is: ``model.module.body.requires_grad_(False)``."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "requires_grad_":
+        return None
+    return _model_in(view, call.func)
 
 
 def _site(migration: Migration, view: FileView, node: ast.AST, model: ast.expr) -> Site | None:
@@ -109,7 +123,7 @@ def _work_on(migration: Migration, view: FileView, call: ast.Call) -> list[ast.A
 def check(site: Site, migration: Migration) -> Outcome:
     view, node = site.view, site.node
     tensor = written_tensor(node)
-    model = _asked(node) if isinstance(node, ast.Call) else None
+    model = (_asked(node) or _frozen(view, node)) if isinstance(node, ast.Call) else None
     if model is None and tensor is not None:
         model = _model_in(view, tensor)
     statement = view.statement(node)

@@ -1,4 +1,4 @@
-"""Work on parameters themselves: writes into them, and their gradients read, scaled or cleared."""
+"""Work on parameters themselves: writes into them, their freezing, and their gradients read, scaled or cleared."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ import ast
 from ..view import FileView
 from .passes import outside_name
 
-_NO_WRITES = frozenset({"requires_grad_", "detach_", "share_memory_", "retains_grad_", "zero_grad_"})
+_NO_WRITES = frozenset({"detach_", "share_memory_", "retains_grad_", "zero_grad_"})
 
 
 def works_on_tensors(node: ast.AST) -> bool:
     """Whether code reads or clears gradients, or changes a tensor in place."""
     return any(
-        (isinstance(inner, ast.Attribute) and inner.attr == "grad")
+        (isinstance(inner, ast.Attribute) and (inner.attr == "grad" or _is_frozen(inner)))
         or (_changed(inner) is not None and not _adds_up(node, inner))
         for inner in ast.walk(node)
     )
+
+
+def _is_frozen(node: ast.Attribute) -> bool:
+    """``p.requires_grad = False``: what is gathered is frozen then, and not the shard."""
+    return node.attr == "requires_grad" and isinstance(node.ctx, ast.Store)
 
 
 def _adds_up(node: ast.AST, inner: ast.AST) -> bool:
