@@ -21,6 +21,13 @@ class Decay(torch.optim.lr_scheduler.LRScheduler):
     pass
 
 
+def linear(optimizer):
+    def adjust(step):
+        optimizer.param_groups[0]["lr"] = 1 / (step + 1)
+
+    return adjust
+
+
 def main(net, path, config):
     model = FSDP(net, use_orig_params=True)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -52,7 +59,7 @@ def load_of(texts: dict[str, str]) -> tuple[Finding, str]:
 def test_groups_get_the_entry_of_a_scheduler_that_is_built_later(behind: str) -> None:
     finding, text = load_of({"train.py": PROGRAM.format(before="", behind=behind)})
     assert finding.level is Level.REVIEW
-    assert "the scheduler of line 21 is built later" in finding.message
+    assert "the scheduler of line 28 is built later" in finding.message
     assert ROOM in text
 
 
@@ -62,7 +69,7 @@ def test_scheduler_that_is_built_before_adds_it_itself(before: str) -> None:
     assert "initial_lr" not in finding.message + text
 
 
-@pytest.mark.parametrize("behind", ["", "scheduler = Warmup(optimizer)", "scheduler.step(optimizer)"])
+@pytest.mark.parametrize("behind", ["", "scheduler = Warmup(optimizer)", "scheduler.step(optimizer)", "scheduler = linear(optimizer)"])
 def test_what_adds_no_entry_needs_none(behind: str) -> None:
     finding, text = load_of({"train.py": PROGRAM.format(before="", behind=behind)})
     assert "initial_lr" not in finding.message + text

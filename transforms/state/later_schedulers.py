@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..analysis.library import is_scheduler
-from ..analysis.values import Instance, Optimizer, Value
+from ..analysis.values import FunctionValue, Instance, Optimizer, Value
 from ..migration import Migration
 from ..text.patches import Part
 from ..text.spelling import quoted
@@ -89,7 +89,10 @@ def _builds_scheduler(migration: Migration, view: FileView, call: ast.Call) -> b
         return False
     if is_scheduler(outside_name(view, call.func) or ""):
         return True
-    made = [value.cls for value in view.values(call) if isinstance(value, Instance)]
+    values = view.values(call)
+    if values and all(isinstance(value, FunctionValue) for value in values):
+        return False  # a function that sets the rate adds no entry
+    made = [value.cls for value in values if isinstance(value, Instance)]
     if any(is_scheduler(base) for cls in made for base in view.program.flow.external_bases(cls)):
         return True
     if made:
