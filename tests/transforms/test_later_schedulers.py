@@ -69,7 +69,9 @@ def test_scheduler_that_is_built_before_adds_it_itself(before: str) -> None:
     assert "initial_lr" not in finding.message + text
 
 
-@pytest.mark.parametrize("behind", ["", "scheduler = Warmup(optimizer)", "scheduler.step(optimizer)", "scheduler = linear(optimizer)"])
+@pytest.mark.parametrize(
+    "behind", ["", "scheduler = Warmup(optimizer)", "scheduler.step(optimizer)", "scheduler = linear(optimizer)"]
+)
 def test_what_adds_no_entry_needs_none(behind: str) -> None:
     finding, text = load_of({"train.py": PROGRAM.format(before="", behind=behind)})
     assert "initial_lr" not in finding.message + text
