@@ -260,6 +260,13 @@ def test_nothing_is_handed_out_where_keys_do_not_matter_or_ranks_differ(strict: 
     assert ("that it lacks no longer raises" in finding.message) is bool(group)
 
 
+@pytest.mark.parametrize(("result", "is_named"), [("", False), ("missing, unexpected = ", True), ("return ", True)])
+def test_missing_keys_that_are_read_are_said_to_be_empty(result: str, is_named: bool) -> None:
+    load = LOAD.replace("model.module.load", result + "model.module.load").format(strict=", strict=False", group="")
+    (finding,) = findings(DDP, load, "FS403")
+    assert ("missing_keys of what it gives back is always empty" in finding.message) is is_named
+
+
 _CHILDREN = """
 def main(net, rank):
     model = DDP(net)

@@ -99,6 +99,9 @@ def _rewrite(site: Site, migration: Migration, arguments: dict[str, ast.expr], c
         if isinstance(strict, ast.Constant):
             outcome.level = Level.REVIEW
             outcome.message += "; strict=False loads what has a matching name and is silent about the rest"
+        if not context.is_sharded and not isinstance(view.parents[call], ast.Expr):
+            outcome.level = Level.REVIEW
+            outcome.message += "; missing_keys of what it gives back is always empty: compare the file's names with the model's"
     if "assign" in arguments:
         outcome.level = Level.REVIEW
         outcome.message += "; assign= goes: values are copied into the shards"
