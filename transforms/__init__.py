@@ -1,1 +1,1 @@
-"""Source text in, findings and edits out; no file access, no torch."""
+"""Source text in, findings and edits out: the codemod. No file access, no torch."""

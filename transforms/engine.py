@@ -1,45 +1,31 @@
-"""From facts to findings and edits: the steps of the codemod in order, without touching a file.
+"""From facts to findings and new texts: sites, the rule of each, and all changes of a file at once.
 
-``extract`` runs once a file, in any process; ``analyse`` links the summaries, asks the rules about every site,
-keeps groups whole, and turns what remains into edits.
+``extract`` runs once a file, in any process; ``analyse`` links the summaries and does the rest, without touching a file.
 """
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from .analysis.extract import Extractor
-from .analysis.facts import FileFacts
-from .analysis.flow import Flow
-from .analysis.symbols import STRONG_TOKENS, WRAPPERS, holds_token
-from .analysis.trees import walk
-from .findings import FileError, Finding, Level
-from .holding import hold_back, hold_groups
-from .introspection.branch_chains import BRANCH_GOES
-from .judge import Judgement, judge
-from .leaving.gaps import gaps
-from .leaving.identity_tables import identity_tables
-from .leaving.leftovers import leftovers
-from .leaving.messages import renamed_in_messages
-from .leaving.old_names import unread_names
-from .leaving.passed_through import PASSED_THROUGH, passed_through
-from .leaving.remarks import remarks
-from .leaving.same_branches import same_branches
-from .leaving.same_calls import same_calls
-from .leaving.stale_words import WRAPPING, about, lines_that_speak, named
-from .leaving.unread_parameters import name_unread_parameters
+from .facts.extract import Extractor
+from .facts.facts import FileFacts
+from .facts.symbols import STRONG_TOKENS, WRAPPERS, holds_token
+from .findings import FileError, Finding, Form, Level, Step
+from .flow.flow import Flow
+from .flow.values import Wrapped
+from .guarded import guarded_sites
 from .migration import Migration, Options
-from .program import Program
-from .remaining.kept_code import hold_beside_kept
-from .sharding.shared_definitions import lenders_that_stay
-from .sites import Site
-from .text.edits import Edit, apply_edits
-from .text.patches import Patch, PatchConflict
-from .text.rewrite import RewriteError, rewrite
+from .queries.program import Program
+from .reachable_sites import drop_unreachable
+from .rewrites.changes import Change
+from .rule import Outcome, Rule, rule_for
+from .selection import Selection, above, outside
+from .sites import Site, find_sites
 from .text.source import Source
-from .text.spelling import all_imports, imported_names
+from .text.suppressions import Suppressions
+from .writing import described, write
+from .written_stops import STOP_MARK, stop_findings
 
 __all__ = ["STRONG_TOKENS", "Analysis", "Options", "analyse", "extract", "holds_token"]
 
@@ -49,9 +35,23 @@ class Analysis:
     """What is to be said and done about a repository. Paths are the labels of the sources."""
 
     findings: list[Finding] = field(default_factory=list)
-    edits: dict[str, list[Edit]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    """New texts of changed files."""
     new_files: dict[str, str] = field(default_factory=dict)
+    """Texts of helper modules; one that is there already is replaced."""
     errors: list[FileError] = field(default_factory=list)
+    left_alone: dict[str, str] = field(default_factory=dict)
+    """Programs, by entry point, of which nothing is written, and why."""
+
+
+@dataclass
+class Decision:
+    """One site with its rule and what the rule answers."""
+
+    site: Site
+    rule: Rule
+    outcome: Outcome
+    suppressed: bool = False
 
 
 def extract(source: Source) -> FileFacts:
@@ -60,187 +60,151 @@ def extract(source: Source) -> FileFacts:
 
 
 def analyse(
-    facts: Sequence[FileFacts], load: Callable[[str], Source], options: Options, flow: Flow | None = None
+    facts: Sequence[FileFacts],
+    load: Callable[[str], Source],
+    options: Options,
+    flow: Flow | None = None,
+    paths: Collection[str] = (),
 ) -> Analysis:
-    """Findings for every site and edits for the groups that can be applied whole.
+    """Findings for every site, and the texts of all files that change.
 
-    ``flow`` is what the facts, in the order of their paths, give when they are linked, if that has been done.
+    ``flow`` is what the facts, in the order of their paths, give when they are linked, if that has been done; ``paths``
+    are all files of the repository, those without facts as well.
     """
-    program = Program(sorted(facts, key=lambda file: file.path), load, flow)
-    migration = Migration.of(program, options)
-    judgements, edits, gone = settle(migration)
-    name_leftovers(judgements, gone)
-    name_same_branches(migration, judgements)
-    name_unread_parameters(migration, judgements, edits)
-    settle_imports(migration, judgements, edits)
-    name_stale_wraps(migration, judgements, edits)
-    findings = [finding for judgement in judgements for finding in judgement.findings(migration)]
-    findings.sort(key=lambda f: (f.file, f.line, f.column, f.rule))
-    return Analysis(findings=findings, edits={path: e for path, e in edits.items() if e})
+    ordered = sorted(facts, key=lambda file: file.path)
+    program = Program(ordered, load, flow or Flow(ordered, blind=options.blind), paths)
+    migration = Migration(program, options, wraps_left_out=wraps_left_out(program))
+    for index in program.relevant_files():
+        file = program.file(index)
+        found = find_sites(file, migration.sharding, lambda symbol, role: rule_for(symbol, role) is not None)
+        if found:
+            migration.sites[file.path] = found
+    drop_unreachable(migration)
+    guards, migration.hidden = guarded_sites(program, migration.sharding, migration.sites, migration.runs_before_wraps)
+    for site in guards:
+        migration.sites.setdefault(site.file.path, []).append(site)
+    analysis = Analysis()
+    decisions = write_programs(migration, decide(migration, analysis.errors), analysis)
+    analysis.findings = [finding_of(migration, decision) for decision in decisions]
+    for file in map(program.file, program.relevant_files()):
+        if STOP_MARK in file.source.text:
+            analysis.findings += stop_findings(file, migration.programs.of(file.path))
+    analysis.findings.sort(key=lambda f: (f.file, f.line, f.column, f.rule))
+    return analysis
 
 
-def settle(migration: Migration) -> tuple[list[Judgement], dict[str, list[Edit]], list[Patch]]:
-    """What is to be said of every site, the edits, and what goes because only rewritten code read it."""
-    while True:
-        judgements = judge(migration)
-        hold_groups(migration, judgements)
-        edits, gone = resolve_conflicts(migration, judgements)
-        if hold_beside_kept(migration, judgements, gone):
-            edits, gone = resolve_conflicts(migration, judgements)
-        staying = lenders_that_stay(migration, (j.site.call for j in judgements if j.applied and j.outcome.patches))
-        if not staying:
-            return judgements, edits, gone
-        migration.judge_again(staying)
+def wraps_left_out(program: Program) -> frozenset[int]:
+    """The calls of wrappers, by number, that a comment in the code says are to be left alone."""
+    symbols = {kind: symbol for symbol, kind in WRAPPERS.items()}
+    found = set()
+    for value in program.flow.values:
+        if isinstance(value, Wrapped) and value.site >= 0:
+            path = program.facts[program.flow.file_of_call(value.site)].path
+            rule = rule_for(symbols[value.kind], "call")
+            if rule is not None and Suppressions.MARK in program.text(path):
+                file, node = program.call_node(value.site)
+                if Suppressions(file.source).cover(rule.id, node.lineno, node.end_lineno or node.lineno):
+                    found.add(value.site)
+    return frozenset(found)
 
 
-def settle_imports(migration: Migration, judgements: list[Judgement], edits: dict[str, list[Edit]]) -> None:
-    """Says of every import of an old symbol whether it went, and of one that stays what still uses it."""
-    remaining: dict[str, set[tuple[str, str]]] = {}
-    for judgement in judgements:
-        site = judgement.site
-        if site.role != "import" or judgement.level is not Level.SAFE:
-            continue
-        path = site.view.path
-        if path not in remaining:
-            made = edits.get(path)
-            left = walk(ast.parse(apply_edits(site.view.source, made))) if made else all_imports(site.view)
-            remaining[path] = imported_names(left)
-        if imported_name(site) not in remaining[path]:
-            name_stale_words(judgement, edits.get(path, []))
-            continue
-        user = next((j for j in judgements if uses(j, site) and not j.applied), None)
-        if user is not None:
-            judgement.hold(f"still used at line {user.site.view.line(user.site.node)}")
-            judgement.held_by = user.held_by or user
-        else:
-            judgement.level = Level.OK
-            judgement.outcome.message = "stays: what uses it is right as it is"
+def decide(migration: Migration, errors: list[FileError]) -> list[Decision]:
+    """The answer of every site's rule: the idiom where facts are certain, else the fallback.
 
-
-def name_stale_words(judgement: Judgement, edits: list[Edit]) -> None:
-    """Says of an import that goes which comments still speak of it."""
-    site = judgement.site
-    assert isinstance(site.node, ast.alias)
-    words = about({site.node.name, site.node.asname or site.node.name})
-    lines = lines_that_speak(site.view.source, words, edits) if words is not None else []
-    if lines:
-        judgement.notes.append(f"comments still speak of it ({named(lines)})")
-
-
-def name_stale_wraps(migration: Migration, judgements: list[Judgement], edits: dict[str, list[Edit]]) -> None:
-    """Says which comments still speak of FSDP1 in files that are changed without losing an import of it."""
-    told = {j.site.view.path for j in judgements if j.site.role == "import" and j.site.symbol in WRAPPERS}
-    for judgement in judgements:
-        own = judgement.site.view.path
-        changed = {patch.file for patch in judgement.outcome.patches} if judgement.applied else set[str]()
-        for path in sorted(changed - told):
-            told.add(path)
-            lines = lines_that_speak(migration.program.view(path).source, WRAPPING, edits.get(path, []))
-            if lines:
-                file = "this file" if path == own else path
-                judgement.notes.append(f"comments in {file} still speak of FSDP1 ({named(lines)})")
-
-
-def imported_name(site: Site) -> tuple[str, str]:
-    """(module as written, name) of an import site."""
-    assert isinstance(site.node, ast.alias)
-    statement = site.view.parents[site.node]
-    module = "." * statement.level + (statement.module or "") if isinstance(statement, ast.ImportFrom) else ""
-    return module, site.node.name
-
-
-def uses(judgement: Judgement, imported: Site) -> bool:
-    """Whether a site uses the symbol that an import of the same file brings."""
-    site = judgement.site
-    mentions = site.role not in ("import", "use", "hazard")
-    return site.view is imported.view and mentions and f"{site.symbol}.".startswith(f"{imported.symbol}.")
-
-
-def name_leftovers(judgements: list[Judgement], gone: list[Patch]) -> None:
-    """Says of sites that go with an assignment that nothing reads any more, or with the branch that they stand in."""
-    branches = [p for j in judgements if j.applied for p in j.outcome.patches if p.why == BRANCH_GOES]
-    for judgement in judgements:
-        patches = judgement.outcome.patches
-        if judgement.applied and branches and patches and all(p.why != BRANCH_GOES for p in patches):
-            if all(any(_lies_in(patch, branch) for branch in branches) for patch in patches):
-                judgement.outcome.message = "goes with the branch that it stands in"
-        around = [next((other for other in gone if _lies_in(patch, other)), None) for patch in patches]
-        if judgement.applied and around and None not in around:
-            judgement.outcome.message = "goes with its assignment, which nothing reads any more"
-            if any(patch is not None and patch.why == PASSED_THROUGH for patch in around):
-                judgement.outcome.message = f"goes with the function that it stands in: {PASSED_THROUGH}"
-
-
-def name_same_branches(migration: Migration, judgements: list[Judgement]) -> None:
-    """Says of sites in branches that became the same what comes of the condition."""
-    applied = [judgement for judgement in judgements if judgement.applied and judgement.outcome.patches]
-    for view in {judgement.site.view for judgement in applied}:
-        same = same_branches(view, [p for j in applied for p in j.outcome.patches if p.file == view.path])
-        for judgement in applied:
-            if judgement.site.view is not view:
+    A rule that fails is an error of the site's file, and never ends the run.
+    """
+    decisions = []
+    for path, sites in sorted(migration.sites.items()):
+        suppressions = Suppressions(migration.program.file(path).source)
+        for site in sites:
+            rule = rule_for(site.symbol, site.role)
+            if rule is None:
                 continue
-            node = judgement.site.node
-            staying = next((b for b in same.staying if b in view.ancestors(node)), None)
-            if any(_lies_in(inner, other) for inner in judgement.outcome.patches for other in same.patches):
-                judgement.notes.append("either way is the same now, so the condition goes")
-            elif staying is not None:
-                judgement.notes.append(f"either way is the same now, whatever the condition in line {staying.lineno} says")
+            line, end_line = site.node.lineno, site.node.end_lineno  # type: ignore[attr-defined]
+            try:
+                outcome = answer(rule, site, migration)
+            except Exception as error:
+                errors.append(FileError(path, line, f"{_LEFT_ALONE}{rule.id}: {described(error)}"))
+                continue
+            if outcome is not None:
+                decisions.append(Decision(site, rule, outcome, suppressions.cover(rule.id, line, end_line)))
+    return decisions
 
 
-def _lies_in(patch: Patch, other: Patch) -> bool:
-    return patch.file == other.file and other.start <= patch.start and patch.end <= other.end
+def answer(rule: Rule, site: Site, migration: Migration) -> Outcome | None:
+    """What a rule says about a site, with the form of its answer; None where the site is none of its business."""
+    if site.receiver is not None and migration.runs_before_wraps(site.file, site.node):
+        return Outcome("nothing is wrapped yet when this runs: what it works on is plain", level=Level.OK, form=Form.NOTE)
+    if rule.idiom is not None and migration.options.idioms:
+        outcome = rule.idiom(site, migration)
+        if outcome is not None:
+            outcome.form = outcome.form or (Form.IDIOM if outcome.changes else Form.NOTE)
+            return _proved(rule, outcome)
+    outcome = rule.fallback(site, migration)
+    if outcome is not None:
+        outcome.form = outcome.form or (Form.FALLBACK if outcome.changes else Form.NOTE)
+        _proved(rule, outcome)
+    return outcome
 
 
-def resolve_conflicts(migration: Migration, judgements: list[Judgement]) -> tuple[dict[str, list[Edit]], list[Patch]]:
-    """Edits of all files, and those patches among them that take out what only rewritten code read.
+def _proved(rule: Rule, outcome: Outcome) -> Outcome:
+    if outcome.level is Level.SAFE and outcome.changes and not rule.proof:
+        outcome.level = Level.REVIEW
+    return outcome
 
-    Where two patches want the same text, or a file would not be Python any more, the groups behind them are held
-    back and it starts again: one file never ends the run.
-    """
+
+def write_programs(migration: Migration, decisions: list[Decision], analysis: Analysis) -> list[Decision]:
+    """Texts of the programs that are to be migrated; those that fail are left alone. Gives what there is to report."""
+    options = migration.options
+    selection = Selection({path: migration.programs.of(path) for path in migration.sites})
+    beyond = outside([(d.site.file.path, d.rule.id) for d in decisions], selection, options.select, options.ignore)
+    decisions = [decision for decision in decisions if decision.site.file.path not in beyond]
+    written = [decision for decision in decisions if not decision.suppressed]
+    left = dict.fromkeys(selection.beside({error.file for error in analysis.errors}), _FAILED)
+    left |= dict.fromkeys(above([(d.site.file.path, d.outcome.level) for d in written], selection, options.level), _ABOVE)
     while True:
-        try:
-            return _edits(migration, judgements)
-        except PatchConflict as conflict:
-            causes = [j for j in judgements if j.applied and _has(j, conflict.first, conflict.second)]
-            reason = f"this rewrite and another one would change the same text ({conflict})"
-            failure: Exception = conflict
-        except RewriteError as error:
-            causes = [j for j in judgements if j.applied and any(p.file == error.file for p in j.outcome.patches)]
-            reason = str(error)
-            failure = error
-        if not causes:
-            raise failure
-        for cause in causes:
-            hold_back(judgements, cause, reason)
+        written = [decision for decision in written if decision.site.file.path not in left]
+        result = write(migration, _by_file(written))
+        if not result.failures:
+            break
+        analysis.errors += [FileError(path, None, _LEFT_ALONE + why) for path, why in sorted(result.failures.items())]
+        failed = {d.site.file.path for d in written if any(c.file.path in result.failures for c in d.outcome.changes)}
+        left |= dict.fromkeys(selection.beside(failed), _FAILED)
+    analysis.texts, analysis.new_files = result.texts, result.new_files
+    analysis.left_alone = {entry: reason for path, reason in left.items() for entry in migration.programs.of(path)}
+    return decisions
 
 
-def _has(judgement: Judgement, *patches: Patch) -> bool:
-    return any(patch in judgement.outcome.patches for patch in patches)
+_ABOVE = "there are findings above the level asked for"
+_FAILED = "one of its files could not be rewritten"
+_LEFT_ALONE = "could not be rewritten, so the programs that use it are left alone; please report this: "
 
 
-def _edits(migration: Migration, judgements: list[Judgement]) -> tuple[dict[str, list[Edit]], list[Patch]]:
-    patches: dict[str, list[Patch]] = {}
-    for judgement in judgements:
-        if judgement.applied:
-            for patch in judgement.outcome.patches:
-                patches.setdefault(patch.file, []).append(patch)
-    for patch in renamed_in_messages(judgements):
-        patches[patch.file].append(patch)
-    gone = passed_through(migration, patches)
-    for patch in gone:
-        patches[patch.file].append(patch)
-    for path, wanted in patches.items():
-        view = migration.program.view(path)
-        wanted += identity_tables(view, wanted)
-        wanted += same_calls(view, wanted)
-        wanted += same_branches(view, wanted).patches
-        gone += leftovers(view, wanted)
-    gone += unread_names(migration, judgements, patches)
-    for patch in gone:
-        if patch not in patches[patch.file]:
-            patches[patch.file].append(patch)
-    for path, wanted in patches.items():
-        view = migration.program.view(path)
-        wanted.extend(remarks(view, wanted))
-        wanted.extend(gaps(view, wanted))
-    return rewrite(migration, patches, [n for j in judgements if j.applied for n in j.outcome.needs]), gone
+def _by_file(decisions: Sequence[Decision]) -> dict[str, list[Change]]:
+    changes: dict[str, list[Change]] = {}
+    for decision in decisions:
+        for change in decision.outcome.changes:
+            changes.setdefault(change.file.path, []).append(change)
+    return changes
+
+
+def finding_of(migration: Migration, decision: Decision) -> Finding:
+    """The finding that a decision comes to."""
+    site, outcome = decision.site, decision.outcome
+    source = site.file.source
+    start, end = source.span(site.node)
+    line, column = source.position(start)
+    end_line, end_column = source.position(end)
+    return Finding(
+        rule=decision.rule.id, level=outcome.level, file=site.file.path, line=line, column=column,
+        end_line=end_line, end_column=end_column, symbol=site.symbol, message=outcome.message, why=decision.rule.why,
+        advice=outcome.advice or decision.rule.advice, form=outcome.form or Form.NOTE,
+        programs=migration.programs.of(site.file.path), provenance=_provenance(migration, site),
+        suppressed=decision.suppressed,
+    )  # fmt: skip
+
+
+def _provenance(migration: Migration, site: Site) -> tuple[Step, ...]:
+    if site.receiver is None or site.sharding is None:
+        return ()
+    return migration.sharding.provenance(site.file, site.receiver, site.sharding)

@@ -10,8 +10,8 @@ class Level(str, Enum):
     """How sure the tool is of what it does at a site.
 
     ``SAFE``: rewritten, and a corpus pair proves the rewrite equivalent.
-    ``REVIEW``: rewritten, but behaviour may differ in a named way or the receiver is only probably a wrapped model.
-    ``MANUAL``: left alone; the finding says why, what breaks, and what to write instead.
+    ``REVIEW``: rewritten, but behaviour may differ in a named way, or an assumption is stated that the code checks.
+    ``MANUAL``: a stop: the finding says why, what breaks, and what to write instead.
     ``OK``: right as it stands.
     """
 
@@ -27,6 +27,19 @@ class Level(str, Enum):
 
 
 _RANKS = {"ok": 0, "safe": 1, "review": 2, "manual": 3}
+
+
+class Form(str, Enum):
+    """How a site was answered.
+
+    ``IDIOM``: FSDP2 as people write it, on certain facts. ``FALLBACK``: a general rewrite that is right whatever is true
+    at run time. ``STOP``: code that raises where nothing general is right. ``NOTE``: nothing is written.
+    """
+
+    IDIOM = "idiom"
+    FALLBACK = "fallback"
+    STOP = "stop"
+    NOTE = "note"
 
 
 @dataclass(frozen=True)
@@ -53,8 +66,8 @@ class Finding:
     message: str
     why: str = ""
     advice: str = ""
-    group: str | None = None
-    blocked_by: str | None = None
+    form: Form = Form.NOTE
+    programs: tuple[str, ...] = ()
     provenance: tuple[Step, ...] = ()
     suppressed: bool = False
 

@@ -1,29 +1,29 @@
-"""The migration of one repository in progress: what rules may ask, and where their outcomes are kept."""
+"""The migration of one repository in progress: what rules may ask, and the names that they ask for."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, TypeVar
+from functools import cached_property
 
-from .analysis.library import TENSORS
-from .analysis.symbols import canonical, is_old, is_old_module
-from .analysis.values import Annotated, Derived, External, Instance, Opaque, Unknown, Wrapped
+from .facts.symbols import CONSTRUCTORS, DDP, FSDP1
 from .findings import Level
-from .groups import Group, Groups, Wrap
-from .introspection.type_tests import asks_for_wrappers
-from .keeping import keep_ddp, reason_to_keep
-from .order import Order
-from .program import Program
-from .rule import Need, Outcome
-from .shared_optimizers import unite
-from .sites import RAW_MEMBERS, Site, SiteFinder
-from .text.spelling import spelling
-from .view import FileView
-
-T = TypeVar("T")
+from .flow.values import Annotated, ClassValue, Wrapped
+from .guarded import Hidden
+from .queries.before_wraps import BeforeWraps
+from .queries.file import File
+from .queries.full_state import FullState, full_state
+from .queries.order import is_before_wrap
+from .queries.program import Program
+from .queries.programs import Programs
+from .queries.same_condition import sharded_by_condition
+from .queries.sharding import ShardingQueries
+from .queries.unwrapping import unwrapping_choice
+from .rewrites.ddp_plan import DdpPlan, ddp_plan
+from .rewrites.fsdp1_plan import Fsdp1Plan, fsdp1_plan
+from .rewrites.names import Names
+from .sites import Site
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,24 @@ class Options:
     """The oldest torch that generated code has to run on."""
     ddp: str = "shard"
     """``shard``, ``replicate`` or ``keep``."""
+    checkpoint: str = "keep"
+    """``keep`` for files of the old format, ``dcp`` for directories of Distributed Checkpoint."""
     select: frozenset[str] = frozenset()
+    """Rules, or how their ids begin: programs without a finding of these are left out. Empty for all programs."""
     ignore: frozenset[str] = frozenset()
-    level: Level = Level.REVIEW
-    """Groups with findings above this level are not applied (manual findings that hold nothing do not count)."""
-    annotate: bool = False
+    """Programs with a finding of these rules are left out."""
+    level: Level = Level.MANUAL
+    """Programs with a finding above this level are left alone."""
+    scripts: frozenset[str] = frozenset()
+    """Modules that the project installs as commands."""
+    helpers: str = ""
+    """Folder for the helper module; empty for the lowest one that all who use it can import from."""
+    idioms: bool = True
+    """Off, every site gets its general rewrite: for tests of these."""
+    wraps: bool = True
+    """Off, wraps stay as they are while everything else is rewritten: for tests of what works under both."""
+    blind: bool = False
+    """On, nothing is known of values across functions: for tests of what needs no such knowledge."""
 
 
 @dataclass
@@ -47,178 +60,162 @@ class Migration:
 
     program: Program
     options: Options
-    groups: Groups
-    order: Order
     sites: dict[str, list[Site]] = field(default_factory=dict)
-    lent: dict[ast.Call, set[ast.Call]] = field(default_factory=dict)
-    """For each wrap, the earlier ones whose definitions it uses."""
-    apart: set[ast.Call] = field(default_factory=set)
-    """Wraps that turned out to stay, so that no other one may use theirs."""
-    _cache: dict[tuple[str, object], Any] = field(default_factory=dict)
+    """The sites of each file with any, by path."""
+    hidden: dict[ast.AST, list[Hidden]] = field(default_factory=dict)
+    """What each rank guard hides, by its statement."""
+    wraps_left_out: frozenset[int] = frozenset()
+    """The calls of wrappers, by number, that comments in the code say are to be left alone."""
+    _plans: dict[ast.Call, Fsdp1Plan | None] = field(default_factory=dict)
+    _names: dict[str, Names] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, program: Program, options: Options) -> Migration:
-        """Finds groups and sites; groups that one site serves together become one."""
-        relevant = relevant_files(program)
-        program.flow.seed_unknown(relevant)
-        groups = Groups(program)
-        more = files_by_calls(program, groups) | files_by_tensors(program, groups) | files_by_tests(program, relevant)
-        more.difference_update(relevant)
-        if more:
-            program.flow.seed_unknown(sorted(more))
-            groups = Groups(program)
-        views = sorted(map(program.view, {*relevant, *more}), key=lambda view: view.path)
-        finders = [SiteFinder(view) for view in views]
-        sites = find_sites(groups, finders)
-        reason = reason_to_keep(program, options.ddp, groups, sites)
-        if reason:
-            keep_ddp(program, reason)
-            groups = Groups(program)
-            sites = find_sites(groups, finders)
-        return cls(program, options, groups, Order(program), sites)
+    @cached_property
+    def sharding(self) -> ShardingQueries:
+        """Questions about which values are sharded."""
+        return ShardingQueries(self.program, self.stays_wrapped)
 
-    # --- asking -------------------------------------------------------------------------------------------
+    def stays_wrapped(self, value: Wrapped | Annotated) -> bool:
+        """Whether a wrapper is not replaced: because of ``--ddp keep``, or because a comment at its call says so."""
+        if value.kind.lower() == "ddp" and self.options.ddp == "keep":
+            return True
+        return isinstance(value, Wrapped) and value.site in self.wraps_left_out
 
-    def views(self) -> list[FileView]:
-        """The files in which sites lie or values of interest are seen, in the order of their paths."""
-        return [self.program.view(path) for path in sorted(self.sites)]
+    @cached_property
+    def programs(self) -> Programs:
+        """Which programs a file is part of."""
+        return Programs(self.program, self.options.scripts)
 
-    def sites_of(self, group: Group) -> list[Site]:
-        """All sites of a group, file by file."""
-        return [site for path in sorted(self.sites) for site in self.sites[path] if site.group is group]
+    def names(self, file: File) -> Names:
+        """The names that generated code uses in a file."""
+        if file.path not in self._names:
+            self._names[file.path] = Names(file)
+        return self._names[file.path]
 
-    def wrap_at(self, site: Site) -> Wrap | None:
-        """The wrap whose constructor call a site is, or is a keyword of."""
-        if site.call is None:
-            return None
-        number = site.view.call_site(site.call)
-        return next((w for g in self.groups.all for w in g.wraps if w.value.site == number), None)
+    def torch(self, site: Site, symbol: str) -> str:
+        """How generated code at a site spells a symbol of torch; its import comes if the name is used."""
+        return self.names(site.file).torch(symbol)
+
+    def helper(self, site: Site, name: str) -> str:
+        """How generated code at a site spells a helper; its definition comes if the name is used."""
+        return self.names(site.file).helper(name)
 
     def torch_has(self, major: int, minor: int) -> bool:
         """Whether generated code may use what this torch version brought."""
         return self.options.target_torch >= (major, minor)
 
-    def once(self, name: str, key: object, make: Callable[[], T]) -> T:
-        """Computes something shared by several rules (the plan of a wrap, say) the first time it is asked for."""
-        if (name, key) not in self._cache:
-            self._cache[name, key] = make()
-        return self._cache[name, key]
+    def plan(self, site: Site) -> Fsdp1Plan | None:
+        """How a constructor call of FSDP1 is written out with fully_shard; None where that is not certain to be right."""
+        if site.call is None or not (self.options.idioms and self.options.wraps) or self.tells_apart:
+            return None
+        if site.call not in self._plans:
+            self._plans[site.call] = fsdp1_plan(self.program, self.sharding, site)
+        return self._plans[site.call]
 
-    def judge_again(self, apart: set[ast.Call]) -> None:
-        """Forgets what was decided, now that these wraps are known to stay."""
-        self.apart |= apart
-        self.lent.clear()
-        self._cache.clear()
+    def ddp_plan(self, site: Site) -> DdpPlan | None:
+        """How a constructor call of DDP is written out with fully_shard; None where that is not certain to be right."""
+        if site.call is None or not self.options.wraps or self.options.ddp != "shard" or self.tells_apart:
+            return None
+        return ddp_plan(self.program, self.sharding, site, self.sites)
 
-    def sharded_when(self, site: Site) -> str:
-        """``always`` or ``maybe``: whether a plain model can reach a use as well."""
-        return "maybe" if site.maybe_plain or not site.certain else "always"
+    def full_state(self, site: Site) -> FullState | None:
+        """What a context of FSDP1 for full state dicts is written out as; None where it stays one."""
+        if site.call is None or site.receiver is not None or not self.options.idioms:
+            return None
+        return full_state(self.program, site.file, site.call)
 
-    # --- writing ------------------------------------------------------------------------------------------
+    @cached_property
+    def _absorbed(self) -> set[ast.AST]:
+        """Nodes whose meaning goes into written-out calls of fully_shard."""
+        wraps = (s for sites in self.sites.values() for s in sites if s.symbol == FSDP1 and s.role == "call")
+        plans = [plan for plan in map(self.plan, wraps) if plan is not None]
+        absorbed = [node for plan in plans for node in plan.arguments.absorbed]
+        contexts = (s for sites in self.sites.values() for s in sites if s.symbol == f"{FSDP1}.state_dict_type")
+        absorbed += [node for found in map(self.full_state, contexts) if found is not None for node in found.settings]
+        return {inner for node in absorbed for inner in ast.walk(node)}
 
-    def use(self, outcome: Outcome, view: FileView, symbol: str, node: ast.AST) -> str:
-        """How generated code at ``node`` spells a torch symbol; notes the import that this takes."""
-        outcome.needs.append(Need(view, symbol, node))
-        return spelling(view, symbol, node)
+    def is_absorbed(self, site: Site) -> bool:
+        """Whether a setting is part of a constructor call that is written out, so that nothing of it stays."""
+        return site.node in self._absorbed
 
+    def is_sharded_here(self, site: Site) -> bool:
+        """Whether what a site reads a member off is a sharded model whenever the site is reached."""
+        if site.sharding is None or site.receiver is None or not self.options.wraps:
+            return False
+        if site.sharding.certain:
+            return True
+        return sharded_by_condition(self.program, site.file, site.node, site.sharding)
 
-def find_sites(groups: Groups, finders: Sequence[SiteFinder]) -> dict[str, list[Site]]:
-    """The sites of all files; groups that one of them serves together become one."""
-    sites = {finder.view.path: finder.find(groups) for finder in finders}
-    merged = [groups.merge(site.values) for found in sites.values() for site in found]
-    merged.append(unite(groups))
-    if any(merged):
-        groups.rebuild()
-        sites = {finder.view.path: finder.find(groups) for finder in finders}
-    return sites
+    def is_written_out(self, value: object) -> bool:
+        """Whether a wrapped model is one whose wrap becomes plain calls of fully_shard, so that all of it is sharded alike."""
+        if not isinstance(value, Wrapped):
+            return False
+        file, call = self.program.call_node(value.site)
+        site = next((s for s in self.sites.get(file.path, ()) if s.call is call and s.role == "call"), None)
+        return site is not None and (self.plan(site) if site.symbol == FSDP1 else self.ddp_plan(site)) is not None
 
+    def is_before_wrap(self, site: Site) -> bool:
+        """Whether a site surely runs only while its model is still plain."""
+        if self.runs_before_wraps(site.file, site.node):
+            return True
+        return site.sharding is not None and is_before_wrap(self.program, site.file, site.node, site.sharding)
 
-def relevant_files(program: Program) -> list[int]:
-    """Files with an old symbol, or into which a wrapped model (or what is taken from it) flows."""
-    flow = program.flow
-    interesting = {
-        number
-        for number, value in enumerate(flow.values)
-        if isinstance(value, (Wrapped, Annotated))
-        or (isinstance(value, Derived) and isinstance(value.owner, (Wrapped, Annotated)))
-        or (isinstance(value, External) and is_old(value.name))
-    }
-    found = files_holding(program, interesting)
-    for index, file in enumerate(program.files):
-        if any(is_old_module(item.module) or is_old(f"{item.module}.{item.name}") for item in file.imports):
-            found.add(index)
-            continue
-        if any(call.method in _TELLTALE for call in file.calls) or any(load[2] in _TELLTALE for load in file.loads):
-            found.add(index)
-    return sorted(found)
+    def runs_before_wraps(self, file: File, node: ast.AST) -> bool:
+        """Whether a place surely is reached only while nothing in the repository is wrapped."""
+        return self._before_wraps is not None and self._before_wraps.holds(file, node)
 
+    @cached_property
+    def _before_wraps(self) -> BeforeWraps | None:
+        """Which places come before all wraps; None where nothing is known of calls."""
+        if self.options.blind:
+            return None
+        wrapped = [v for v in self.program.flow.values if isinstance(v, Wrapped) and v.site >= 0 and not self.stays_wrapped(v)]
+        wraps: list[tuple[File, ast.AST]] = [*map(self.program.call_node, (value.site for value in wrapped))]
+        for sites in self.sites.values():
+            for site in sites:
+                if site.symbol in CONSTRUCTORS and (site.role == "value" or (site.role == "base" and not self._is_made(site))):
+                    wraps.append((site.file, site.node))
+        return BeforeWraps(self.program, self.programs, wraps)
 
-def files_holding(program: Program, interesting: set[int]) -> set[int]:
-    """Files with a variable that may hold any of these values, given by number."""
-    flow = program.flow
-    found: set[int] = set()
-    for index, file in enumerate(program.files):
-        start = flow.variable_offsets[index]
-        held = filter(None, flow.points_to[start : start + len(file.lines)])
-        if not all(map(interesting.isdisjoint, held)):
-            found.add(index)
-    return found
+    def _is_made(self, site: Site) -> bool:
+        """Whether every object of a class with this base is seen to be made."""
+        around = next((a for a in site.file.ancestors(site.node) if isinstance(a, ast.ClassDef)), None)
+        classes = [v for v in site.file.values(around) if isinstance(v, ClassValue)] if around is not None else []
+        made = [one for cls in classes for one in self.program.flow.instances.get(cls, ())]
+        return bool(made) and all(one.site >= 0 for one in made)
 
+    @cached_property
+    def wrapper_kinds(self) -> frozenset[str]:
+        """The wrappers (``fsdp1``, ``ddp``) that the program constructs or names."""
+        found = set()
+        for sites in self.sites.values():
+            for site in sites:
+                if site.role in ("call", "value", "base") and site.symbol.endswith("FullyShardedDataParallel"):
+                    found.add("fsdp1")
+                elif site.role in ("call", "value", "base") and site.symbol.endswith("DistributedDataParallel"):
+                    found.add("ddp")
+        return frozenset(found)
 
-def files_by_tensors(program: Program, groups: Groups) -> set[int]:
-    """Files that work on parameters or gradients of a model that is wrapped elsewhere."""
-    values = program.flow.values
-    interesting = {
-        number
-        for number, value in enumerate(values)
-        if isinstance(value, Derived) and value.kind in TENSORS and groups.of_tensors([value]) is not None
-    }
-    return files_holding(program, interesting)
+    @cached_property
+    def tells_apart(self) -> bool:
+        """Whether the program has models of both wrappers and asks somewhere which of the two one is in."""
+        if len(self.wrapper_kinds) < 2:
+            return False
+        for sites in self.sites.values():
+            tests = [s for s in sites if s.role == "test" and s.symbol in (FSDP1, DDP)]
+            for site in tests:
+                asked = {s.symbol for s in tests if s.call is site.call}
+                if len(asked) == 1 and unwrapping_choice(site.file, site.node) is None:
+                    return True
+        return False
 
-
-def files_by_calls(program: Program, groups: Groups) -> set[int]:
-    """Files whose only sign of the old world are calls.
-
-    They take or load the state of a model that is wrapped elsewhere (with FSDP2 it is the same object), or they call
-    an old function of a module that has others, too (``dcp.save_state_dict``).
-    """
-    raw = {value for group in groups.all for value in group.raw}
-    found: set[int] = set()
-    for number, call in enumerate(program.flow.calls):
-        if call.method is None:
-            continue
-        for value in program.flow.values_of(call.function):
-            if isinstance(value, External):
-                relevant = is_old(canonical(f"{value.name}.{call.method}"))
-            else:
-                relevant = call.method in RAW_MEMBERS and value in raw
-            if relevant:
-                found.add(program.flow.file_of_call(number))
-                break
-    return found
-
-
-def files_by_tests(program: Program, relevant: list[int]) -> set[int]:
-    """Files that take ``.module`` off something, and ask a function that knows the old wrappers about it."""
-    offsets, within = program.flow.call_offsets, frozenset(relevant)
-    asks = cache(lambda callee: asks_for_wrappers(*program.function_node(callee)))
-    return {
-        index
-        for index, file in enumerate(program.files)
-        if index not in within
-        and any(load[2] == "module" for load in file.loads)
-        and any(
-            callee.file in within and asks(callee)
-            for number in range(len(file.calls))
-            for callee in program.flow.callees.get(offsets[index] + number, ())
-            if callee.file != index
-        )
-    }
-
-
-_TELLTALE = frozenset({"require_backward_grad_sync", "summon_full_params", "no_sync", "_fsdp_wrapped_module"})
-
-
-def models_among(values: Iterable[object]) -> list[object]:
-    """Values that may be models."""
-    return [v for v in values if isinstance(v, (Wrapped, Annotated, Instance, Opaque, Unknown))]
+    def paths_importing(self, path: str, name: str) -> Collection[str]:
+        """Files of the repository that import a name from a file."""
+        index = next(i for i, facts in enumerate(self.program.facts) if facts.path == path)
+        found = []
+        for number, facts in enumerate(self.program.facts):
+            for item in facts.imports:
+                if item.name == name and self.program.flow.modules.find(number, item.module) == index:
+                    found.append(facts.path)
+            if any(self.program.flow.modules.find(number, star) == index for star in facts.stars):
+                found.append(facts.path)
+        return found

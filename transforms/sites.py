@@ -1,413 +1,314 @@
-"""Sites: every place of a file where the old world shows, each of which gets exactly one finding."""
+"""Sites: every reference to an old symbol, and every use of a value that FSDP2 may shard."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
-from .analysis.objects import is_anything
-from .analysis.symbols import DDP, FSDP1, canonical, is_old, is_old_module
-from .analysis.values import (
-    Annotated,
-    Bound,
-    ClassValue,
-    Constant,
-    Derived,
-    External,
-    FunctionValue,
-    Instance,
-    Kept,
-    Opaque,
-    Unknown,
-    Value,
-    Wrapped,
-)
-from .groups import Group, Groups
-from .introspection.plain import is_plain_receiver, wrapper_kinds
-from .introspection.type_tests import OF_WRAPPED, classes_asked_for
-from .members import MEMBERS, OF_DDP, RAW_MEMBERS, UNIQUE_MEMBERS, is_of_ddp, is_private
-from .program import owner_of
-from .ranks.conditions import last_name
-from .sharding.wrap_blocks import is_enable_wrap, wraps_in
-from .training.in_scope import means_a_model
-from .view import FileView
+from .facts.symbols import DDP, FSDP1, is_old, is_old_module
+from .flow.library import TENSORS, is_optimizer
+from .flow.values import Bound, ClassValue, Derived, External, FunctionValue, Instance, ModuleValue, Optimizer, Value, Wrapped
+from .queries.file import File
+from .queries.sharding import Sharding, ShardingQueries
 
-_SYMBOL_OF_KIND = {"FSDP1": FSDP1, "DDP": DDP}
-
-_FSDP1_ONLY = frozenset(
-    {"summon_full_params", "state_dict_type", "set_state_dict_type", "clip_grad_norm_", "_fsdp_wrapped_module",
-     "flat_param", "fsdp_modules", "check_is_root"}
+MODULE_METHODS = "torch.nn.Module.(method)"
+"""The symbol of methods that a model's own class defines."""
+DATA = "torch.Tensor.data"
+"""The symbol of ``.data`` of a sharded parameter."""
+IN_PLACE = "torch.Tensor.(in place)"
+"""The symbol of methods that write a tensor from the parameters of a model."""
+NUMBER = "torch.Tensor.(number)"
+"""The symbol of methods that read numbers off parameters, gradients, or what is computed from them."""
+_CHAINS = (ast.Name, ast.Attribute, ast.Subscript)
+_NUMBERS = frozenset({"item", "tolist"})
+STATE_ENTRY = "torch.nn.Module.(state entry)"
+"""The symbol of parameters that are put into a state dict."""
+_IN_PLACE = frozenset({"copy_", "add_", "sub_", "mul_", "div_", "lerp_", "addcmul_", "addcdiv_"})
+MEMBERS: dict[str, str] = {
+    "state_dict": "torch.nn.Module.state_dict",
+    "load_state_dict": "torch.nn.Module.load_state_dict",
+    "module": f"{DDP}.module",
+    "zero_grad": "torch.nn.Module.zero_grad",
+    "no_sync": f"{DDP}.no_sync",
+    "clip_grad_norm_": f"{FSDP1}.clip_grad_norm_",
+    "require_backward_grad_sync": f"{DDP}.require_backward_grad_sync",
+    "require_forward_param_sync": f"{DDP}.require_forward_param_sync",
+    "summon_full_params": f"{FSDP1}.summon_full_params",
+    "state_dict_type": f"{FSDP1}.state_dict_type",
+    "set_state_dict_type": f"{FSDP1}.set_state_dict_type",
+    "get_state_dict_type": f"{FSDP1}.get_state_dict_type",
+    "fsdp_modules": f"{FSDP1}.fsdp_modules",
+    "optim_state_dict": f"{FSDP1}.optim_state_dict",
+    "optim_state_dict_to_load": f"{FSDP1}.optim_state_dict_to_load",
+    "register_comm_hook": f"{DDP}.register_comm_hook",
+    "join": f"{DDP}.join",
+    "consolidate_state_dict": "torch.distributed.optim.ZeroRedundancyOptimizer.consolidate_state_dict",
+    "_set_static_graph": f"{DDP}._set_static_graph",
+    "reducer": f"{DDP}.reducer",
+    "will_sync_module_buffers": f"{DDP}.will_sync_module_buffers",
+    "_fsdp_wrapped_module": f"{FSDP1}._fsdp_wrapped_module",
+    "_handle": f"{FSDP1}._handle",
+    "_handles": f"{FSDP1}._handles",
+    "flat_param": f"{FSDP1}.flat_param",
+    "sharding_strategy": f"{FSDP1}.sharding_strategy",
+    "check_is_root": f"{FSDP1}.check_is_root",
+    "rank": f"{FSDP1}.rank",
+    "world_size": f"{FSDP1}.world_size",
+    "process_group": f"{FSDP1}.process_group",
+    "device_ids": f"{DDP}.device_ids",
+    "find_unused_parameters": f"{DDP}.find_unused_parameters",
+    "broadcast_buffers": f"{DDP}.broadcast_buffers",
+}
+"""Members of wrapped models and their optimizers that mean something else, or nothing, on a model of FSDP2."""
+ONLY_KNOWN = frozenset(
+    {"join", "reducer", "rank", "world_size", "process_group", "device_ids", "find_unused_parameters",
+     "broadcast_buffers", "sharding_strategy", "state_dict_type", "set_state_dict_type", "get_state_dict_type",
+     "fsdp_modules", "optim_state_dict", "optim_state_dict_to_load"}
 )  # fmt: skip
-
-
-_FSDP1_PACKAGE = "torch.distributed.fsdp."
-_SHARDED_TENSOR = "torch.distributed._shard.sharded_tensor"
+"""Members whose names say nothing about their owner: a site only where a wrapped model is known to come."""
+_TESTS = frozenset({"builtins.isinstance", "builtins.issubclass"})
+_DYNAMIC = frozenset({"builtins.getattr", "builtins.hasattr", "builtins.setattr", "builtins.delattr"})
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """One place. ``node`` is what a finding points at; ``role`` says in what way the symbol is used there.
+    """One place that a rule has to answer for.
 
-    Roles: ``import``, ``call``, ``keyword``, ``isinstance``, ``annotation``, ``base``, ``reference`` (any other
-    mention of a symbol), ``use`` (of an attribute of a value that is or may be wrapped), ``dynamic`` (such a use
-    through ``getattr`` and its kin; the symbol is ``builtins.getattr.module``, say), ``hazard`` (found by a rule
-    of its own).
+    ``role`` says how the symbol is used there: ``import``, ``call`` (``call`` is the whole call, ``node`` too), ``value``
+    (handed on, compared, subscripted), ``test`` (in ``isinstance``),
+    ``classes`` (in a tuple that ``isinstance`` is given by name), ``annotation``, ``base`` (of a class); of members
+    also ``read`` and ``store``; ``dynamic`` for a member named in quotes; ``method`` for a model's own methods, called
+    or not, named in quotes or not.
+    ``receiver`` is the expression that a member is read off.
     """
 
-    view: FileView
+    file: File
     node: ast.AST
     symbol: str
     role: str
-    group: Group | None = None
-    values: tuple[Value, ...] = ()
-    """For a use: what the receiver may be."""
     call: ast.Call | None = None
-    """For a call or keyword: the call. For a use: the call of the attribute, if it is called."""
-    keyword: ast.keyword | None = None
+    receiver: ast.expr | None = None
+    sharding: Sharding | None = None
 
     @property
     def member(self) -> str:
-        """Last component of the symbol."""
+        """The last part of the symbol."""
         return self.symbol.rpartition(".")[2]
 
-    @property
-    def certain(self) -> bool:
-        """Whether the receiver can be nothing but a model of this group."""
-        foreign = (Unknown, Opaque, Instance)
-        raw = self.group.raw if self.group else set()
-        if self.group is None and not any(isinstance(v, Wrapped) for v in self.values):
-            return False  # only an annotation says so
-        return bool(self.values) and not any(
-            isinstance(v, foreign) and (v not in raw or is_anything(v)) for v in self.values
-        )
 
-    @property
-    def maybe_plain(self) -> bool:
-        """Whether a path without sharding reaches this place: the receiver may be the model before any wrap."""
-        return any(value in self.group.raw for value in self.values) if self.group else False
+def find_sites(file: File, sharding: ShardingQueries, is_known: Callable[[str, str], bool]) -> list[Site]:
+    """The sites of a file in the order of the text. ``is_known`` says whether a rule answers for a symbol in a role."""
+    sites = [*_imports(file), *_references(file, is_known), *_members(file, sharding), *_dynamic(file, sharding)]
+    sites += _state_entries(file, sharding)
+    return sorted(sites, key=lambda site: file.source.span(site.node))
 
 
-class SiteFinder:
-    """Finds the sites of one file."""
-
-    groups: Groups
-
-    def __init__(self, view: FileView) -> None:
-        self.view = view
-        self._symbols: dict[ast.expr, str | None] = {}
-
-    def find(self, groups: Groups) -> list[Site]:
-        """All sites, in the order of the text."""
-        self.groups = groups
-        sites = [self._fitted(site) for site in self._find()]
-        return sorted(sites, key=lambda site: (self.view.source.span(site.node), site.role == "keyword"))
-
-    def _fitted(self, site: Site) -> Site:
-        """What stands in a subclass of a wrapper goes with what the subclass wraps; models that stay under DDP have no FSDP1."""
-        wraps = site.role in ("call", "keyword") and site.call is not None and self.groups.of(self.view.values(site.call))
-        if not wraps and not any(isinstance(value, Wrapped) for value in site.values):
-            subclass = self.groups.subclasses.around(self.view, site.node)
-            if subclass is not None:
-                return replace(site, group=self.groups.of_subclass(subclass))
-        if site.group is not None and site.group.stays_ddp and site.symbol.startswith(_FSDP1_PACKAGE):
-            return replace(site, group=self._group_near(site.symbol))
-        return site
-
-    def _find(self) -> Iterator[Site]:
-        for node in self._candidates:
-            if isinstance(node, (ast.Import, ast.ImportFrom)):
-                yield from self._imports(node)
-            elif isinstance(node, (ast.Name, ast.Attribute)):
-                yield from self._reference(node)
-            elif len(node.args) >= 2:
-                yield from self._dynamic(node)
-
-    @cached_property
-    def _candidates(self) -> list[ast.Import | ast.ImportFrom | ast.Name | ast.Attribute | ast.Call]:
-        """The nodes that may be sites, whatever the groups are."""
-        nodes = self.view.nodes(ast.Import, ast.ImportFrom, ast.Name, ast.Attribute, ast.Call)
-        return [node for node in nodes if not isinstance(node, (ast.Name, ast.Attribute)) or self._may_be_site(node)]
-
-    def _may_be_site(self, node: ast.Name | ast.Attribute) -> bool:
-        if isinstance(node, ast.Attribute) and (node.attr in MEMBERS or node.attr in UNIQUE_MEMBERS or node.attr[0] == "_"):
-            return True
-        return self.symbol_of(node) is not None or self._wrapper_subclass(node) is not None
-
-    def _imports(self, node: ast.Import | ast.ImportFrom) -> Iterator[Site]:
+def _imports(file: File) -> Iterator[Site]:
+    for node in file.nodes(ast.Import, ast.ImportFrom):
         for alias in node.names:
-            if alias.name == "*" and isinstance(node, ast.ImportFrom):
-                module = canonical(node.module or "")
-                if not node.level and is_old_module(module):
-                    yield Site(self.view, alias, f"{module}.*", "import")
-                continue
             if isinstance(node, ast.Import):
                 if is_old_module(alias.name):
-                    yield Site(self.view, alias, canonical(alias.name), "import")
+                    yield Site(file, alias, alias.name, "import")
                 continue
-            name = self.view.external(alias)
-            if name is None and not node.level:
-                name = canonical(f"{node.module}.{alias.name}")
-            if name is not None and (is_old(name) or is_old_module(name)):
-                yield Site(self.view, alias, name, "import")
+            if node.level or alias.name == "*":
+                continue
+            values = file.values(alias)
+            name = next((v.name for v in values if isinstance(v, External)), f"{node.module}.{alias.name}")
+            if is_old(name) or is_old_module(name):
+                yield Site(file, alias, name, "import")
 
-    # --- references to symbols ------------------------------------------------------------------------------
 
-    def symbol_of(self, node: ast.expr) -> str | None:
-        """The old symbol that an expression names, if it surely names one."""
-        if node not in self._symbols:
-            self._symbols[node] = self._symbol_of(node)
-        return self._symbols[node]
+def _references(file: File, is_known: Callable[[str, str], bool]) -> Iterator[Site]:
+    """Expressions that are an old symbol, each once: of ``FSDP.state_dict_type`` the whole, not ``FSDP`` as well."""
+    inner: set[ast.AST] = set()
+    for node in file.nodes(ast.Attribute, ast.Name, ast.Call):
+        if node in inner or not _is_read(file, node) or _is_inherited(file, node):
+            continue
+        symbol = file.external(node)
+        if symbol is None or symbol.startswith("torch.nn.Module."):
+            continue  # a method of all modules: a class that overrides it calls the one of before
+        role, call = _role(file, node)
+        if is_old(symbol) or is_known(symbol, role):
+            current: ast.expr = node
+            while isinstance(current, (ast.Attribute, ast.Call)):
+                current = current.value if isinstance(current, ast.Attribute) else current.args[0]
+                inner.add(current)
+            yield Site(file, call or node, symbol, role, call)
 
-    def _symbol_of(self, node: ast.expr) -> str | None:
-        name = self.view.external(node)
-        if name is None and isinstance(node, ast.Attribute):
-            owner = self.symbol_of(node.value) or self.view.external(node.value)
-            name = canonical(f"{owner}.{node.attr}") if owner else None
-        return name if name is not None and is_old(name) else None
 
-    def _reference(self, node: ast.Name | ast.Attribute) -> Iterator[Site]:
-        symbol = self.symbol_of(node)
-        if symbol is None:
-            subclass = self._wrapper_subclass(node)
-            if subclass is not None:
-                yield from self._subclass_call(node, subclass)
-            elif isinstance(node, ast.Attribute):
-                for site in self._use(node):
-                    yield from self._of_ddp_alone(site) if self._is_plain_here(node) else (site,)
-            return
-        parent = self.view.parents[node]
-        if isinstance(parent, ast.Attribute) and self.symbol_of(parent) is not None:
-            return
-        if not isinstance(node.ctx, ast.Load) and not isinstance(node, ast.Attribute):
-            return
-        if isinstance(parent, ast.Call) and parent.func is node:
-            yield from self._call(parent, symbol)
-        elif self._through_variable(node, symbol):
-            return
-        else:
-            yield Site(self.view, node, symbol, self._role(node), self._group_of_mention(node, symbol))
+def _is_read(file: File, node: ast.Attribute | ast.Name | ast.Call) -> bool:
+    """Whether an expression reads a name, or an attribute (``getattr(FSDP, "state_dict_type")`` is one)."""
+    if not isinstance(node, ast.Call):
+        return isinstance(node.ctx, ast.Load)
+    return len(node.args) == 2 and file.external(node.func) == "builtins.getattr" and file.external(node.args[0]) is not None
 
-    def _through_variable(self, node: ast.expr, symbol: str) -> bool:
-        """Whether a name or attribute merely holds a symbol (``config.strategy``), as opposed to naming it.
 
-        The place that put the value there is the site; the name is one only as an alias of the symbol.
-        """
-        last = symbol.rpartition(".")[2]
-        if symbol.rpartition(".")[0] in _ENUMS:
-            return (node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", last)) != last
-        return False
+def _is_inherited(file: File, node: ast.Attribute | ast.Name | ast.Call) -> bool:
+    """Whether an attribute is read off an object, so that it is a member even where its class got it from torch."""
+    return isinstance(node, ast.Attribute) and any(isinstance(v, Instance) for v in file.values(node.value))
 
-    def _call(self, call: ast.Call, symbol: str) -> Iterator[Site]:
-        group = self._group_of_call(call, symbol)
-        yield Site(self.view, call, symbol, "call", group, call=call)
-        for keyword in call.keywords:
-            name = keyword.arg or "**"
-            written = f"{symbol}({name}=)" if keyword.arg else f"{symbol}(**)"
-            yield Site(self.view, keyword, written, "keyword", group, call=call, keyword=keyword)
 
-    def _group_of_call(self, call: ast.Call, symbol: str) -> Group | None:
-        group = self.groups.of(self.view.values(call)) or self._group_of_block(call)
-        if group is None and call.args:
-            group = self.groups.of(self.view.values(call.args[0]))
-        return group or self._group_near(symbol)
+def _role(file: File, node: ast.expr) -> tuple[str, ast.Call | None]:
+    parent = file.parents[node]
+    if isinstance(parent, ast.Call) and parent.func is node:
+        return "call", parent
+    outer: ast.AST = node
+    while isinstance(file.parents[outer], (ast.Tuple, ast.BinOp, ast.Subscript, ast.List)):
+        outer = file.parents[outer]
+    above = file.parents[outer]
+    if isinstance(above, ast.Call) and len(above.args) == 2 and above.args[1] is outer and file.external(above.func) in _TESTS:
+        return "test", above
+    if isinstance(outer, ast.Tuple) and isinstance(above, ast.Assign) and any(tests_of(file, above)):
+        return "classes", None
+    if isinstance(above, ast.Compare) and isinstance(above.left, ast.Call) and file.external(above.left.func) == "builtins.type":
+        return "type", None
+    if isinstance(above, ast.ClassDef) and outer in above.bases:
+        return "base", None
+    if isinstance(above, (ast.arg, ast.AnnAssign)) and above.annotation is outer:
+        return "annotation", None
+    if isinstance(above, (ast.FunctionDef, ast.AsyncFunctionDef)) and above.returns is outer:
+        return "annotation", None
+    return "value", None
 
-    def _group_of_block(self, call: ast.Call) -> Group | None:
-        """The group of the wraps that a call of ``enable_wrap`` is for."""
-        if not is_enable_wrap(self.view, call):
-            return None
-        return self.groups.of(v for wrap in wraps_in(self.view, call) for v in self.view.values(wrap))
 
-    def _group_of_mention(self, node: ast.expr, symbol: str) -> Group | None:
-        """The group of the wrap or of the setting that a mention is part of."""
-        for ancestor in self.view.ancestors(node):
-            if isinstance(ancestor, ast.Call):
-                group = self.groups.of(self.view.values(ancestor)) or self._group_of_block(ancestor)
-                if group is not None:
-                    return group
-            if isinstance(ancestor, ast.stmt):
-                break
-        by_choice = self.groups.of_strategies() if ".ShardingStrategy" in symbol else None
-        return by_choice or self._group_near(symbol)
+def tests_of(file: File, assign: ast.Assign) -> Iterator[ast.Call]:
+    """The ``isinstance`` calls that ask for classes by a name that they are assigned to."""
+    names = {target.id for target in assign.targets if isinstance(target, ast.Name)}
+    for call in file.nodes(ast.Call):
+        asked = call.args[1] if len(call.args) == 2 else None
+        if isinstance(asked, ast.Name) and asked.id in names and file.external(call.func) in _TESTS:
+            yield call
 
-    def _group_near(self, symbol: str) -> Group | None:
-        """The group that a site without a receiver belongs to: the one wrapped in this file, or the only one.
 
-        A tensor of sharded state may be any model's.
-        """
-        if symbol.startswith(_SHARDED_TENSOR):
-            return None
-        of_fsdp1 = symbol.startswith(_FSDP1_PACKAGE)
-        everywhere = [group for group in self.groups.all if not (of_fsdp1 and group.stays_ddp)]
-        here = [group for group in everywhere if any(wrap.view is self.view for wrap in group.wraps)]
-        candidates = here if len(here) == 1 else everywhere
-        return candidates[0] if len(candidates) == 1 else None
-
-    def _likely_group(self, wrapper: str) -> Group | None:
-        """The one group of the file or repository, if its wrapper has the attribute that is asked for."""
-        group = self._group_near(wrapper)
-        return group if group is not None and (wrapper == DDP or "FSDP1" in group.kinds) else None
-
-    def _wrapper_subclass(self, node: ast.expr) -> str | None:
-        for value in self.view.values(node):
-            if isinstance(value, ClassValue):
-                kind = self.view.program.flow.wrapper_kind(value)
-                if kind is not None:
-                    return kind
-        return None
-
-    def _subclass_call(self, node: ast.expr, kind: str) -> Iterator[Site]:
-        parent = self.view.parents[node]
-        if isinstance(parent, ast.Call) and parent.func is node:
-            yield from self._call(parent, _SYMBOL_OF_KIND[kind])
-        elif isinstance(getattr(node, "ctx", None), ast.Load):
-            symbol = _SYMBOL_OF_KIND[kind]
-            yield Site(self.view, node, symbol, self._role(node), self._group_near(symbol))
-
-    def _role(self, node: ast.AST) -> str:
-        """In what way a symbol is mentioned."""
-        child = node
-        for ancestor in self.view.ancestors(node):
-            if isinstance(ancestor, ast.Call) and child in ancestor.args[1:2]:
-                called = self.view.external(ancestor.func)
-                if called in ("builtins.isinstance", "builtins.issubclass"):
-                    return "isinstance"
-            if isinstance(ancestor, ast.Compare) and self._asks_for_type(ancestor.left):
-                return "isinstance"
-            if isinstance(ancestor, ast.Assign) and isinstance(child, ast.Tuple) and self._only_in_tests(ancestor):
-                return "isinstance"
-            if isinstance(ancestor, ast.ClassDef) and child in ancestor.bases:
-                return "base"
-            if isinstance(ancestor, ast.arg) or (isinstance(ancestor, ast.AnnAssign) and child is ancestor.annotation):
-                return "annotation"
-            if isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef)) and child is ancestor.returns:
-                return "annotation"
-            if isinstance(ancestor, ast.stmt):
-                return "reference"
-            child = ancestor
-        return "reference"
-
-    def _asks_for_type(self, node: ast.expr) -> bool:
-        """``type(x)``, which is then compared with classes."""
-        return isinstance(node, ast.Call) and self.view.external(node.func) == "builtins.type" and len(node.args) == 1
-
-    def _only_in_tests(self, assignment: ast.Assign) -> bool:
-        """Whether the names of a tuple are only ever the classes of a type test."""
-        names = {target.id for target in assignment.targets if isinstance(target, ast.Name)}
-        loads = [
-            node for node in self.view.nodes(ast.Name)
-            if node.id in names and isinstance(node.ctx, ast.Load)
-        ]  # fmt: skip
-        calls = [(load, self.view.parents[load]) for load in loads]
-        return bool(calls) and all(
-            isinstance(call, ast.Call)
-            and load in call.args[1:2]
-            and self.view.external(call.func) in ("builtins.isinstance", "builtins.issubclass")
-            for load, call in calls
-        )
-
-    # --- uses of wrapped values -----------------------------------------------------------------------------
-
-    def _use(self, node: ast.Attribute) -> Iterator[Site]:
-        name = node.attr
-        if name not in MEMBERS and name not in UNIQUE_MEMBERS and not name.startswith("_"):
-            return
-        values = tuple(v for v in self.view.values(node.value) if not isinstance(v, Constant))
-        wrapped = [v for v in values if isinstance(v, (Wrapped, Annotated))]
-        group = self.groups.of(values)
-        parent = self.view.parents[node]
+def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:
+    for node in file.nodes(ast.Attribute):
+        parent = file.parents[node]
         call = parent if isinstance(parent, ast.Call) and parent.func is node else None
-        if "FSDP1" not in {v.kind for v in wrapped} and any(self._puts_method(value, name) for value in values):
-            return
-        of_ddp = name not in _FSDP1_ONLY and any(isinstance(v, Kept) for v in values)
-        if not wrapped and of_ddp and self._is_members_own(name, values):
-            yield Site(self.view, node, f"{DDP}.{name}", "use", group, values, call)
-        elif wrapped and (name in MEMBERS or name in UNIQUE_MEMBERS or is_private(name)):
-            kinds = sorted({v.kind for v in wrapped}, reverse=True)
-            if group is not None and name in RAW_MEMBERS and self._is_own_method(values, name):
-                return
-            symbol = FSDP1 if name in _FSDP1_ONLY else _SYMBOL_OF_KIND[kinds[0]]
-            yield Site(self.view, node, f"{symbol}.{name}", "use", group, values, call)
-        elif group is not None and name in RAW_MEMBERS and self._means_its_model(group, node.value, values):
-            yield Site(self.view, node, f"torch.nn.Module.{name}", "use", group, values, call)
-        elif name in UNIQUE_MEMBERS and not wrapped and self._may_be_wrapped(node, values, name):
-            owner = FSDP1 if name in _FSDP1_ONLY else DDP
-            yield Site(self.view, node, f"{owner}.{name}", "use", group or self._likely_group(owner), values, call)
-        elif name == "module" and not wrapped and not any(isinstance(v, External) for v in values):
-            if not OF_WRAPPED.isdisjoint(classes_asked_for(self.view, node.value)):
-                yield Site(self.view, node, f"{DDP}.{name}", "use", group or self._likely_group(DDP), values, call)
+        if node.attr in _IN_PLACE and call is not None:
+            if _writes_from_parameters(file, sharding, call):
+                yield Site(file, call, IN_PLACE, "call", call, node.value)
+            continue
+        symbol = MEMBERS.get(node.attr)
+        if symbol is None and call is None and node.attr != "data" and not _is_method(file, node):
+            continue
+        if isinstance(node.value, ast.Call) and file.external(node.value.func) == "builtins.super":
+            continue  # whoever calls the method around it knows what it is called on
+        values = file.values(node.value)
+        if values and all(isinstance(v, (External, ModuleValue, FunctionValue, ClassValue)) for v in values):
+            continue
+        if node.attr == "data" and isinstance(node.ctx, ast.Store):
+            owners = [v.owner for v in values if isinstance(v, Derived) and v.kind == "parameters"]
+            found = sharding.of_values(owners)  # type: ignore[arg-type]
+            if found.wrappers:
+                yield Site(file, node, DATA, "store", None, node.value, found)
+            continue
+        if node.attr in _NUMBERS and call is not None and not call.args:
+            owners = [v.owner for v in values if isinstance(v, Derived) and v.kind in TENSORS]
+            found = sharding.of_values(owners)  # type: ignore[arg-type]
+            if found.wrappers:
+                yield Site(file, call, NUMBER, "call", call, node.value, found)
+            continue
+        found = sharding.of_values(values)
+        if symbol is None:
+            if found.wrappers and not _is_of_all_modules(node.attr) and not _is_of_optimizers(sharding, values, node.attr):
+                yield Site(file, call or node, MODULE_METHODS, "method", call, node.value, found)
+            continue
+        if node.attr in ONLY_KNOWN and not found.wrappers:
+            continue
+        role = "call" if call else "read" if isinstance(node.ctx, ast.Load) else "store"
+        yield Site(file, call or node, symbol, role, call, node.value, found)
 
-    def _is_members_own(self, name: str, values: tuple[Value, ...]) -> bool:
-        """Whether an attribute of models that stay under DDP is one of theirs, and not of a plain model as well."""
-        if name in RAW_MEMBERS:
-            return all(isinstance(value, Kept) for value in values)
-        return is_of_ddp(name)
 
-    def _means_its_model(self, group: Group, receiver: ast.expr, values: tuple[Value, ...]) -> bool:
-        """Whether a receiver is the model of a group; one that may be anything has to be called a model."""
-        models = [value for value in values if value in group.raw]
-        if all(is_anything(value) for value in models):
-            return means_a_model(models, last_name(receiver))
+def parameters_in(file: File, node: ast.AST) -> Iterator[ast.expr]:
+    """The parts of an expression that are parameters of models: of ``p.data.lerp(q, 0.1)`` both ``p.data`` and ``q``."""
+    if isinstance(node, _CHAINS):
+        if any(isinstance(v, Derived) and v.kind == "parameters" for v in file.values(node)):
+            yield node
+        return
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        yield from parameters_in(file, node.func.value)
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(node, ast.Call) and child is node.func):
+            yield from parameters_in(file, child)
+
+
+def _writes_from_parameters(file: File, sharding: ShardingQueries, call: ast.Call) -> bool:
+    """Whether a tensor is written from parameters, of a model in a wrapper, or to those of one.
+
+    Not in an optimizer: its state is laid out as its parameters are.
+    """
+    around = file.enclosing_class(call)
+    if around is not None and any(is_optimizer(file.external(base) or "") for base in around.bases):
+        return False
+    given = [p for value in (*call.args, *(k.value for k in call.keywords)) for p in parameters_in(file, value)]
+    owners = [v.owner for p in (*given, *parameters_in(file, call)) for v in file.values(p) if isinstance(v, Derived)]
+    return bool(given) and bool(sharding.of_values(owners).wrappers)  # type: ignore[arg-type]
+
+
+def _state_entries(file: File, sharding: ShardingQueries) -> Iterator[Site]:
+    """``state[name] = p`` for a parameter of a model in a wrapper."""
+    for node in file.nodes(ast.Assign):
+        target = node.targets[0]
+        if len(node.targets) > 1 or not isinstance(target, ast.Subscript) or not isinstance(node.value, _CHAINS):
+            continue
+        if not any(isinstance(v, Derived) and v.kind == "state_dict" for v in file.values(target.value)):
+            continue
+        owners = [v.owner for v in file.values(node.value) if isinstance(v, Derived) and v.kind == "parameters"]
+        found = sharding.of_values(owners)  # type: ignore[arg-type]
+        if found.wrappers:
+            yield Site(file, node, STATE_ENTRY, "store", None, node.value, found)
+
+
+def _dynamic(file: File, sharding: ShardingQueries) -> Iterator[Site]:
+    """``getattr(model, "module")`` and its kin, by the name in quotes."""
+    for node in file.nodes(ast.Call):
+        if len(node.args) < 2 or file.external(node.func) not in _DYNAMIC:
+            continue
+        key = node.args[1]
+        if not isinstance(key, ast.Constant) or not isinstance(key.value, str) or file.external(node.args[0]) is not None:
+            continue  # an attribute of a class is a reference
+        found = sharding.of(file, node.args[0])
+        symbol = MEMBERS.get(key.value)
+        if symbol is not None and (key.value not in ONLY_KNOWN or found.wrappers):
+            yield Site(file, node, symbol, "dynamic", node, node.args[0], found)
+        elif symbol is None and found.wrappers and not _is_of_all_modules(key.value) and _is_method(file, node):
+            parent = file.parents[node]
+            call = parent if isinstance(parent, ast.Call) and parent.func is node else None
+            yield Site(file, node, MODULE_METHODS, "method", call, node.args[0], found)
+
+
+def _is_method(file: File, node: ast.Attribute | ast.Call) -> bool:
+    """Whether an attribute is surely a method, or ``getattr(x, "name")`` one that is called at once."""
+    if isinstance(node, ast.Attribute):
+        values = file.values(node) if isinstance(node.ctx, ast.Load) else []
+        return bool(values) and all(isinstance(value, Bound) for value in values)
+    if len(node.args) != 2 or file.external(node.func) != "builtins.getattr":
+        return False
+    parent, values = file.parents[node], file.values(node)
+    called = isinstance(parent, ast.Call) and parent.func is node
+    return called or (bool(values) and all(isinstance(value, Bound) for value in values))
+
+
+_OF_ALL_MODULES = frozenset(
+    {"train", "eval", "parameters", "named_parameters", "modules", "named_modules", "children", "named_children", "buffers",
+     "named_buffers", "to", "cuda", "cpu", "float", "half", "bfloat16", "double", "type", "zero_grad", "requires_grad_",
+     "apply", "register_buffer", "register_parameter", "register_forward_hook", "register_forward_pre_hook",
+     "register_full_backward_hook", "register_module", "add_module", "get_submodule", "get_parameter", "compile",
+     "share_memory", "extra_repr", "set_extra_state", "get_extra_state", "to_empty", "forward", "__call__",
+     "reshard", "unshard", "set_requires_gradient_sync", "set_requires_all_reduce", "set_is_last_backward",
+     "set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch", "set_reshard_after_forward",
+     "set_reshard_after_backward", "set_unshard_in_backward", "set_post_optim_event"}
+)  # fmt: skip
+
+
+def _is_of_optimizers(sharding: ShardingQueries, values: Sequence[Value], name: str) -> bool:
+    """Whether a method that is called on what may be a model or an optimizer surely is the optimizer's, or a scheduler's."""
+    if any(isinstance(v, Optimizer) for v in values) and not any(isinstance(v, (Instance, Wrapped)) for v in values):
         return True
-
-    def _dynamic(self, node: ast.Call) -> Iterator[Site]:
-        """``getattr(model, "module")`` and its kin, by the name in quotes."""
-        function, key = self.view.external(node.func), node.args[1]
-        if function not in _DYNAMIC or not isinstance(key, ast.Constant) or not isinstance(key.value, str):
-            return
-        if key.value not in MEMBERS and key.value not in UNIQUE_MEMBERS:
-            return
-        values = tuple(v for v in self.view.values(node.args[0]) if not isinstance(v, Constant))
-        group = self.groups.of(values)
-        wrapped = any(isinstance(v, (Wrapped, Annotated)) for v in values)
-        unknown = key.value in UNIQUE_MEMBERS and not any(isinstance(v, External) for v in values)
-        if wrapped or unknown or (group is not None and key.value == "module"):
-            yield Site(self.view, node, f"{function}.{key.value}", "dynamic", group, values, node)
-
-    def _of_ddp_alone(self, site: Site) -> Iterator[Site]:
-        """A use that no sharded model comes to, as one of models that stay under DDP where it is one of theirs."""
-        kept = tuple(value for value in site.values if isinstance(value, Kept))
-        if kept and site.member in OF_DDP:
-            yield replace(site, symbol=f"{DDP}.{site.member}", values=kept)
-
-    def _is_plain_here(self, node: ast.Attribute) -> bool:
-        """Whether a test for the wrapper around this place says that the receiver is not wrapped, nor any part of it."""
-        if node.attr in RAW_MEMBERS and self.groups.has_wrapped_parts:
-            return False
-        return is_plain_receiver(self.view, node.value, wrapper_kinds(self.view.values(node.value)))
-
-    def _is_own_method(self, values: tuple[Value, ...], name: str) -> bool:
-        """Whether the repository defines this method itself on all that the receiver may be."""
-        return all(isinstance(v, Instance) and self.view.program.flow.has_member(v.cls, name) for v in values)
-
-    def _is_own_attribute(self, owner: Instance, name: str) -> bool:
-        """Whether the repository itself puts this attribute on an object that no wrapper is put around."""
-        return self.groups.of([owner]) is None and bool(self.view.program.attribute(owner, name))
-
-    def _puts_method(self, value: Value, name: str) -> bool:
-        """Whether the repository itself gives an object a method of this name, which DDP would not have."""
-        held = self.view.program.attribute(value, name) if isinstance(value, Instance) else []
-        return any(isinstance(v, (FunctionValue, Bound)) for v in held)
-
-    def _may_be_wrapped(self, node: ast.Attribute, values: tuple[Value, ...], name: str) -> bool:
-        """Whether an attribute of an old wrapper is read off something that is not known to be anything else."""
-        if any(isinstance(v, External) for v in values):
-            return False
-        for value in values:
-            owner = owner_of(value)
-            if isinstance(owner, Instance) and (self._is_own_method((owner,), name) or self._is_own_attribute(owner, name)):
-                return False
-            if isinstance(owner, Opaque) and owner.name.startswith(("accelerate.", "lightning.", "pytorch_lightning.")):
-                return False
-            if isinstance(value, Derived) and value.kind != "modules":
-                return False
-        return not (isinstance(node.value, ast.Call) and self.view.external(node.value.func) == "builtins.super")
+    return name == "step" or not sharding.may_have_method(values, name)
 
 
-_DYNAMIC = frozenset({"builtins.getattr", "builtins.hasattr", "builtins.setattr", "builtins.delattr"})
-
-_ENUMS = frozenset(
-    f"torch.distributed.fsdp.{name}"
-    for name in ("ShardingStrategy", "StateDictType", "BackwardPrefetch", "OptimStateKeyType")
-)
+def _is_of_all_modules(name: str) -> bool:
+    """Whether every module, or every model of FSDP2, has a method of this name that means the same there."""
+    return name in _OF_ALL_MODULES

@@ -1,223 +1,291 @@
-"""Which conditions select ranks, and which keep out every rank but the first."""
+"""Guards of ranks: which are seen, and what is held whole in front of them."""
 
 from __future__ import annotations
 
-import ast
 import textwrap
 
 import pytest
-from migrating import analyse_texts
-from to_fsdp2.transforms.engine import extract
-from to_fsdp2.transforms.findings import Level
-from to_fsdp2.transforms.program import Program
-from to_fsdp2.transforms.ranks.guards import Guard, GuardFinder
+from to_fsdp2.transforms.engine import Options, analyse, extract
 from to_fsdp2.transforms.text.source import Source
 
-HEADER = """\
-import os
+HEAD = """
+import torch
 import torch.distributed as dist
-
-master_process = int(os.environ["RANK"]) == 0
-local_rank = int(os.environ["LOCAL_RANK"])
-
-
-def is_first():
-    return not dist.is_initialized() or dist.get_rank() == 0
-
-
-def only_first(function):
-    def wrapper():
-        if dist.get_rank() == 0:
-            return function()
-
-    return wrapper
-
-
-@only_first
-def measure():
-    return 1.0
-
-
-def is_master(args, local=False):
-    return local_rank == 0 if local else args.rank == 0
-
-
-def is_first_of_node():
-    return local_rank == 0
-
-
-"""
-
-
-def guards_of(body: str) -> tuple[GuardFinder, list[Guard]]:
-    """The guards around the call of ``here`` in a function with this body."""
-    text = HEADER + "def run(rank, args, step, lora_rank):\n" + textwrap.indent(textwrap.dedent(body), "    ")
-    source = Source.read("train.py", text.encode())
-    program = Program([extract(source)], {"train.py": source}.__getitem__)
-    view = program.view("train.py")
-    call = next(
-        node for node in ast.walk(view.tree) if isinstance(node, ast.Call) and view.text(node.func) == "here"
-    )
-    finder = GuardFinder(program)
-    return finder, finder.around(view, call)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "if step % 10 == 0:\n    here()\n",
-        "if args.local_rank != -1:\n    here()\n",
-        "if rank is not None:\n    here()\n",
-        "if lora_rank == 0:\n    here()\n",
-        "if rank == 0:\n    print(step)\nhere()\n",
-        "if dist.get_world_size() > 1:\n    here()\n",
-        "found = args.find()\nif found is not None:\n    here()\n",
-        "args.writes = args.log\nif args.writes:\n    here()\n",
-    ],
-)
-def test_all_ranks_pass(body: str) -> None:
-    assert not guards_of(body)[1]
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "if rank == 0:\n    here()\n",
-        "if not rank:\n    here()\n",
-        "if dist.get_rank() == 0 and step:\n    here()\n",
-        "if args.rank in (-1, 0):\n    here()\n",
-        "if args.rank < 1:\n    here()\n",
-        "if master_process:\n    here()\n",
-        "if is_first():\n    here()\n",
-        "if rank != 0:\n    return\nhere()\n",
-        "if not is_first():\n    print(step)\nelse:\n    here()\n",
-        "state = here() if rank == 0 else None\n",
-        "rank == 0 and here()\n",
-        "main = dist.get_rank() == 0\nif main:\n    here()\n",
-        "for _ in range(3):\n    if rank > 0:\n        continue\n    here()\n",
-        "args.writes = args.log and rank == 0\nif args.writes:\n    here()\n",
-        "@only_first\ndef inner():\n    here()\n",
-        "if is_master(args):\n    here()\n",
-    ],
-)
-def test_only_the_first_rank_passes(body: str) -> None:
-    finder, guards = guards_of(body)
-    assert guards
-    assert finder.passes_only_rank_zero(guards[0])
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "if local_rank == 0:\n    here()\n",
-        "if is_first_of_node():\n    here()\n",
-        "if rank < 4:\n    here()\n",
-        "if rank == 0:\n    print(step)\nelse:\n    here()\n",
-        "if rank == 0 or step == 5:\n    here()\n",
-        "if rank == args.saving_rank:\n    here()\n",
-        "if is_master(args, local=True):\n    here()\n",
-        "if is_master(args, local=step):\n    here()\n",
-        "found = measure()\nif found is not None:\n    here()\n",
-        "found = None\nif rank == 0:\n    found = args.step\nif found is not None:\n    here()\n",
-        "found = args.step if rank == 0 else None\nif found:\n    here()\n",
-    ],
-)
-def test_other_ranks_may_pass(body: str) -> None:
-    finder, guards = guards_of(body)
-    assert guards
-    assert not finder.passes_only_rank_zero(guards[0])
-
-
-def test_elif_is_guarded_in_front_of_its_if() -> None:
-    _, guards = guards_of("if step == 1:\n    print(step)\nelif rank == 0:\n    here()\n")
-    assert guards[0].statement.lineno == HEADER.count("\n") + 2
-
-
-def test_a_flag_that_a_caller_passes_selects_ranks() -> None:
-    text = "def save(writes):\n    if writes:\n        here()\n\n\ndef run(rank):\n    save(writes=rank == 0)\n"
-    source = Source.read("train.py", text.encode())
-    program = Program([extract(source)], {"train.py": source}.__getitem__)
-    view = program.view("train.py")
-    call = next(node for node in ast.walk(view.tree) if isinstance(node, ast.Call) and view.text(node.func) == "here")
-    assert len(GuardFinder(program).around(view, call)) == 1
-
-
-def test_a_call_behind_a_guard_guards_the_function() -> None:
-    text = "def save():\n    here()\n\n\ndef run(rank):\n    if rank == 0:\n        save()\n"
-    source = Source.read("train.py", text.encode())
-    program = Program([extract(source)], {"train.py": source}.__getitem__)
-    view = program.view("train.py")
-    call = next(node for node in ast.walk(view.tree) if isinstance(node, ast.Call) and view.text(node.func) == "here")
-    guard = GuardFinder(program).callers_guarded(view, call)
-    assert guard is not None and guard.statement.lineno == 6
-
-
-@pytest.mark.parametrize(("place", "told"), [("loop", True), ("end", False)])
-def test_a_gather_in_every_round_is_named(place: str, told: bool) -> None:
-    call = "if rank == 0:\n{0}        save(model)"
-    program = f"""
-import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
-def save(model):
-    torch.save(model.module.state_dict(), "a.pt")
+def is_main():
+    return dist.get_rank() == 0
 
 
-def main(rank, batches):
-    model = DDP(torch.nn.Linear(2, 2))
-    for batch in batches:
-        model(batch).sum().backward()
-        {call.format("    ") if place == "loop" else "pass"}
-    {call.format("") if place == "end" else "pass"}
+def unwrap(model):
+    return model.module if hasattr(model, "module") else model
+
+
 """
-    analysis, _ = analyse_texts({"train.py": program})
-    (found,) = [f for f in analysis.findings if f.rule == "FS402"]
-    assert ("in every round" in found.message) == told
+"""What all programs begin with."""
 
 
-@pytest.mark.parametrize(
-    "saved",
-    [
-        "{name: m.module.state_dict() for name, m in models.items()}",
-        "[m.module.state_dict() for m in models.values()]",
-    ],
-)
-def test_a_name_of_a_comprehension_does_not_leave_it(saved: str) -> None:
-    program = f"""
-import torch
-from torch.nn.parallel import DistributedDataParallel as DDP
+def contexts(program: str) -> list[str]:
+    """The lines of the migrated program that hold something whole."""
+    text = HEAD + textwrap.dedent(program)
+    source = Source.decode("train.py", text.encode())
+    analysis = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"])
+    assert not analysis.errors
+    lines = (line.strip() for line in analysis.texts["train.py"].splitlines())
+    return [line for line in lines if "whole_on_each_rank(" in line and line.startswith(("with", "@"))]
 
 
-def main(rank):
-    models = {{"one": DDP(torch.nn.Linear(2, 2)), "two": DDP(torch.nn.Linear(2, 2))}}
-    if rank == 0:
-        torch.save({saved}, "a.pt")
-"""
-    analysis, results = analyse_texts({"train.py": program})
-    assert results["train.py"] == program
-    assert {f.level for f in analysis.findings if f.rule == "FS402"} == {Level.MANUAL}
-
-
-def test_a_gather_in_every_round_lets_go_of_its_copy() -> None:
+def test_guards_further_out_hold_what_inner_ones_need() -> None:
     program = """
-import torch
-from torch.nn.parallel import DistributedDataParallel as DDP
+        def rank_zero_only(function):
+            def run(*args):
+                if is_main():
+                    return function(*args)
+            return run
+
+        class Trainer:
+            def __init__(self, net, options):
+                self.model = DDP(net, **options)
+
+            @rank_zero_only
+            def evaluate(self):
+                return 1.0
+
+            @rank_zero_only
+            def save(self):
+                torch.save(self.model.state_dict(), "x.pt")
+
+            def train(self):
+                score = self.evaluate()
+                if score is not None:
+                    self.save()
+
+        Trainer(torch.nn.Linear(2, 2), {}).train()
+    """
+    assert contexts(program) == ["with whole_on_each_rank(self.model):"]
 
 
-def update(average, model):
-    for name, value in model.module.state_dict().items():
-        average[name].lerp_(value, 0.1)
+def test_flags_by_conditional_expressions_and_loops_over_containers() -> None:
+    program = """
+        class Checkpointer:
+            def __init__(self, model, to_disk=None, **others):
+                self.model, self.others = model, others
+                self.to_disk = is_main() if to_disk is None else to_disk
+
+            def save(self):
+                if not self.to_disk:
+                    return
+                data = {"model": unwrap(self.model).state_dict()}
+                for name, other in self.others.items():
+                    data[name] = other.state_dict()
+                torch.save(data, "x.pt")
+
+        def main(net, options):
+            model = DDP(net, **options)
+            Checkpointer(model, optimizer=torch.optim.SGD(model.parameters(), 0.1)).save()
+
+        main(torch.nn.Linear(2, 2), {})
+    """
+    assert contexts(program) == ["with whole_on_each_rank(self.model, self.others):"]
 
 
-def main(rank, batches, average):
-    model = DDP(torch.nn.Linear(2, 2))
-    for batch in batches:
-        model(batch).sum().backward()
-        if rank == 0:
-            update(average, model)
-        print("done")
+def test_what_cannot_be_named_at_the_guard_is_among_everything() -> None:
+    program = """
+        MODELS = {}
+
+        def export(name):
+            torch.save(find(name).state_dict(), "x.pt")
+
+        def find(name):
+            return MODELS[name]
+
+        def main(net, options):
+            MODELS["a"] = DDP(net, **options)
+            if dist.get_rank() == 0:
+                export("a")
+
+        main(torch.nn.Linear(2, 2), {})
+    """
+    assert contexts(program) == ["with everything_whole_on_each_rank():"]
+
+
+@pytest.mark.parametrize("call", ["validate(load('x.pt'))", "m = load('x.pt')\n                validate(m)"])
+def test_what_one_rank_made_is_its_own(call: str) -> None:
+    program = f"""
+        class Net(torch.nn.Linear):
+            pass
+
+        def load(path):
+            model = Net(2, 2)
+            model.load_state_dict(torch.load(path))
+            return model
+
+        def validate(model):
+            return model(torch.ones(2))
+
+        def main(options):
+            model = DDP(Net(2, 2), **options)
+            validate(model)
+            if dist.get_rank() == 0:
+                {call}
+
+        main({{}})
+    """
+    assert contexts(program) == []
+
+
+def test_local_names_are_spelled_out() -> None:
+    program = """
+        class Trainer:
+            def __init__(self, net, options):
+                self.model = DDP(net, **options)
+
+            def save(self):
+                if is_main():
+                    model = self.model
+                    raw = model.module if hasattr(model, "module") else model
+                    for name in ("a", "b"):
+                        torch.save(raw.state_dict(), name)
+
+        Trainer(torch.nn.Linear(2, 2), {}).save()
+    """
+    assert contexts(program) == ["with whole_on_each_rank(self.model):"]
+
+
+def test_objects_that_one_rank_alone_has() -> None:
+    program = """
+        class Saver:
+            def __init__(self, model):
+                self.model = model
+
+            def after_step(self):
+                torch.save(self.model.state_dict(), "x.pt")
+
+        class Printer:
+            def after_step(self):
+                print("step")
+
+        class Trainer:
+            def __init__(self, net, options):
+                self.model = DDP(net, **options)
+                self.hooks = [Printer()]
+                if is_main():
+                    self.hooks.append(Saver(self.model))
+
+            def train(self):
+                for step in range(3):
+                    for hook in self.hooks:
+                        hook.after_step()
+
+        Trainer(torch.nn.Linear(2, 2), {}).train()
+    """
+    assert contexts(program) == ["with everything_whole_on_each_rank():"]
+
+
+SAVES = """
+        class Averages:
+            def __init__(self, net):
+                self.model = DDP(net)
+
+        def save(args, model, optimizer, averages, scores, early, own):
+            best = 1.0
+            score = evaluate(model)
+            if is_main():
+                {body}
+
+        def evaluate(model):
+            return float(model(torch.ones(2)).sum())
+
+        def main(args, path):
+            model = DDP(torch.nn.Linear(2, 2))
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            averages = [Averages(torch.nn.Linear(2, 2)), None][args.plain]
+            save(args, model, optimizer, averages, [], evaluate(model), args.x if is_main() else None)
 """
-    _, texts = analyse_texts({"train.py": program})
-    update = "update(average, model, model_state_dict=model_state_dict)"
-    assert f"            {update}\n        del model_state_dict\n" in texts["train.py"]
+
+
+@pytest.mark.parametrize(
+    "body, needed",
+    [
+        (["if args.last:", "    done = keep(model(1))"], "args.last"),
+        (["x = None if args.fsdp else model(1)"], "not args.fsdp"),
+        (["if not args.plain:", "    keep(model(1))", "if args.last:", "    keep(model(2))"], "not args.plain or args.last"),
+        (["if args.a:", "    keep(model(1))", "    if args.b:", "        keep(model(2))"], "args.a"),
+        (["if args.a and args.b:", "    keep(model(1))", "elif args.c:", "    keep(model(2))"],
+         "(args.a and args.b) or (not (args.a and args.b) and args.c)"),
+        (["if args.step == len(args.data) - 1:", "    keep(model(1))"], "args.step == len(args.data) - 1"),
+        (["if args.step == steps(args) - 1:", "    keep(model(1))"], None),
+        (["keep(model(1))", "if args.last:", "    keep(model(1))"], None),
+        (["flag = args.last", "if flag:", "    keep(model(1))"], None),
+        (["if isinstance(args.x, dict):", "    if args.x.flag:", "        keep(model(1))"], None),
+        (["if score > best:", "    keep(model(1))"], None),
+        (["if early > best:", "    keep(model(1))"], None),
+        (["if own is None:", "    keep(model(1))"], None),
+        (["if scores is None:", "    log(1)", "else:", "    keep(model(1))"], "scores is not None"),
+    ],
+)
+def test_nothing_is_gathered_where_nothing_that_a_guard_hides_is_reached(body: list[str], needed: str | None) -> None:
+    (line,) = contexts(textwrap.dedent(SAVES).replace("{body}", "\n        ".join(body)))
+    assert line == f"with whole_on_each_rank(model{', needed=' + needed if needed else ''}):"
+
+
+def test_what_may_not_be_there_is_not_read_in_front_of_the_guard() -> None:
+    body = ["if averages is not None:", "    keep(averages.model(1))"]
+    (line,) = contexts(textwrap.dedent(SAVES).replace("{body}", "\n        ".join(body)))
+    assert line == "with whole_on_each_rank(averages, needed=averages is not None):"
+
+
+def test_names_of_loops_behind_the_guard_are_not_read_in_front_of_it() -> None:
+    program = """
+        def main(nets, options):
+            models = {name: DDP(net, **options) for name, net in nets.items()}
+            if is_main():
+                for name in nets:
+                    torch.save(models[name].inner, models[name](1))
+    """
+    assert contexts(program) == ["with whole_on_each_rank(models):"]
+
+
+@pytest.mark.parametrize(
+    "data, held",
+    [
+        ('data = {"net": self.model.module, "step": 3}', "self.model"),
+        ("data = [dict(net=self.model)]", "self.model"),
+        ("self.all = data = {'net': self.model}", "self.model"),
+    ],
+)
+def test_models_that_are_saved_as_objects_are_held_whole(data: str, held: str) -> None:
+    program = f"""
+        import pickle
+
+        class Trainer:
+            def __init__(self, net):
+                self.model = DDP(net)
+
+            def save(self, file):
+                {data}
+                pickle.dump(data, file)
+
+            def train(self, file):
+                if is_main():
+                    self.save(file)
+
+        Trainer(torch.nn.Linear(2, 2)).train("x.pkl")
+    """
+    assert contexts(program) == [f"with whole_on_each_rank({held}):"]
+
+
+def test_models_that_are_handed_to_what_saves_them_are_held_whole() -> None:
+    program = """
+        def save(data, path):
+            torch.save(data, path)
+
+        def main(net):
+            model = DDP(net)
+            if is_main():
+                save({"net": model, "step": 3}, "x.pt")
+
+        main(torch.nn.Linear(2, 2))
+    """
+    assert contexts(program) == ["with whole_on_each_rank(model):"]

@@ -1,46 +1,73 @@
-"""Loads into models that a test calls plain, where parts of some model are sharded: their keys are checked as before."""
+"""A model whose parts are wrapped holds shards, however the parts came into their wrappers."""
 
 from __future__ import annotations
 
-from migrating import analyse_texts
-from to_fsdp2.transforms.findings import Level
+import pytest
+from to_fsdp2.transforms.engine import Options, analyse, extract
+from to_fsdp2.transforms.text.source import Source
 
-PROGRAM = """\
+PROGRAM = """
 import torch
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import wrap
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
-class Parts(nn.Module):
+class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.head = DDP(nn.Linear(2, 2))
+        self.encoder = nn.Linear(2, 2)
+        self.blocks = nn.ModuleList([nn.Linear(2, 2)])
+
+    def shard(self):
+        self.encoder = FSDP(self.encoder)
+
+    def forward(self, x):
+        return self.encoder(x)
 
 
-def load(model, path, strict=True):
-    state = torch.load(path)
-    if isinstance(model, DDP):
-        model.module.load_state_dict(state)
-        return
-    target = model
-    target.load_state_dict(state, strict=strict)
+def shard_all(m):
+    for name, child in m.named_children():
+        if isinstance(child, nn.Linear):
+            setattr(m, name, FSDP(child))
+        else:
+            shard_all(child)
 
 
-load({model}, "model.pt")
-load(DDP(nn.Linear(2, 2)), "model.pt")
+def wrap_children(m):
+    for name, child in m.named_children():
+        setattr(m, name, FSDP(child))
+
+
+def main():
+    model = Net()
+    {}
+    torch.save(model.state_dict(), "model.pt")
+
+
+main()
 """
+WAYS = {
+    "attribute": "model.encoder = FSDP(model.encoder)",
+    "method": "model.shard()",
+    "children": "for name, child in model.named_children():\n        setattr(model, name, FSDP(child))",
+    "index": "for i, block in enumerate(model.blocks):\n        model.blocks[i] = FSDP(block)",
+    "comprehension": "model.blocks = nn.ModuleList([FSDP(block) for block in model.blocks])",
+    "modules": "for m in model.modules():\n        if hasattr(m, 'inner'):\n            m.inner = FSDP(m.inner)",
+    "function": "shard_all(model)",
+    "getattr": "setattr(model, 'encoder', DDP(getattr(model, 'encoder')))",
+    "private": "model._modules['encoder'] = FSDP(model._modules['encoder'])",
+    "wrap": "for name in list(model._modules):\n        model._modules[name] = wrap(model._modules[name])",
+    "holder": "holder = nn.Sequential(model)\n    holder[0].encoder = FSDP(holder[0].encoder)",
+    "apply": "model.apply(wrap_children)",
+    "variable": "encoder, blocks = model.encoder, model.blocks\n    model.encoder = DDP(encoder)",
+}
 
 
-def test_parts_keep_their_shards() -> None:
-    analysis, results = analyse_texts({"train.py": PROGRAM.format(model="Parts()")})
-    finding = next(f for f in analysis.findings if f.rule == "FS403" and f.line == 18)
-    assert finding.level is Level.REVIEW
-    assert "keys are checked as before" in finding.message
-    assert "    target.load_state_dict(model_shards(target, state), strict=strict)" in results["train.py"]
-    assert "def model_shards(model, state_dict):" in results["train.py"]
-
-
-def test_plain_models_load_as_before() -> None:
-    program = PROGRAM.format(model="nn.Linear(2, 2)").replace("DDP(nn.Linear(2, 2))\n\n", "nn.Linear(2, 2)\n\n")
-    _, results = analyse_texts({"train.py": program})
-    assert "    target.load_state_dict(state, strict=strict)" in results["train.py"]
+@pytest.mark.parametrize("way", WAYS)
+def test_its_state_is_gathered(way: str) -> None:
+    source = Source.decode("train.py", PROGRAM.format(WAYS[way]).encode())
+    analysis = analyse([extract(source)], {"train.py": source}.__getitem__, Options(), paths=["train.py"])
+    assert not analysis.errors
+    assert "model.state_dict()" not in analysis.texts["train.py"]

@@ -1,1 +1,1 @@
-"""The rules of migration, one file each."""
+"""One small file a rule: what, why, idiom, fallback, examples."""

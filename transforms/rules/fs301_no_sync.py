@@ -1,57 +1,168 @@
-"""``no_sync``: the nine ways in which it is written, all become FSDP2's switch on the model."""
+"""FS301: `no_sync()`."""
 
 from __future__ import annotations
 
-from ..rule import Example, Rule
-from ..training.no_sync import rewritten
+import ast
 
-_HEAD = """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+import libcst as cst
 
-model = FSDP(build(), use_orig_params=True)
-"""
-_HEAD_AFTER = """\
-import torch
-from torch.distributed.fsdp import fully_shard
+from ..facts.symbols import DDP, FSDP1
+from ..findings import Level
+from ..migration import Migration
+from ..queries.answers import Answer
+from ..queries.file import File
+from ..queries.local_values import local_value
+from ..rewrites.changes import Change, Statement, remove_statement, replace_statement
+from ..rewrites.helper_calls import attribute_as_call, call_instead, method_as_function, name_instead
+from ..rewrites.templates import statements
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
 
-model = build()
-fully_shard(model)
-"""
+
+def switched(site: Site, migration: Migration) -> Outcome | None:
+    """``with model.no_sync() if more else nullcontext():`` is one call in front of what was inside."""
+    if site.call is None or not migration.is_sharded_here(site) or not isinstance(site.receiver, (ast.Name, ast.Attribute)):
+        return None
+    found = _choice(site.file, site.call)
+    if found is None:
+        return None
+    block, test, negated, needless = found
+    model = site.file.text(site.receiver)
+
+    def build(node: Statement):
+        assert isinstance(node, cst.With) and isinstance(node.body, cst.IndentedBlock)
+        condition = test if negated else _negated(test)
+        (line,) = statements(f"{model}.set_requires_gradient_sync({condition})\n")
+        return [line.with_changes(leading_lines=node.leading_lines), *node.body.body]
+
+    changes: list[Change] = [replace_statement(site.file, block, build)]
+    changes += [remove_statement(site.file, statement) for statement in needless]
+    return Outcome("one call sets whether the coming backward reduces gradients", changes)
+
+
+def context(site: Site, migration: Migration) -> Outcome | None:
+    """A context manager that leaves gradients unreduced, for sharded models and others."""
+    if site.sharding is not None and site.sharding.answer is Answer.NO:
+        return None
+    name = migration.helper(site, "no_gradient_sync")
+    if site.receiver is None:  # FSDP.no_sync(model)
+        assert isinstance(site.node, ast.expr)
+        change = call_instead(site.file, site.call, name) if site.call else name_instead(site.file, site.node, name)
+    elif site.call is not None:
+        change = method_as_function(site.file, site.call, name)
+    else:
+        assert isinstance(site.node, ast.Attribute)
+        change = attribute_as_call(site.file, site.node, f"(lambda: {name}({{receiver}}))")
+    return Outcome("gradients stay unreduced inside, as with the wrapper's own context", [change])
+
+
+def _choice(file: File, call: ast.Call) -> tuple[ast.With, str, bool, list[ast.stmt]] | None:
+    """The block that a choice between ``no_sync()`` and no context is entered for, and its test.
+
+    The third entry says whether the test means *reduce*; the last holds the assignment of the context, if it has one.
+    """
+    choice = file.parents[call]
+    if not isinstance(choice, ast.IfExp) or call not in (choice.body, choice.orelse):
+        return None
+    other = choice.orelse if call is choice.body else choice.body
+    if not isinstance(other, ast.Call) or (file.external(other.func) or "").rpartition(".")[2] not in ("nullcontext", "suppress"):
+        return None
+    around, needless = file.parents[choice], []
+    if isinstance(around, ast.Assign):
+        found = _entered(file, around)
+        if found is None:
+            return None
+        around, needless = found, [around]
+    if isinstance(around, ast.withitem):
+        around = file.parents[around]
+    if not isinstance(around, ast.With) or len(around.items) != 1 or around.items[0].optional_vars is not None:
+        return None
+    if not any(isinstance(n, ast.Attribute) and n.attr == "backward" for n in ast.walk(around)):
+        return None
+    return around, file.text(choice.test), call is choice.orelse, list(needless)
+
+
+def _entered(file: File, assignment: ast.Assign) -> ast.With | None:
+    """The block right behind an assignment that enters what it assigns."""
+    block, index = file.block_of(assignment)
+    following = block[index + 1] if index + 1 < len(block) else None
+    if not isinstance(following, ast.With) or not isinstance(following.items[0].context_expr, ast.Name):
+        return None
+    value = local_value(file, following.items[0].context_expr)
+    return following if value is not None and value.statement is assignment and value.read_once else None
+
+
+_OPPOSITES = {"!=": "==", "==": "!=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+
+
+def _negated(test: str) -> str:
+    """The opposite of a condition as people write it."""
+    node = ast.parse(test, mode="eval").body
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return ast.unparse(node.operand)
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        for sign, opposite in _OPPOSITES.items():
+            left, right = ast.unparse(node.left), ast.unparse(node.comparators[0])
+            if ast.unparse(node) == f"{left} {sign} {right}":
+                return f"{left} {opposite} {right}"
+    simple = isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+    return f"not {test}" if simple else f"not ({test})"
+
 
 RULE = Rule(
     id="FS301",
-    title="no_sync becomes set_requires_gradient_sync",
-    why=(
-        "FSDP2 modules have no no_sync. Their switch set_requires_gradient_sync is read in the backward (DDP reads its "
-        "own in the forward) and keeps its setting. Left out, every micro-batch communicates; left off, ranks train "
-        "on their own gradients."
-    ),
-    symbols=(
-        "torch.distributed.fsdp.FullyShardedDataParallel.no_sync",
-        "torch.nn.parallel.DistributedDataParallel.no_sync",
-    ),
-    roles=("use", "reference"),
-    check=rewritten,
-    sources=(
-        "torch/distributed/fsdp/_fully_shard/_fully_shard.py: FSDPModule.set_requires_gradient_sync",
-        "torch/nn/parallel/distributed.py: DistributedDataParallel.no_sync",
-    ),
-    proof=("trainer_class", "trainer_files", "grad_op_accumulation", "model_without_ddp", "no_sync_helper"),
+    title="no_sync()",
+    symbols=(f"{DDP}.no_sync", f"{FSDP1}.no_sync"),
+    roles=("call", "read"),
+    why="Models of FSDP2 have no no_sync(): set_requires_gradient_sync says whether a backward reduces gradients.",
+    idiom=switched,
+    fallback=context,
     examples=(
         Example(
-            _HEAD
-            + "for micro_batch in batch[:-1]:\n    with model.no_sync():\n        model(micro_batch).backward()\n",
-            _HEAD_AFTER + "for micro_batch in batch[:-1]:\n    model.set_requires_gradient_sync(False)\n"
-            "    model(micro_batch).backward()\n    model.set_requires_gradient_sync(True)\n",
+            before=(
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "from contextlib import nullcontext\n"
+                "\n"
+                "\n"
+                "def f(net, options, batches):\n"
+                "    model = DDP(net, **options)\n"
+                "    for i, batch in enumerate(batches):\n"
+                "        with model.no_sync() if i % 4 != 3 else nullcontext():\n"
+                "            model(batch).sum().backward()\n"
+            ),
+            after=(
+                "from fsdp2_helpers import shard_like_ddp\n"
+                "\n"
+                "\n"
+                "def f(net, options, batches):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                "    for i, batch in enumerate(batches):\n"
+                "        model.set_requires_gradient_sync(i % 4 == 3)\n"
+                "        model(batch).sum().backward()\n"
+            ),
+            level=Level.SAFE,
         ),
         Example(
-            _HEAD.replace("import torch\n", "from contextlib import nullcontext\n\nimport torch\n", 1)
-            + "for i, x in enumerate(data):\n    last = (i + 1) % 4 == 0\n"
-            "    with nullcontext() if last else model.no_sync():\n        model(x).backward()\n",
-            _HEAD_AFTER + "for i, x in enumerate(data):\n    last = (i + 1) % 4 == 0\n"
-            "    model.set_requires_gradient_sync(last)\n    model(x).backward()\n",
-            note="one call before the backward: the setting stays until the next one",
+            before=(
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "def f(net, options, batch):\n"
+                "    model = DDP(net, **options)\n"
+                "    with model.no_sync():\n"
+                "        model(batch).sum().backward()\n"
+            ),
+            after=(
+                "from fsdp2_helpers import no_gradient_sync, shard_like_ddp\n"
+                "\n"
+                "\n"
+                "def f(net, options, batch):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                "    with no_gradient_sync(model):\n"
+                "        model(batch).sum().backward()\n"
+            ),
+            level=Level.SAFE,
         ),
     ),
+    proof=("no_sync_helper",),
 )

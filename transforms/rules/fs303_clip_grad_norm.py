@@ -1,125 +1,147 @@
-"""``model.clip_grad_norm_``: FSDP1's own clipping becomes the one of torch.nn.utils."""
+"""FS303: gradient clipping."""
 
 from __future__ import annotations
 
 import ast
 
+import libcst as cst
+
+from ..facts.symbols import FSDP1
 from ..findings import Level
+from ..flow.values import Derived, Unknown
 from ..migration import Migration
-from ..ranks.evaluation import reshard_lines
+from ..queries.answers import Answer
+from ..rewrites.changes import replace
+from ..rewrites.helper_calls import around, as_method, call_instead, is_looked_at, method_as_function, name_instead
+from ..rewrites.templates import call_of, expression
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..text.patches import Old, Part
-from ..training.after_forward import runs_behind_another_forward
-from ..training.clipping import CLIP, is_used
-from ..training.conditions import is_known
 
-_WHY = "FSDP2 has no clip_grad_norm_ of its own"
+_FUNCTIONS = {"clip_grad_norm_": "clip_grad_norm", "clip_grad_value_": "clip_grad_value", "clip_grad_norm": "clip_grad_norm"}
 
 
-def check(site: Site, migration: Migration) -> Outcome:
-    """Only wrapped models have the method, so no plain model reaches the call."""
-    view, call = site.view, site.call
-    if call is None and isinstance(getattr(site.node, "ctx", None), ast.Store):
-        return Outcome(Level.OK, "a method of the repository's own takes this name")
-    if call is None:
-        return Outcome(
-            Level.MANUAL,
-            "clip_grad_norm_ is not called here but handed on",
-            "Pass a function that calls torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm).full_tensor().",
-            holds=True,
-        )
-    if not is_known(site, migration):
-        return Outcome(
-            Level.MANUAL,
-            "nothing in this code wraps the model",
-            "If sharded models come here, call torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm).full_tensor().",
-        )
-    arguments = list(call.args)
-    if site.role == "use":
-        assert isinstance(call.func, ast.Attribute)
-        receiver = call.func.value
-    elif arguments:
-        receiver = arguments.pop(0)  # FullyShardedDataParallel.clip_grad_norm_(model, …)
-    else:
-        return Outcome(
-            Level.MANUAL,
-            "the call does not say whose gradients it clips",
-            "Call torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm), and .full_tensor() on its result.",
-            holds=True,
-        )
-    outcome = Outcome(Level.SAFE, "the gradients are clipped by torch.nn.utils.clip_grad_norm_")
-    clip = migration.use(outcome, view, CLIP, call)
-    rest = [*arguments, *call.keywords]
-    parts: list[Part] = [f"{clip}(", view.keep(receiver), ".parameters()"]
-    if rest:
-        start, end = view.source.span(rest[0])[0], view.source.span(call)[1] - 1
-        parts.extend((", ", Old(start, end)))
-    parts.append(")")
-    if is_used(view, call):
-        parts.append(".full_tensor()")
-        outcome.message += ", and its norm, a DTensor, is gathered"
-    outcome.patches.append(view.replace(call, parts, _WHY))
-    if site.group is not None and runs_behind_another_forward(migration, view, call, site.group, site.values):
-        return _behind_a_forward(site, migration, outcome, receiver)
-    return outcome
+def by_torch(site: Site, migration: Migration) -> Outcome | None:
+    """torch's own function, where all parameters are sharded alike; its norm is gathered where it is used."""
+    if site.call is None or site.member not in ("clip_grad_norm_", "clip_grad_value_") or not migration.options.wraps:
+        return None
+    is_used = not isinstance(site.file.parents[site.call], ast.Expr)
+    if site.receiver is not None:
+        if not migration.is_sharded_here(site) or not migration.is_written_out(site.sharding and site.sharding.value):
+            return None
+        function = migration.torch(site, "torch.nn.utils.clip_grad_norm_")
+
+        def build(node: cst.CSTNode) -> cst.CSTNode:
+            assert isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute)
+            call = call_of(function, expression("{model}.parameters()", model=node.func.value), node)
+            return expression("{call}.full_tensor()", call=call) if is_used else call
+
+        change = replace(site.file, site.call, build)
+        return Outcome("torch's clip_grad_norm_ knows sharded gradients; its norm is a DTensor", [change])
+    if site.member != "clip_grad_norm_" or site.symbol.startswith(FSDP1) or not site.call.args:
+        return None
+    owners = [v.owner for v in site.file.values(site.call.args[0]) if isinstance(v, Derived)]
+    models = [owner for owner in owners if migration.is_written_out(owner)]
+    if not owners or len(models) != len(site.file.values(site.call.args[0])) or len(models) != 1:
+        return None
+    if not is_used:
+        return Outcome("torch's clip_grad_norm_ knows sharded gradients", level=Level.OK)
+    change = around(site.file, site.call, "{it}.full_tensor()")
+    return Outcome("the norm of sharded gradients is a DTensor: it is gathered where it is used", [change])
 
 
-def _behind_a_forward(site: Site, migration: Migration, outcome: Outcome, receiver: ast.expr) -> Outcome:
-    """A forward since the backward leaves whole parameters behind, and these have no gradients."""
-    view, node = site.view, site.node
-    statement = view.statement(node)
-    if not view.stands_alone(statement):
-        return Outcome(
-            Level.MANUAL,
-            "a forward ran since the backward: the units that it leaves gathered show parameters without gradients",
-            "Call reshard() on every FSDPModule of the model before its gradients are clipped.",
-            holds=True,
-        )
-    outcome.level = Level.REVIEW
-    outcome.message += (
-        "; a forward ran since the backward, which leaves whole parameters without gradients behind: the units are resharded "
-        "first, and the next forward sees the step, where FSDP1's root ran on with what it had gathered"
-    )
-    lines = reshard_lines(migration, outcome, view, view.keep(receiver), view.indent(statement), node)
-    outcome.patches.append(view.insert_before(statement, lines, "gradients belong to the sharded parameters"))
-    return outcome
+def clipped(site: Site, migration: Migration) -> Outcome | None:
+    """One norm over whatever the parameters are, the same plain number on every rank."""
+    if site.receiver is not None:
+        assert site.sharding is not None
+        if site.sharding.answer is Answer.NO:
+            return None
+        if site.call is None:
+            return _as_value(site, migration)
+        change = method_as_function(site.file, site.call, migration.helper(site, "clip_model_grad_norm"))
+        return Outcome("gradients of all ranks are clipped by one norm", [change])
+    if site.call is None:
+        assert isinstance(site.node, ast.expr)
+        name = migration.helper(site, "clip_model_grad_norm" if site.symbol.startswith(FSDP1) else _FUNCTIONS[site.member])
+        return Outcome("it knows sharded parameters, and plain ones", [name_instead(site.file, site.node, name)])
+    if site.call.args and not site.symbol.startswith(FSDP1) and _are_plain(site, migration):
+        return None
+    of_model = site.symbol.startswith(FSDP1)  # FSDP.clip_grad_norm_(model, limit)
+    name = migration.helper(site, "clip_model_grad_norm" if of_model else _FUNCTIONS[site.member])
+    return Outcome("gradients of all ranks are clipped by one norm, a plain tensor", [call_instead(site.file, site.call, name)])
 
 
-_WRAP = "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(build())\n"
-_SHARD = "import torch\nfrom torch.distributed.fsdp import fully_shard\n\nmodel = build()\nfully_shard(model)\n"
+def _as_value(site: Site, migration: Migration) -> Outcome | None:
+    """``model.clip_grad_norm_``, to be called later."""
+    assert isinstance(site.node, ast.Attribute)
+    if is_looked_at(site.file, site.node):
+        return None
+    helper, function = migration.helper(site, "as_method"), migration.helper(site, "clip_model_grad_norm")
+    return Outcome("gradients of all ranks are clipped by one norm", [as_method(site.file, site.node, helper, function)])
+
+
+def _are_plain(site: Site, migration: Migration) -> bool:
+    """Whether the parameters that are clipped are surely no sharded model's."""
+    assert site.call is not None
+    values = site.file.values(site.call.args[0])
+    owners = [v.owner for v in values if isinstance(v, Derived)]
+    if not values or any(isinstance(v, Unknown) for v in values):
+        return False
+    return bool(owners) and migration.sharding.of_values(owners).answer is Answer.NO  # type: ignore[arg-type]
+
 
 RULE = Rule(
     id="FS303",
-    title="model.clip_grad_norm_ becomes torch.nn.utils.clip_grad_norm_",
-    why=(
-        "FSDP2 clips with torch.nn.utils, which computes the norm over all shards (within 1.2e-7 of FSDP1's) and "
-        "returns a DTensor: formatting it raises, and for norm_type=inf .item() gives each rank its own value, so the "
-        "norm is gathered with full_tensor() before it is used."
+    title="gradient clipping",
+    symbols=(
+        f"{FSDP1}.clip_grad_norm_",
+        "torch.nn.utils.clip_grad_norm_",
+        "torch.nn.utils.clip_grad.clip_grad_norm_",
+        "torch.nn.utils.clip_grad_value_",
+        "torch.nn.utils.clip_grad.clip_grad_value_",
     ),
-    symbols=("torch.distributed.fsdp.FullyShardedDataParallel.clip_grad_norm_",),
-    roles=("use", "call", "reference"),
-    check=check,
-    proof=("trainer_class", "trainer_files", "finetuning_package"),
+    roles=("call", "read", "value"),
+    why="A norm of DTensors is a DTensor, formatting it raises, and mixtures of plain and sharded gradients are refused.",
+    idiom=by_torch,
+    fallback=clipped,
     examples=(
         Example(
-            _WRAP + "if config.shard:\n    model.clip_grad_norm_(1.0)\nelse:\n"
-            "    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
-            _SHARD + "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
+            before=(
+                "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = FSDP(net, **options)\n"
+                "    return model.clip_grad_norm_(1.0)\n"
+            ),
+            after=(
+                "from fsdp2_helpers import clip_model_grad_norm, shard_like_fsdp1\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = shard_like_fsdp1(net, **options)\n"
+                "    return clip_model_grad_norm(model, 1.0)\n"
+            ),
+            level=Level.SAFE,
         ),
         Example(
-            _WRAP + 'if hasattr(model, "clip_grad_norm_"):\n    model.clip_grad_norm_(1.0)\nelse:\n'
-            "    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
-            _SHARD + "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
-        ),
-        Example(
-            _WRAP + "model.clip_grad_norm_(1.0)\n",
-            _SHARD + "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
-        ),
-        Example(
-            _WRAP + 'print(f"{model.clip_grad_norm_(max_norm=1.0).item():.3f}")\n',
-            _SHARD
-            + 'print(f"{torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0).full_tensor().item():.3f}")\n',
+            before=(
+                "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = FSDP(net, **options)\n"
+                "    return FSDP.clip_grad_norm_(model, 1.0)\n"
+            ),
+            after=(
+                "from fsdp2_helpers import clip_model_grad_norm, shard_like_fsdp1\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = shard_like_fsdp1(net, **options)\n"
+                "    return clip_model_grad_norm(model, 1.0)\n"
+            ),
+            level=Level.SAFE,
         ),
     ),
+    proof=("trainer_class",),
 )

@@ -1,147 +1,140 @@
-"""Methods like ``model.module.encode(x)``: they run without the hooks that gather parameters."""
+"""FS308: methods of a model's own class."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ast
+
+import libcst as cst
 
 from ..findings import Level
+from ..flow.values import Bound, FunctionValue
 from ..migration import Migration
+from ..queries.effects import only_asks
+from ..rewrites.changes import replace
+from ..rewrites.templates import argument, expression, with_argument
 from ..rule import Example, Outcome, Rule
-from ..sharding.parameter_writes import parameter_writes
-from ..sites import Site
-from ..training.forward_methods import method_calls, submodule_calls
-from ..training.unseen_methods import unseen_method_calls
-
-SUBMODULE = "torch.nn.Module.__call__"
-UNSEEN = "torch.nn.Module.*"
-SYMBOL = "torch.distributed.fsdp.register_fsdp_forward_method"
+from ..sites import MODULE_METHODS, Site
 
 
-def find(migration: Migration) -> Iterator[Site]:
-    for found in method_calls(migration):
-        yield Site(found.view, found.call.func, SYMBOL, "hazard", found.group, (), found.call)
-    for found in submodule_calls(migration):
-        yield Site(found.view, found.call.func, SUBMODULE, "hazard", found.group, (), found.call)
-    for view, call, group in unseen_method_calls(migration):
-        yield Site(view, call.func, UNSEEN, "hazard", group, (), call)
+def registered(site: Site, migration: Migration) -> Outcome | None:
+    """The method with parameters gathered, as forward has them."""
+    assert site.receiver is not None and site.sharding is not None
+    if isinstance(site.receiver, ast.Name) and site.receiver.id in ("self", "cls"):
+        return None  # whoever called the method around this one gathered for it
+    if isinstance(site.receiver, ast.Call) and site.sharding.in_place:
+        return None  # an object that is made here is still plain
+    method = site.call.func if site.call is not None else site.node
+    values = site.file.values(method)
+    if values and not any(isinstance(value, (Bound, FunctionValue)) for value in values):
+        return None
+    if migration.is_before_wrap(site):
+        return None
+    if site.call is not None and only_asks(migration.program, site.file, site.call):
+        return Outcome("it asks for names, shapes and counts: DTensors answer for the whole parameter", level=Level.OK)
+    assert isinstance(method, ast.expr)
+    if site.call is not None and _name(method) == _SAVES and not values:
+        return _with_state(site, migration, site.call)
+    if not values and _name(method).startswith(_SWITCHES):
+        return Outcome("it changes how the model runs, and computes nothing", level=Level.OK)
+    name, member = migration.helper(site, "forward_method"), _name(method)
+
+    def build(node: cst.CSTNode) -> cst.CSTNode:
+        model = node.args[0].value if isinstance(node, cst.Call) else cst.ensure_type(node, cst.Attribute).value
+        new = expression(name + '({model}, "' + member + '")', model=model)
+        return new.with_changes(lpar=node.lpar, rpar=node.rpar)  # type: ignore[attr-defined]
+
+    return Outcome(f"{member} gathers parameters as forward does", [replace(site.file, method, build)])
 
 
-def check(site: Site, migration: Migration) -> Outcome:
-    name = getattr(site.node, "attr", "")
-    if site.symbol == SUBMODULE:
-        return Outcome(
-            Level.MANUAL,
-            f"{name}, a part of the model, is called by itself, without the hooks that gather its parameters",
-            "Call it in a method of the model, and register that; or shard it before the model, where the whole model "
-            "always runs first (FSDP2 refuses a unit that runs before its root).",
-            holds=True,
-        )
-    if site.symbol == UNSEEN:
-        return Outcome(
-            Level.MANUAL,
-            f"{name} is a method of a model whose code is not seen; if it computes with parameters, it raises on their shards",
-            f'Call register_fsdp_forward_method(model, "{name}") behind fully_shard; all ranks have to call {name} then.',
-        )
-    written = _written(site, migration, name)
-    if written:
-        return Outcome(
-            Level.MANUAL,
-            f"{name} computes with parameters and writes into {written}: registered, it would write into gathered copies, "
-            "which are lost, and nothing raises; as it stands, it meets sharded parameters, which its layers refuse",
-            "Write into the parameters outside of the model's methods, where they are DTensors (with torch.no_grad(): "
-            "model.layer.weight.copy_(…)), and leave to the method what only computes.",
-            holds=True,
-        )
-    return Outcome(
-        Level.REVIEW,
-        f"{name} computes with parameters: where the model is sharded it is registered, so that it gathers them",
-        "All ranks have to call it, as they have to call the model.",
-    )
+_SAVES = "save_pretrained"
+"""The method by which models of transformers, diffusers and peft save themselves: it reads the state, unless it is given."""
 
 
-def _written(site: Site, migration: Migration, name: str) -> str:
-    """A parameter that the method writes into, as it is written there."""
-    if site.call is None:
-        return ""
-    for callee in migration.program.callees(site.view, site.call):
-        view, function = migration.program.function_node(callee)
-        owner = view.enclosing_class(function)
-        if owner is not None:
-            for at, node in parameter_writes(migration, view, owner, name):
-                return at.text(node)
-    return ""
+_SWITCHES = ("enable_", "disable_", "print_", "gradient_checkpointing_")
+"""How methods of libraries are called that compute nothing with parameters; one that does would raise among DTensors."""
 
 
-_BEFORE = """\
-import torch
-import torch.distributed as dist
-import torch.nn as nn
-from torch.nn.parallel import DistributedDataParallel as DDP
+def _with_state(site: Site, migration: Migration, call: ast.Call) -> Outcome | None:
+    if any(keyword.arg in ("state_dict", None) for keyword in call.keywords) or not isinstance(call.func, ast.Attribute):
+        return None
+    state = migration.helper(site, "state_of")
+
+    def build(node: cst.CSTNode) -> cst.CSTNode:
+        new = cst.ensure_type(node, cst.Call)
+        model = cst.ensure_type(new.func, cst.Attribute).value
+        return with_argument(new, argument(expression(state + "({model})", model=model), "state_dict"))
+
+    return Outcome(f"{_SAVES} gets the gathered state: by itself it would save shards", [replace(site.file, call, build)])
 
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
+def _name(method: ast.expr) -> str:
+    """The name of a method: of ``model.generate``, or of ``getattr(model, "generate")``."""
+    if isinstance(method, ast.Attribute):
+        return method.attr
+    assert isinstance(method, ast.Call) and isinstance(method.args[1], ast.Constant)
+    return str(method.args[1].value)
 
-    def encode(self, x):
-        return self.layer(x)
-
-    def forward(self, x):
-        return self.encode(x).sum()
-
-
-torch.cuda.set_device(local_rank)
-model = Net().to(device)
-model = DDP(model)
-codes = model.module.encode(x)
-"""
-_AFTER = """\
-import torch
-import torch.distributed as dist
-import torch.nn as nn
-from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def encode(self, x):
-        return self.layer(x)
-
-    def forward(self, x):
-        return self.encode(x).sum()
-
-
-torch.cuda.set_device(local_rank)
-model = Net().to(device)
-for tensor in [*model.parameters(), *model.buffers()]:
-    dist.broadcast(tensor.detach(), src=0)
-fully_shard(model)
-register_fsdp_forward_method(model, "encode")
-codes = model.encode(x)
-"""
 
 RULE = Rule(
     id="FS308",
-    title="Methods besides forward that compute are registered",
-    why=(
-        "FSDP2 gathers parameters in hooks around the model's call. A method called by its name meets sharded "
-        "parameters and raises (mixed Tensor and DTensor); registered, it is treated like forward."
-    ),
-    symbols=(SYMBOL, SUBMODULE),
-    roles=("hazard",),
-    check=check,
-    find=find,
-    sources=("torch/distributed/fsdp/_fully_shard/_fully_shard.py: register_fsdp_forward_method",),
+    title="methods of models",
+    symbols=(MODULE_METHODS,),
+    roles=("method",),
+    why="Only forward gathers parameters: another method meets shards, and raises or works by luck after an evaluation.",
+    fallback=registered,
     examples=(
-        Example(_BEFORE, _AFTER, Level.REVIEW),
         Example(
-            _BEFORE.replace("model.module.encode(x)", "model.module.layer(x)"),
-            _BEFORE.replace("model.module.encode(x)", "model.module.layer(x)"),
-            Level.MANUAL,
+            before=(
+                "import torch\n"
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "class Net(torch.nn.Module):\n"
+                "    def generate(self, x):\n"
+                "        return x @ self.weight\n"
+                "\n"
+                "\n"
+                "def f(options, x):\n"
+                "    model = DDP(Net(), **options)\n"
+                "    return model.module.generate(x)\n"
+            ),
+            after=(
+                "import torch\n"
+                "from fsdp2_helpers import forward_method, shard_like_ddp\n"
+                "\n"
+                "\n"
+                "class Net(torch.nn.Module):\n"
+                "    def generate(self, x):\n"
+                "        return x @ self.weight\n"
+                "\n"
+                "\n"
+                "def f(options, x):\n"
+                "    model = shard_like_ddp(Net(), **options)\n"
+                '    return forward_method(model, "generate")(x)\n'
+            ),
+            level=Level.SAFE,
+        ),
+        Example(
+            before=(
+                "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+                "from transformers import AutoModel\n"
+                "\n"
+                "\n"
+                "def f(options, path):\n"
+                "    model = FSDP(AutoModel.from_pretrained('tiny'), **options)\n"
+                "    model.module.save_pretrained(path)\n"
+            ),
+            after=(
+                "from transformers import AutoModel\n"
+                "from fsdp2_helpers import shard_like_fsdp1, state_of\n"
+                "\n"
+                "\n"
+                "def f(options, path):\n"
+                "    model = shard_like_fsdp1(AutoModel.from_pretrained('tiny'), **options)\n"
+                "    model.save_pretrained(path, state_dict=state_of(model))\n"
+            ),
+            level=Level.SAFE,
         ),
     ),
+    proof=("unwrap_helper",),
 )

@@ -1,210 +1,209 @@
-"""Forwards behind rank guards: some ranks gather, the others do not come, and the job hangs."""
+"""FS414: work on sharded models that only some ranks come to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ast
+
+import libcst as cst
 
 from ..findings import Level
+from ..guarded import GUARD, STATE_READS, Hidden
 from ..migration import Migration
-from ..ranks.evaluation import runs_of
-from ..ranks.guards import Guard, GuardFinder
-from ..ranks.inside_out import turn_inside_out
-from ..ranks.moves import Move, move_of, write_move
-from ..ranks.regions import Region, region_of
+from ..queries.known_conditions import asked_about, known_conditions, needed_for
+from ..rewrites.changes import Change, insert_before, replace, replace_statement
+from ..rewrites.templates import expression, statements
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
-_SYMBOL = "torch.nn.Module.__call__"
+
+def gathered_in_front(site: Site, migration: Migration) -> Outcome | None:
+    """State that is only read behind the guard is gathered in front of it, by all ranks."""
+    hidden = migration.hidden[site.node]
+    statement = site.node
+    assert isinstance(statement, ast.stmt)
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)) or not all(_can_move(h, statement) for h in hidden):
+        return None
+    changes: list[Change] = []
+    for item in hidden:
+        changes += _moved(item, statement, migration.names(site.file).local(_name_for(item)))
+    return Outcome("all ranks gather the state in front of the guard; what is done with it stays behind it", changes)
 
 
-def find(migration: Migration) -> Iterator[Site]:
-    """Calls that run a group's model and stand behind a rank guard."""
-    finder = migration.once("guards", None, lambda: GuardFinder(migration.program))
-    for group in migration.groups.all:
-        for number in sorted(runs_of(migration, group)):
-            view, call = migration.program.call_node(number)
-            if not finder.around(view, call):
-                continue
-            relations = {migration.order.relation((view, call), (wrap.view, wrap.node)) for wrap in group.wraps}
-            if relations != {"before"}:
-                yield Site(view, call, _SYMBOL, "hazard", group, tuple(view.values(call.func)), call)
+def whole_behind(site: Site, migration: Migration) -> Outcome:
+    """Models and optimizers are held whole by every rank while some of them work on them alone.
+
+    Those that the guarded code gets to in ways that cannot be written at the guard are among all that there are.
+    """
+    hidden = migration.hidden[site.node]
+    statement = site.node
+    assert isinstance(statement, ast.stmt)
+    block, index = site.file.block_of(statement)
+    leaves = isinstance(statement, ast.If) and not any(_inside(h.node, statement) for h in hidden if not h.calls)
+    rest = block[index:] if leaves and isinstance(statement, ast.If) and _leaves(statement) else []
+    behind = rest or [statement]
+    things = list(dict.fromkeys(_held(site, item, behind) for item in hidden if item.thing))
+    unnamed = [item for item in hidden if item.thing is None and (item.known or item.calls)]
+    if not things and not unnamed:
+        return Outcome("what only some ranks have is theirs alone: nothing is gathered for it", level=Level.OK)
+    name, held = ("everything_whole_on_each_rank", _ALL_HELD) if unnamed else ("whole_on_each_rank", _HELD)
+    given = [] if unnamed else things
+    if isinstance(statement, ast.FunctionDef):
+        if unnamed:
+            return _decorated(site, statement, expression(f"{migration.helper(site, name)}()"), held)
+        return _decorated(site, statement, _with_arguments(migration.helper(site, "holding_whole"), statement, things), held)
+    name = migration.helper(site, name)
+    needed = needed_for(site.file, behind, [_place(item) for item in hidden if item in unnamed or item.thing])
+    if needed is not None:
+        given = [*given, f"needed={needed}"]
+    if rest:
+        return Outcome(held, _around_rest(site, rest, f"{name}({', '.join(given)})"), level=Level.REVIEW)
+
+    def build(node):
+        (block,) = statements(f"with {name}({', '.join(given)}):\n    pass\n")
+        bare = node.with_changes(leading_lines=[])
+        return [block.with_changes(leading_lines=node.leading_lines, body=cst.IndentedBlock([bare]))]
+
+    return Outcome(held, [replace_statement(site.file, statement, build)], level=Level.REVIEW)
 
 
-def check(site: Site, migration: Migration) -> Outcome:
-    """All ranks make the call in front of the guard where that is sound; else it is left to a person."""
-    finder = migration.once("guards", None, lambda: GuardFinder(migration.program))
-    guard = finder.around(site.view, site.node)[0]
-    call = site.call
-    assert call is not None
-    called = site.view.text(call.func)
-    move = move_of(migration, finder, site.view, call)
-    if isinstance(move, Move):
-        message = (
-            f"all ranks call {called} in front of the guard; what the others draw from torch's random numbers is "
-            "taken back"
-        )
-        if move.prints:
-            message += "; what it prints or logs now comes from every rank"
-        outcome = Outcome(Level.REVIEW, message)
-        write_move(migration, finder, move, outcome)
-        return outcome
-    region = _region(migration, finder, guard) if _stands_alone(finder, site) else move
-    if isinstance(region, Region):
-        return migration.once("inside out", guard.statement, lambda: _turned(migration, region))
-    return Outcome(
-        Level.MANUAL,
-        f"{called} runs the model on some ranks only ({_place(guard)}): a forward of a sharded model gathers "
-        f"parameters from all ranks, so this hangs; it stays, since {region}",
-        "Let all ranks make this call on the same batches and keep only printing and writing behind the guard; mind "
-        "what the others then do, too: draw random numbers, move on in an iterator, decide by a value that only rank "
-        "0 had.",
-        holds=True,
-    )
+def _place(item: Hidden) -> ast.AST:
+    """Where the way to a thing begins, in the guard's own function."""
+    return item.calls[0][1] if item.calls else item.node
 
 
-def _stands_alone(finder: GuardFinder, site: Site) -> bool:
-    return len(finder.around(site.view, site.node)) == 1 and finder.callers_guarded(site.view, site.node) is None
+def _held(site: Site, item: Hidden, behind: list[ast.stmt]) -> str:
+    """What is held for a thing: where the way to it asks for what has it, that."""
+    assert item.thing is not None
+    return asked_about(site.file, behind, _place(item), item.thing).removesuffix(".module")
 
 
-def _region(migration: Migration, finder: GuardFinder, guard: Guard) -> Region | str:
-    return migration.once("region", guard.statement, lambda: region_of(migration, finder, guard))
+def _with_arguments(helper: str, function: ast.FunctionDef, things: list[str]) -> cst.BaseExpression:
+    """A decorator that gets at things by the arguments of the function below it."""
+    used = {n.id for thing in things for n in ast.walk(ast.parse(thing)) if isinstance(n, ast.Name)}
+    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+    needed = names[: max(names.index(name) for name in used if name in names) + 1]
+    parameters = ", ".join([*needed, "*_", "**__"])
+    given = ", ".join(things) + ("," if len(things) == 1 else "")
+    return expression(f"{helper}(lambda {parameters}: ({given}))")
 
 
-def _turned(migration: Migration, region: Region) -> Outcome:
-    message = (
-        "all ranks run what needs the model, which takes as many batches on every rank; what writes or prints stays "
-        "behind the guard, and what the others draw from torch's random numbers is taken back"
-    )
-    if region.reports.prints:
-        message += "; what the functions that it calls print or log now comes from every rank"
-    outcome = Outcome(Level.REVIEW, message)
-    turn_inside_out(migration, region, outcome)
-    return outcome
+def _decorated(site: Site, function: ast.FunctionDef, value: cst.BaseExpression, held: str) -> Outcome:
+    """A decorator above the one that lets only some ranks in."""
+
+    def build(node: cst.CSTNode) -> list[cst.CSTNode]:
+        assert isinstance(node, cst.FunctionDef)
+        return [node.with_changes(decorators=[cst.Decorator(value), *node.decorators])]
+
+    return Outcome(held, [replace_statement(site.file, function, build)], level=Level.REVIEW)  # type: ignore[arg-type]
 
 
-def _place(guard: Guard) -> str:
-    if guard.kind == "deferred":
-        return f"its function runs in a thread, a process, a signal handler or at exit, line {guard.statement.lineno}"
-    if guard.test is None:
-        return f"its function has a rank-0 decorator, line {guard.statement.lineno}"
-    return f"behind `{guard.view.text(guard.test)}`, line {guard.test.lineno}"
+_HELD = "every rank holds the model whole while some of them work on it alone, as the old wrapper did"
+_ALL_HELD = "which model some ranks work on alone cannot be written here: every rank holds all sharded ones whole for it"
+
+
+def _around_rest(site: Site, rest: list[ast.stmt], context: str) -> list[Change]:
+    """Everything from an early return on goes into the block."""
+    held: list[cst.BaseStatement] = []
+
+    def keep(node):
+        held.append(node)
+        return []
+
+    def close(node):
+        held.append(node)
+        (block,) = statements(f"with {context}:\n    pass\n")
+        return [block.with_changes(body=cst.IndentedBlock(list(held)))]
+
+    return [*(replace_statement(site.file, s, keep) for s in rest[:-1]), replace_statement(site.file, rest[-1], close)]
+
+
+def _leaves(statement: ast.If) -> bool:
+    return isinstance(statement.body[-1], (ast.Return, ast.Continue, ast.Break))
+
+
+def _can_move(item: Hidden, guard: ast.stmt) -> bool:
+    """Whether a state read can be made in front of a guard: nothing between the two changes what it reads."""
+    if item.site is None or item.site.symbol not in STATE_READS or item.calls or not item.thing:
+        return False
+    if item.site.call is None or (item.site.role == "dynamic" and item.node is item.site.node):
+        return False  # a method that is called later
+    file = item.file
+    for around in file.ancestors(item.node):
+        if around is guard:
+            break
+        if isinstance(around, (ast.For, ast.While, ast.Lambda, ast.FunctionDef, ast.comprehension, ast.ListComp, ast.DictComp,
+                               ast.GeneratorExp, ast.SetComp, ast.AsyncFor)):  # fmt: skip
+            return False
+    read = {n.id for n in ast.walk(item.node) if isinstance(n, ast.Name)}
+    written = {n.id for n in ast.walk(guard) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return not read & written
+
+
+def _moved(item: Hidden, guard: ast.stmt, name: str) -> list[Change]:
+    cell: list[cst.BaseExpression] = []
+
+    def take(node: cst.CSTNode) -> cst.CSTNode:
+        assert isinstance(node, cst.BaseExpression)
+        cell.append(node)
+        return cst.Name(name)
+
+    conditions = known_conditions(item.file, [guard], item.node)
+
+    def put():
+        value = cell[-1]
+        if conditions:
+            value = expression(f"{{it}} if {' and '.join(conditions)} else None", it=value)
+        return statements(f"{name} = {{value}}\n", value=value)
+
+    return [replace(item.file, item.node, take, late=True), insert_before(item.file, guard, put)]
+
+
+def _inside(node: ast.AST, statement: ast.AST) -> bool:
+    return any(inner is node for inner in ast.walk(statement))
+
+
+def _name_for(item: Hidden) -> str:
+    assert item.thing is not None
+    last = item.thing.removesuffix(".module").rpartition(".")[2]
+    last = "optimizer" if last == "optim" else last  # a helper has the name optim_state_dict
+    return f"{last if last.isidentifier() else 'model'}_state_dict"
 
 
 RULE = Rule(
     id="FS414",
-    title="Forwards behind rank guards",
-    why=(
-        "DDP's forward in evaluation is local, so many scripts evaluate or sample on rank 0 alone. A forward of a "
-        "sharded model is collective: the other ranks never join, and the job hangs until the watchdog ends it."
-    ),
-    symbols=(_SYMBOL,),
-    roles=("hazard",),
-    check=check,
-    find=find,
-    sources=("https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",),
+    title="rank guards",
+    symbols=(GUARD,),
+    roles=("guard",),
+    why="Gathers and forwards of sharded models are collective: behind a test of the rank they hang or meet the wrong call.",
+    idiom=gathered_in_front,
+    fallback=whole_behind,
     examples=(
         Example(
-            before="""\
-import torch
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-
-def main(rank, batch, step):
-    model = DDP(torch.nn.Linear(2, 2))
-    if step % 100 == 0 and rank == 0:
-        output = model(batch)
-        print(output)
-""",
-            after="""\
-import torch
-import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
-
-
-def main(rank, batch, step):
-    model = torch.nn.Linear(2, 2)
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), src=0)
-    fully_shard(model)
-    if step % 100 == 0:
-        # a forward needs all ranks; random numbers go on as if rank 0 alone had run it
-        devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-        with torch.random.fork_rng(devices, enabled=rank != 0):
-            output = model(batch)
-    if step % 100 == 0 and rank == 0:
-        print(output)
-""",
-            level=Level.REVIEW,
-        ),
-        Example(
-            before="""\
-import torch
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-
-def evaluate(model, loader, rank):
-    if rank != 0:
-        return
-    total = sum(model(batch).mean() for batch in loader)
-    print(total)
-
-
-def main(rank, loader):
-    model = DDP(torch.nn.Linear(2, 2))
-    evaluate(model, loader, rank)
-""",
-            after="""\
-import torch
-import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
-
-
-def evaluate(model, loader, rank):
-    # forwards need all ranks; the others go on with the random numbers that they have now
-    random_states = [torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_available() else None]
-    total = sum(model(batch).mean() for batch in loader)
-
-    if rank != 0:
-        torch.set_rng_state(random_states[0])
-        if torch.cuda.is_available():
-            torch.cuda.set_rng_state(random_states[1])
-        return
-
-    print(total)
-
-
-def main(rank, loader):
-    model = torch.nn.Linear(2, 2)
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), src=0)
-    fully_shard(model)
-    evaluate(model, loader, rank)
-""",
-            level=Level.REVIEW,
-        ),
-        Example(
-            before="""\
-import torch
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-
-def main(rank, batch):
-    model = DDP(torch.nn.Linear(2, 2))
-    if rank == 0:
-        torch.save(model(batch), "output.pt")
-""",
-            after="""\
-import torch
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-
-def main(rank, batch):
-    model = DDP(torch.nn.Linear(2, 2))
-    if rank == 0:
-        torch.save(model(batch), "output.pt")
-""",
-            level=Level.MANUAL,
+            before=(
+                "import torch\n"
+                "import torch.distributed as dist\n"
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "def f(net, options, path):\n"
+                "    model = DDP(net, **options)\n"
+                "    if dist.get_rank() == 0:\n"
+                "        torch.save(model.state_dict(), path)\n"
+            ),
+            after=(
+                "import torch\n"
+                "import torch.distributed as dist\n"
+                "from fsdp2_helpers import model_state, shard_like_ddp\n"
+                "\n"
+                "\n"
+                "def f(net, options, path):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                "    model_state_dict = model_state(model)\n"
+                "    if dist.get_rank() == 0:\n"
+                "        torch.save(model_state_dict, path)\n"
+            ),
+            level=Level.SAFE,
         ),
     ),
-    proof=("rank0_evaluation", "rank0_average"),
+    proof=("rank0_average",),
 )

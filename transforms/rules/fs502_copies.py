@@ -1,164 +1,237 @@
-"""Copies of the model after it is sharded: ``deepcopy``, averaged models, pickles of whole models."""
+"""FS502: copies of models, and loops that write one model's tensors from another's."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
-from ..analysis.objects import is_anything
-from ..analysis.values import Value, Wrapped
+import libcst as cst
+
 from ..findings import Level
-from ..groups import Group
 from ..migration import Migration
+from ..queries.file import File
+from ..queries.order import is_before_wrap
+from ..queries.saved_models import SAVES, saved_models
+from ..rewrites.changes import replace
+from ..rewrites.helper_calls import around, call_instead
+from ..rewrites.templates import argument
 from ..rule import Example, Outcome, Rule
-from ..sites import Site
-from ..state.reads import last_name
-from ..training.in_scope import means_a_model
-from ..training.passes import outside_name
-from ..view import FileView
+from ..sites import IN_PLACE, Site, parameters_in
 
-_COPY = "copy.deepcopy"
-_AVERAGED = "torch.optim.swa_utils.AveragedModel"
-_SAVE = "torch.save"
-_COPIES = (_COPY, _AVERAGED, _SAVE)
+_TENSORS = frozenset({"parameters", "named_parameters", "buffers", "named_buffers"})
 
 
-def find(migration: Migration) -> Iterator[Site]:
-    """Copies of a model of a group, as a whole."""
-    for view in migration.views():
-        for node in view.nodes(ast.Call):
-            if not node.args:
-                continue
-            name = outside_name(view, node.func)
-            if name is None or not (name in _COPIES or _is_average(name)):
-                continue
-            for copied in _copied(node.args[0]):
-                if _is_state_dict(copied):
-                    continue
-                values = tuple(view.values(copied))
-                models = [v for v in values if _is_model(migration, v)]
-                group = migration.groups.of(models)
-                if group is not None and (not all(map(is_anything, models)) or means_a_model(models, last_name(copied))):
-                    yield Site(view, node, name, "hazard", group, values, node)
-                    break
+def plain(site: Site, migration: Migration) -> Outcome | None:
+    """A plain copy with whole parameters, as a copy of DDP's module was; zipped tensors laid out as those written."""
+    assert site.call is not None
+    if site.symbol == IN_PLACE:
+        return _written_from(site, migration)
+    if site.member == "zip":
+        return _zipped(site, migration)
+    if not site.call.args:
+        return None
+    if site.symbol in SAVES:
+        return _saved(site, migration)
+    found = migration.sharding.of(site.file, site.call.args[0])
+    if migration.runs_before_wraps(site.file, site.call):
+        return None
+    if not found.wrappers or is_before_wrap(migration.program, site.file, site.call, found):
+        return None
+    name = migration.helper(site, "plain_copy")
+    return Outcome("models of FSDP2 cannot be deep-copied: a plain copy with whole parameters is made",
+                   [call_instead(site.file, site.call, name)])  # fmt: skip
 
 
-def _is_average(name: str) -> bool:
-    return name.startswith("timm.") and "ModelEma" in name
+def _saved(site: Site, migration: Migration) -> Outcome | None:
+    """``torch.save(model, path)``, ``pickle.dump({"net": net}, file)``: what is pickled is plain and whole."""
+    assert site.call is not None
+    value = site.call.args[0]
+    if migration.runs_before_wraps(site.file, site.call):
+        return None
+    for file, model in saved_models(migration.sharding, site.file, value):
+        if not is_before_wrap(migration.program, file, model, migration.sharding.of(file, model)):
+            name = migration.helper(site, "to_save")
+            return Outcome("models of FSDP2 cannot be pickled: plain copies with whole parameters are saved",
+                           [around(site.file, value, f"{name}({{it}})")])  # fmt: skip
+    return None
 
 
-def _copied(node: ast.expr) -> list[ast.expr]:
-    """The thing itself, and the values of a dictionary display."""
-    return [node, *(value for value in node.values)] if isinstance(node, ast.Dict) else [node]
+def _written_from(site: Site, migration: Migration) -> Outcome | None:
+    """``average.mul_(d).add_(p.data)``: what stands for a parameter is laid out as the tensor that is written."""
+    call = site.call
+    assert call is not None and isinstance(call.func, ast.Attribute)
+    target = _tensor_of(call.func.value)
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    sources = [p for value in given for p in parameters_in(site.file, value) if target is not None and not _same(p, target)]
+    if target is None or not sources or _is_laid_out(site, migration):
+        return Outcome("both are of the same model", level=Level.OK)
+    name = migration.helper(site, "laid_out_like")
+    template = f"{name}({{it}}, {ast.unparse(target)})"
+    return Outcome("what a tensor is written from is laid out as it is: sharded or whole",
+                   [around(site.file, source, template) for source in sources])  # fmt: skip
 
 
-def _is_state_dict(node: ast.expr) -> bool:
-    """Whether an expression calls ``state_dict()``, whatever the receiver is: never a whole model."""
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "state_dict"
+def _tensor_of(node: ast.expr) -> ast.expr | None:
+    """``average[name]`` of ``average[name].detach().mul_(d)``: what is cheap to name once more."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        node = node.func.value
+    inner = [n for n in ast.walk(node) if not isinstance(n, (ast.expr_context, ast.Slice))]
+    plain = all(isinstance(n, (ast.Name, ast.Attribute, ast.Subscript, ast.Constant)) for n in inner)
+    return node if plain else None
 
 
-def _is_model(migration: Migration, value: Value) -> bool:
-    return isinstance(value, Wrapped) or any(value in group.raw for group in migration.groups.all)
+def _same(source: ast.expr, target: ast.expr) -> bool:
+    return ast.unparse(source).removesuffix(".data") == ast.unparse(target).removesuffix(".data")
 
 
-def check(site: Site, migration: Migration) -> Outcome:
-    group, what = site.group, site.member
-    assert group is not None
-    order = _order(migration, site.view, site.node, group)
-    if order == "before":
-        return _whole_copy(site, migration)
-    if site.symbol == _SAVE:
-        message = "a whole model is pickled, and a sharded one cannot be"
-        advice = "Save get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)) instead."
-    else:
-        message = f"{what} of a sharded model raises"
-        advice = (
-            "A copy that runs beside the model is made before fully_shard, and sharded in the same way "
-            "(reshard_after_forward=True). For a file take get_model_state_dict with full_state_dict=True and "
-            "cpu_offload=True on all ranks; where the file has to hold a model, rank 0 loads that into one that stays whole."
-        )
-    if order == "after":
-        return Outcome(Level.MANUAL, message, advice)
-    return Outcome(Level.REVIEW, f"{message}; whether this runs after the sharding is not seen", advice)
+def _is_laid_out(site: Site, migration: Migration) -> bool:
+    """Whether a loop around is over tensors that are laid out alike."""
+    for around_it in site.file.ancestors(site.node):
+        if isinstance(around_it, ast.For) and isinstance(around_it.iter, ast.Call):
+            if site.file.external(around_it.iter.func) == "builtins.zip":
+                return _target_of(site.file, around_it.iter, migration) is not None
+    return False
 
 
-def _whole_copy(site: Site, migration: Migration) -> Outcome:
-    """A copy from before the sharding stays whole, which matters to averages that are updated from the model."""
-    if site.symbol == _SAVE:
-        return Outcome(Level.OK, "saved before the model is sharded")
-    advice = "Shard the copy in the same way as the model (with reshard_after_forward=True, as it only runs forward)."
-    if site.symbol != _COPY:
-        return Outcome(
-            Level.MANUAL,
-            f"{site.member} is made before the model is sharded: its update mixes whole and sharded tensors and raises",
-            advice,
-            holds=True,
-        )
-    statement = site.view.statement(site.node)
-    targets = statement.targets if isinstance(statement, ast.Assign) else []
-    if _is_wrapped_itself(site.view, migration, [site.view.text(target) for target in targets]):
-        return Outcome(Level.OK, "copied before the model is sharded, and sharded itself")
-    names = " ".join(site.view.text(target).lower() for target in targets)
-    if any(word in names for word in ("ema", "average", "avg", "teacher", "target", "momentum")):
-        return Outcome(
-            Level.REVIEW,
-            "this copy stays whole: an update from parameters of the sharded model raises, one from its full state "
-            "dict does not",
-            advice,
-        )
-    return Outcome(Level.OK, "copied before the model is sharded")
+def _zipped(site: Site, migration: Migration) -> Outcome | None:
+    call = site.call
+    assert call is not None
+    target = _target_of(site.file, call, migration)
+    if target is None:
+        return None
+    name = migration.helper(site, "zip_like")
+
+    def build(node: cst.CSTNode) -> cst.CSTNode:
+        assert isinstance(node, cst.Call)
+        arguments = [*node.args]
+        if target:
+            last = arguments[-1].with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+            arguments = [*arguments[:-1], last, argument(str(target), "target")]
+        return node.with_changes(func=cst.Name(name), args=arguments)
+
+    change = replace(site.file, call, build)
+    return Outcome("what one model's tensors are written from is laid out as they are: sharded or whole", [change])
 
 
-def _is_wrapped_itself(view: FileView, migration: Migration, names: list[str]) -> bool:
-    """Whether a wrap of the same file takes the copy by one of these names."""
-    calls = [wrap.node for group in migration.groups.all for wrap in group.wraps if wrap.view is view]
-    handed = [argument for call in calls for argument in (*call.args[:1], *(k.value for k in call.keywords if k.arg == "module"))]
-    return any(view.text(argument) in names for argument in handed)
+def _target_of(file: File, call: ast.Call, migration: Migration) -> int | None:
+    """Which of ``zip(a.parameters(), b.parameters())`` a loop writes, where either model may be sharded."""
+    receivers = [a.func.value for a in call.args
+                 if isinstance(a, ast.Call) and isinstance(a.func, ast.Attribute) and a.func.attr in _TENSORS]  # fmt: skip
+    if len(receivers) != len(call.args) or len(receivers) < 2:
+        return None
+    if not any(migration.sharding.of(file, receiver).wrappers for receiver in receivers):
+        return None
+    return _written(file, call)
 
 
-def _order(migration: Migration, view: FileView, node: ast.AST, group: Group) -> str:
-    """Where a place stands towards all wraps of a group."""
-    answers = {migration.order.relation((view, node), (wrap.view, wrap.node)) for wrap in group.wraps}
-    if answers == {"before"}:
-        return "before"
-    return "after" if answers & {"after", "both"} else "unknown"
+def _written(file: File, call: ast.Call) -> int | None:
+    """Which of the zipped tensors the loop writes in place; None if it is none, or several."""
+    loop = file.parents[call]
+    if isinstance(loop, ast.comprehension) or not isinstance(loop, ast.For):
+        return None
+    targets = loop.target.elts if isinstance(loop.target, ast.Tuple) else []
+    names = [{n.id for n in ast.walk(t) if isinstance(n, ast.Name)} for t in targets]
+    written = {place for place, own in enumerate(names) for name in own if _is_written(loop, name)}
+    return written.pop() if len(written) == 1 else None
 
 
-_HEAD = "import copy\n\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n"
-_AFTER_WRAP = _HEAD + "model = FSDP(build())\nema = copy.deepcopy(model)\n"
+def _is_written(loop: ast.For, name: str) -> bool:
+    for node in ast.walk(loop):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_"):
+            if not node.func.attr.startswith("_") and node.func.attr != "requires_grad_" and _base(node.func.value) == name:
+                return True
+        if isinstance(node, (ast.Assign, ast.AugAssign)):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, (ast.Attribute, ast.Subscript)) and _base(target) == name and _is_data(target):
+                    return True
+                if isinstance(node, ast.AugAssign) and isinstance(target, ast.Name) and target.id == name:
+                    return True
+    return False
+
+
+def _is_data(target: ast.expr) -> bool:
+    return not isinstance(target, ast.Attribute) or target.attr == "data"
+
+
+def _base(node: ast.expr) -> str | None:
+    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else None
+
 
 RULE = Rule(
     id="FS502",
-    title="Copies of a sharded model",
-    why=(
-        "An FSDPModule can be neither deep-copied nor pickled. DDP allowed both, so averages of weights and saved "
-        "models are often made from the wrapped model."
-    ),
-    symbols=_COPIES,
-    roles=("hazard",),
-    check=check,
-    find=find,
-    sources=("https://github.com/pytorch/pytorch/issues/149138",),
+    title="copies and averages of models",
+    symbols=("copy.deepcopy", "builtins.zip", IN_PLACE, *SAVES),
+    roles=("call",),
+    why="Models of FSDP2 refuse deepcopy and pickle, and plain tensors and DTensors refuse to be combined.",
+    fallback=plain,
     examples=(
         Example(
-            _AFTER_WRAP,
-            "import copy\n\nfrom torch.distributed.fsdp import fully_shard\n\n"
-            "model = build()\nfully_shard(model)\nema = copy.deepcopy(model)\n",
-            Level.MANUAL,
-            "the copy raises when it is reached, as it did with FSDP1",
+            before=(
+                "import copy\n"
+                "\n"
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = DDP(net, **options)\n"
+                "    return model, copy.deepcopy(model)\n"
+            ),
+            after=(
+                "from fsdp2_helpers import plain_copy, shard_like_ddp\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                "    return model, plain_copy(model)\n"
+            ),
+            level=Level.REVIEW,
         ),
         Example(
-            _HEAD + "model = build()\nteacher = copy.deepcopy(model)\nmodel = FSDP(model)\nteacher = FSDP(teacher)\n",
-            "import copy\n\nfrom torch.distributed.fsdp import fully_shard\n\n"
-            "model = build()\nteacher = copy.deepcopy(model)\nfully_shard(model)\nfully_shard(teacher)\n",
-            Level.OK,
-            "a copy that is sharded itself",
+            before=(
+                "import torch\n"
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "def f(net, options, path):\n"
+                "    model = DDP(net, **options)\n"
+                "    torch.save({\"model\": model, \"step\": 3}, path)\n"
+            ),
+            after=(
+                "import torch\n"
+                "from fsdp2_helpers import shard_like_ddp, to_save\n"
+                "\n"
+                "\n"
+                "def f(net, options, path):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                "    torch.save(to_save({\"model\": model, \"step\": 3}), path)\n"
+            ),
+            level=Level.REVIEW,
         ),
         Example(
-            _HEAD + "model = build()\nfrozen = copy.deepcopy(model)\nmodel = FSDP(model)\n",
-            "import copy\n\nfrom torch.distributed.fsdp import fully_shard\n\n"
-            "model = build()\nfrozen = copy.deepcopy(model)\nfully_shard(model)\n",
-            Level.OK,
+            before=(
+                "import torch\n"
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "@torch.no_grad()\n"
+                "def f(net, options, averages):\n"
+                "    model = DDP(net, **options)\n"
+                "    for name, p in model.named_parameters():\n"
+                "        averages[name].mul_(0.9).add_(p.data, alpha=0.1)\n"
+            ),
+            after=(
+                "import torch\n"
+                "from fsdp2_helpers import laid_out_like, shard_like_ddp\n"
+                "\n"
+                "\n"
+                "@torch.no_grad()\n"
+                "def f(net, options, averages):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                "    for name, p in model.named_parameters():\n"
+                "        averages[name].mul_(0.9).add_(laid_out_like(p.data, averages[name]), alpha=0.1)\n"
+            ),
+            level=Level.REVIEW,
         ),
     ),
 )

@@ -1,250 +1,134 @@
-"""``model.module``: with FSDP2 the model is sharded in place, so there is nothing to unwrap."""
+"""FS601: `.module` of a wrapped model."""
 
 from __future__ import annotations
 
 import ast
 
-from ..analysis.objects import is_anything
-from ..analysis.scopes import dotted_path
-from ..analysis.symbols import DATA_PARALLEL, DDP
-from ..analysis.values import Annotated, Wrapped
+from ..facts.symbols import DDP, WRAPPERS
 from ..findings import Level
-from ..introspection.type_tests import OF_WRAPPED, classes_asked_for, type_test
 from ..migration import Migration
+from ..queries.answers import Answer
+from ..queries.unwrapping import unwrapping_choice
+from ..rewrites.changes import replace
+from ..rewrites.helper_calls import attribute_as_call
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state.reads import read_of
-from ..text.generated import removed
-from ..text.patches import Patch
-from ..text.spelling import quoted
-from ..training.conditions import may_meet_ddp
-from ..training.passes import outside_name
-from ..training.unseen_methods import is_unseen
-from ..training.unwrapping import (
-    has_wrapper_of_its_own,
-    is_unwrap_test,
-    may_be_data_parallel,
-    only_unwraps,
-    tests_around,
-    unwrapped_path,
-)
-from ..view import FileView
-
-_WHY = "fully_shard keeps the model itself"
-_UNSEEN = (
-    "the code of the model is not seen: where other methods of it than forward compute, they have to be registered "
-    "(register_fsdp_forward_method)"
-)
 
 
-def check(site: Site, migration: Migration) -> Outcome:
-    view, node = site.view, site.node
+def the_model_itself(site: Site, migration: Migration) -> Outcome | None:
+    """A model that is always sharded is its own module."""
+    assert site.sharding is not None and site.receiver is not None
+    if migration.sharding.holds_module(site.file, site.receiver):
+        return None
+    node = _attribute(site)
+    choice = site.file.parents[node]
+    if isinstance(choice, ast.IfExp) and _is_same_but_for_module(site, choice) and migration.options.wraps:
+        change = replace(site.file, choice, lambda new: new.orelse if choice.body is node else new.body)  # type: ignore[attr-defined]
+        return Outcome("wrapped or not, the model is its own module", [change])
+    if site.sharding.in_place or _is_own(site) or not migration.is_sharded_here(site):
+        return None
+    if unwrapping_choice(site.file, node) is not None:
+        return None
+    change = attribute_as_call(site.file, node, "{receiver}")
+    return Outcome("there is no wrapper to look into: the model is its own module", [change])
+
+
+def _is_same_but_for_module(site: Site, choice: ast.IfExp) -> bool:
+    """Whether a choice is between ``x.module`` and ``x``, and ``x`` may be sharded."""
+    assert site.receiver is not None and site.sharding is not None
+    node = _attribute(site)
+    if site.sharding.answer is Answer.NO or node not in (choice.body, choice.orelse):
+        return False
+    other = choice.orelse if choice.body is node else choice.body
+    return ast.dump(other) == ast.dump(site.receiver) and bool(site.sharding.wrappers)
+
+
+def unwrapped(site: Site, migration: Migration) -> Outcome | None:
+    """The model itself if it is sharded, else its attribute."""
+    assert site.sharding is not None
+    node = _attribute(site)
+    if site.sharding.answer is Answer.NO or _is_own(site):
+        return None
+    if unwrapping_choice(site.file, node) is not None:
+        return Outcome("the branch without `.module` is taken for models of FSDP2, which is right", level=Level.OK)
+    change = attribute_as_call(site.file, node, migration.helper(site, "unwrap") + "({receiver})")
+    return Outcome("a sharded model is its own module; anything else keeps its attribute", [change])
+
+
+def _attribute(site: Site) -> ast.Attribute:
+    """``model.module``; the site of ``model.module(x)`` is the whole call."""
+    node = site.call.func if site.call is not None else site.node
     assert isinstance(node, ast.Attribute)
-    if site.member == "_fsdp_wrapped_module" and has_wrapper_of_its_own(migration):
-        return Outcome(Level.OK, "an attribute of this repository's own FSDP class")
-    if not isinstance(node.ctx, ast.Load):
-        return Outcome(
-            Level.MANUAL,
-            "the wrapped model is replaced by assigning to .module",
-            "Assign to the model's own name before it is sharded; a model put in later has to be sharded again.",
-            holds=True,
-        )
-    meets_ddp = may_meet_ddp(site, node)
-    staying = DATA_PARALLEL | {DDP} if meets_ddp else DATA_PARALLEL
-    path = unwrapped_path(site)
-    for branch, holds in tests_around(view, node):
-        is_other = path is not None and holds and is_unwrap_test(migration, view, branch.test, path)
-        if is_other and (only_unwraps(branch) or not meets_ddp):
-            others = meets_ddp or may_be_data_parallel(site.values)
-            if isinstance(branch, ast.IfExp) and not others and not _names_others(view, branch, staying):
-                break
-            return Outcome(Level.OK, "this branch is for other wrappers: an FSDP2 model has no .module")
-    is_wrapped = path is not None and any(
-        holds and _asks_for_wrappers_alone(view, branch.test, path) for branch, holds in tests_around(view, node)
-    )
-    loop = _unwrapping_loop(view, node)
-    if loop is not None:
-        return _without_loop(view, loop, view.parents[node])
-    scope = view.function(node)
-    is_asked = bool(classes_asked_for(view, node.value) & staying)
-    may_hold_another = _may_hold_another(site)
-    is_named = is_asked or may_be_data_parallel(site.values) or (scope is not None and _mentions(view, scope, staying))
-    if may_hold_another or meets_ddp or (is_named and not is_wrapped):
-        other = "what holds a model as its .module" if may_hold_another else "DDP" if meets_ddp else "DataParallel"
-        outcome = Outcome(Level.REVIEW, f"{other} still has a .module, an FSDP2 model is itself")
-        choice = _choice_by_helper(migration, view, node) if other == "DataParallel" else None
-        if choice is not None:
-            mentioned = (view.external(name) for name in view.nodes(ast.Name, ast.Attribute))
-            symbol = next((name for name in mentioned if name in DATA_PARALLEL), "torch.nn.DataParallel")
-            parallel = migration.use(outcome, view, symbol, node)
-            outcome.message += ", and the test that chooses is true of both"
-            outcome.patches.append(view.replace(choice.test, ("isinstance(", view.keep(node.value), f", {parallel})"), _WHY))
-            return outcome
-        parts = ("getattr(", view.keep(node.value), f", {quoted(view, 'module')}, ", view.keep(node.value), ")")
-        outcome.patches.append(view.replace(node, parts, _WHY))
-        return outcome
-    outcome = Outcome(Level.SAFE, "the model itself takes the place of .module")
-    if site.group is not None and "DDP" in site.group.kinds and is_unseen(site.group) and _is_handed_on(view, node):
-        outcome.level = Level.REVIEW
-        outcome.message += f"; {_UNSEEN}"
-    outcome.patches.append(_strip(view, node))
-    return outcome
+    return node
 
 
-def _is_handed_on(view: FileView, node: ast.expr) -> bool:
-    """Whether an expression, or the choice that it is one side of, is returned or given to a call that is not seen."""
-    parent = view.parents[node]
-    while isinstance(parent, (ast.IfExp, ast.keyword)):
-        node, parent = parent, view.parents[parent]  # pyright: ignore[reportAssignmentType]
-    if isinstance(parent, ast.Return):
+def _is_own(site: Site) -> bool:
+    """Whether ``self.module`` is an attribute that the class itself assigns."""
+    if not (isinstance(site.receiver, ast.Name) and site.receiver.id in ("self", "cls")):
+        return False
+    around = site.file.enclosing_class(site.node)
+    if around is None:
+        return False
+    if any(site.file.external(base) in WRAPPERS for base in around.bases):
         return True
-    if not isinstance(parent, ast.Call) or parent.func is node:
-        return False
-    return not view.program.callees(view, parent) and view.external(parent.func) is None
+    stores = (n for n in ast.walk(around) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
+    return any(n.attr == "module" and ast.dump(n.value) == ast.dump(site.receiver) for n in stores)
 
-
-def _may_hold_another(site: Site) -> bool:
-    """Whether a search of its modules says that an unknown receiver is wrapped: one of them may be what is."""
-    models = site.group.raw if site.group is not None else set()
-    if any(isinstance(v, (Wrapped, Annotated)) or (v in models and not is_anything(v)) for v in site.values):
-        return False
-    assert isinstance(site.node, ast.Attribute)
-    return site.member == "module" and not OF_WRAPPED.isdisjoint(classes_asked_for(site.view, site.node.value, of_parts=True))
-
-
-def _unwrapping_loop(view: FileView, node: ast.Attribute) -> ast.While | None:
-    """``while isinstance(model, DDP): model = model.module``: the loop around, which would never end."""
-    statement = view.parents[node]
-    if not isinstance(statement, ast.Assign):
-        return None
-    if [view.text(target) for target in statement.targets] != [view.text(node.value)]:
-        return None
-    for ancestor in view.ancestors(statement):
-        if isinstance(ancestor, ast.While):
-            return ancestor
-        if isinstance(ancestor, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            return None
-    return None
-
-
-def _without_loop(view: FileView, loop: ast.While, statement: ast.AST) -> Outcome:
-    if loop.body != [statement] or loop.orelse or _calls(loop.test) or not view.stands_alone(loop):
-        return Outcome(
-            Level.MANUAL,
-            "a loop takes wrappers off and does more than that",
-            "With FSDP2 there is nothing to take off: write what else the loop does without it.",
-            holds=True,
-        )
-    outcome = Outcome(Level.SAFE, "the loop that takes wrappers off goes: the model is itself")
-    outcome.patches.append(removed(view, loop, _WHY))
-    return outcome
-
-
-def _asks_for_wrappers_alone(view: FileView, test: ast.expr, path: str) -> bool:
-    """Whether a test lets nothing pass but what is an FSDPModule now."""
-    asked = type_test(view, test)
-    return asked is not None and dotted_path(asked.subject) == path and bool(asked.names) and asked.names <= OF_WRAPPED
-
-
-def _choice_by_helper(migration: Migration, view: FileView, node: ast.Attribute) -> ast.IfExp | None:
-    """``model.module if is_wrapped(model) else model``, with a function that asks for DataParallel and what is no wrapper now.
-
-    Its sides may be states of these, too, where both are gathered: the second is that of FSDP2 models then.
-    """
-    side: ast.expr = node
-    while isinstance(choice := view.parents[side], (ast.Attribute, ast.Call)) and side is next(ast.iter_child_nodes(choice)):
-        side = choice
-    if not isinstance(choice, ast.IfExp) or side is not choice.body or not isinstance(choice.test, ast.Call):
-        return None
-    asked, model = type_test(view, choice.test), view.text(node.value)
-    if asked is None or not asked.is_whole or not view.program.callees(view, choice.test):
-        return None
-    is_of_model = view.text(asked.subject) == model
-    is_same = view.text(side).replace(view.text(node), model, 1) == view.text(choice.orelse)
-    if side is not node and (not isinstance(choice.orelse, ast.Call) or read_of(migration, choice.orelse) is None):
-        return None
-    known = asked.names & DATA_PARALLEL and asked.names & OF_WRAPPED and asked.names <= DATA_PARALLEL | OF_WRAPPED
-    return choice if is_of_model and is_same and known else None
-
-
-def _names_others(view: FileView, branch: ast.IfExp, staying: frozenset[str]) -> bool:
-    return _mentions(view, branch.test, staying) or not _is_plain_hasattr(branch.test)
-
-
-def _mentions(view: FileView, test: ast.AST, staying: frozenset[str]) -> bool:
-    """Whether a test, or a function with its tests, names a wrapper that stays."""
-    return any(
-        isinstance(n, (ast.Name, ast.Attribute)) and outside_name(view, n) in staying for n in ast.walk(test)
-    )
-
-
-def _is_plain_hasattr(test: ast.expr) -> bool:
-    return isinstance(test, ast.Call) and isinstance(test.func, ast.Name) and test.func.id == "hasattr"
-
-
-def _strip(view: FileView, node: ast.Attribute) -> Patch:
-    """Takes ``.module`` off; a choice between the two becomes the model, and what then says nothing goes."""
-    receiver = view.text(node.value)
-    start, end = view.source.span(node.value)[1], view.source.span(node)[1]
-    subject: ast.expr = node
-    parent = view.parents[node]
-    if isinstance(parent, ast.IfExp) and parent.test is not node:
-        other = parent.orelse if parent.body is node else parent.body
-        if view.text(other) == receiver:
-            subject = parent
-    statement = view.parents[subject]
-    if isinstance(statement, ast.Assign) and view.stands_alone(statement):
-        if [view.text(target) for target in statement.targets] == [receiver]:
-            return _without(view, statement)
-        if subject is not node:
-            return view.replace(subject, (view.keep(node.value),), _WHY)
-    if subject is not node:
-        return view.replace(subject, (view.keep(node.value),), _WHY)
-    return Patch(view.path, start, end, (), _WHY)
-
-
-def _without(view: FileView, statement: ast.stmt) -> Patch:
-    """Removes ``model = model``, and the ``if`` that holds nothing else."""
-    block, _ = view.block_of(statement)
-    parent = view.parents[statement]
-    if len(block) > 1 or isinstance(parent, ast.Module):
-        return view.delete(statement, _WHY)
-    if isinstance(parent, ast.If) and not parent.orelse and view.stands_alone(parent):
-        outer, _ = view.block_of(parent)
-        is_elif = isinstance(view.parents[parent], ast.If) and parent in view.parents[parent].orelse  # pyright: ignore[reportAttributeAccessIssue]
-        if len(outer) > 1 and not is_elif and not _calls(parent.test):
-            return view.delete(parent, _WHY)
-    return view.replace(statement, "pass", _WHY)
-
-
-def _calls(test: ast.expr) -> bool:
-    """Whether a test may do more than look."""
-    called = [ast.unparse(node.func) for node in ast.walk(test) if isinstance(node, ast.Call)]
-    return any(name not in ("isinstance", "hasattr", "type") for name in called)
-
-
-_WRAP = "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(build())\n"
-_SHARD = "import torch\nfrom torch.distributed.fsdp import fully_shard\n\nmodel = build()\nfully_shard(model)\n"
 
 RULE = Rule(
     id="FS601",
-    title="model.module becomes the model",
-    why=(
-        "DDP and FSDP1 put the model inside a wrapper; fully_shard changes it in place, so the attribute is missing "
-        "and every other name of the model means the same object. DataParallel keeps its .module."
-    ),
-    symbols=(
-        "torch.nn.parallel.DistributedDataParallel.module",
-        "torch.distributed.fsdp.FullyShardedDataParallel.module",
-        "torch.distributed.fsdp.FullyShardedDataParallel._fsdp_wrapped_module",
-    ),
-    roles=("use",),
-    check=check,
-    proof=("nanogpt_ddp", "gan_ddp", "imagenet_ddp", "model_without_ddp"),
+    title=".module",
+    symbols=(f"{DDP}.module",),
+    roles=("read", "call"),
+    why="FSDP2 shards in place, so the model that DDP or FSDP1 kept in `.module` is the model itself.",
+    idiom=the_model_itself,
+    fallback=unwrapped,
     examples=(
         Example(
-            _WRAP + "raw_model = model.module if ddp else model\nprint(model.module.config)\n",
-            _SHARD + "raw_model = model\nprint(model.config)\n",
+            before=(
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = DDP(net, **options)\n"
+                "    return model.module.vocabulary\n"
+            ),
+            after=(
+                "from fsdp2_helpers import shard_like_ddp\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                "    return model.vocabulary\n"
+            ),
+            level=Level.SAFE,
+        ),
+        Example(
+            before=(
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    return g(DDP(net, **options))\n"
+                "\n"
+                "\n"
+                "def g(model):\n"
+                "    return model.module.vocabulary\n"
+            ),
+            after=(
+                "from fsdp2_helpers import shard_like_ddp, unwrap\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    return g(shard_like_ddp(net, **options))\n"
+                "\n"
+                "\n"
+                "def g(model):\n"
+                "    return unwrap(model).vocabulary\n"
+            ),
+            level=Level.SAFE,
+            blind=True,
         ),
     ),
+    proof=("unwrap_helper",),
 )

@@ -1,1 +1,1 @@
-"""A file as text: decoding, positions, patches, imports, and the bytes that come back."""
+"""A file as text: decoding, positions, and the bytes that come back."""

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import accumulate
 
-from ..analysis.trees import children, walk
+from .trees import children, walk
 
 _PREFIX = re.compile(r"[fF][rR]?[\"']|[rR][fF][\"']")
 

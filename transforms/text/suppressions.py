@@ -12,10 +12,13 @@ _COMMENT = re.compile(r"#\s*to-fsdp2:\s*ignore\b(?:\[(?P<rules>[^\]]*)\])?")
 class Suppressions:
     """The suppression comments of one file."""
 
+    MARK = "to-fsdp2:"
+    """A text without it has none."""
+
     def __init__(self, source: Source) -> None:
         self._rules: dict[int, frozenset[str]] = {}
         """Line → rule ids; an empty set stands for all rules."""
-        if "to-fsdp2:" not in source.text:
+        if self.MARK not in source.text:
             return
         for number, line in enumerate(source.lines, start=1):
             comment = _COMMENT.search(line)

@@ -1,0 +1,144 @@
+"""What each_rank.py must do on two ranks. Run by test_each_rank.py."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import pickle
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from models import Net, batch, build, close, error_of, gradients_of, parameters_of
+from to_fsdp2.transforms.helpers.copies import to_save
+from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
+from to_fsdp2.transforms.helpers.each_rank import everything_whole_on_each_rank, holding_whole, whole_on_each_rank
+from to_fsdp2.transforms.helpers.methods import forward_method
+from to_fsdp2.transforms.helpers.state import state_of
+from to_fsdp2.transforms.helpers.whole import whole
+from torch.distributed.tensor import DTensor
+
+
+def trained() -> tuple[Any, torch.optim.Optimizer]:
+    model = build("fsdp2")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    model(*batch(0)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return model, optimizer
+
+
+def is_whole(*things: Any) -> bool:
+    states = [thing.state_dict() for thing in things]
+    flat = [v for s in states for e in [s, *s.get("state", {}).values()] for v in e.values()]
+    return not any(isinstance(value, DTensor) for value in flat)
+
+
+def check_one_rank_works_alone() -> None:
+    model, optimizer = trained()
+    expected = parameters_of(model)
+    ids = torch.arange(3)
+    with torch.no_grad():
+        output = model(ids)
+    held = {"model": model, "beside": [optimizer, "text", None]}
+    for context in (whole_on_each_rank(model, optimizer), whole_on_each_rank(held), everything_whole_on_each_rank()):
+        with context:
+            if dist.get_rank() == 0:
+                assert is_whole(model, optimizer)
+                with torch.no_grad():
+                    assert close(model(ids), output)
+        assert not is_whole(model) and not is_whole(optimizer)
+    assert close(parameters_of(model), expected)
+    model(*batch(1)).backward()
+    optimizer.step()
+
+
+class Saved(Net):
+    def save_pretrained(self, is_main_process: bool) -> Any:
+        with whole_on_each_rank(self):
+            state = state_of(self) if is_main_process else None
+        return state, self.scale * 2
+
+
+def check_a_method_that_some_ranks_leave_early() -> None:
+    """The method's own gather goes on after the block, and one rank takes the state alone."""
+    torch.manual_seed(0)
+    model: Any = shard_like_ddp(Saved())
+    for _ in range(2):
+        state, twice = forward_method(model, "save_pretrained")(is_main_process=dist.get_rank() == 0)
+        assert not isinstance(twice, DTensor)
+        assert (state is None) == (dist.get_rank() != 0)
+        assert state is None or not any(isinstance(value, DTensor) for value in state.values())
+        model(*batch(0)).backward()
+
+
+def check_models_are_saved_as_plain_ones() -> None:
+    """In containers too, on all ranks, or on one inside whole_on_each_rank; training goes on after it."""
+    torch.manual_seed(0)
+    plain = Net()
+    model: Any = shard_like_ddp(copy.deepcopy(plain))
+    forward_method(model, "extra_repr")()
+    other, ids = torch.ones(2), torch.arange(3)
+    for context in (contextlib.nullcontext(), whole_on_each_rank(model)):
+        with context:
+            if isinstance(context, contextlib.nullcontext) or dist.get_rank() == 0:
+                assert to_save(other) is other and to_save(plain) is plain
+                saved = pickle.loads(pickle.dumps(to_save({"net": model, "more": [other, model.layers[0]], "step": 3})))
+                assert type(saved["net"]) is Net and saved["step"] == 3
+                notes = {"_wrapped_like", "_awaits_second_backward", "_running_forwards"}
+                assert vars(saved["net"]).keys() - vars(plain).keys() <= notes
+                assert close(parameters_of(saved["net"]), parameters_of(plain))
+                assert close(saved["net"](ids), plain(ids))
+    model(*batch(0)).backward()
+    assert close(gradients_of(model), gradients_of_plain(plain))
+
+
+def gradients_of_plain(plain: Any) -> Any:
+    for rank in range(dist.get_world_size()):
+        (plain(*batch(0, rank)) / dist.get_world_size()).backward()
+    return gradients_of(plain)
+
+
+def check_parameters_that_something_else_holds() -> None:
+    """`whole` of them gathers nothing while they are held, when only one rank asks."""
+    model, _ = trained()
+    kept, expected = list(model.named_parameters()), parameters_of(model)
+    with whole_on_each_rank(model):
+        if dist.get_rank() == 0:
+            assert close({name: whole(p) for name, p in kept}, expected)
+    assert close({name: whole(p).detach() for name, p in kept}, expected)
+
+
+def check_everything_is_every_model() -> None:
+    pairs = [trained(), trained()]
+
+    @everything_whole_on_each_rank()
+    def save() -> None:
+        if dist.get_rank() == 0:
+            assert is_whole(*(thing for pair in pairs for thing in pair))
+
+    save()
+    with everything_whole_on_each_rank(needed=False):
+        assert not is_whole(pairs[0][0])
+
+
+def check_decorated_functions() -> None:
+    model, optimizer = trained()
+
+    @holding_whole(lambda model, *_, **__: (model, optimizer))
+    def save(model: Any) -> None:
+        if dist.get_rank() == 0:
+            assert is_whole(model, optimizer)
+
+    save(model)
+    assert not is_whole(model)
+
+
+def check_training_inside_raises() -> None:
+    model, _ = trained()
+
+    def run() -> None:
+        with whole_on_each_rank(model):
+            model(*batch(0)).backward()
+
+    assert "a backward ran" in str(error_of(run))

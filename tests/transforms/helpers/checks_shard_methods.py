@@ -1,0 +1,202 @@
+"""What comm_hooks.py, methods.py and wrapped.py must do on two ranks. Run by test_shard_programs.py."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+from models import batch, close, error_of, parameters_of
+from shard_models import build, differences, optimizer_of, result, tied, train
+from to_fsdp2.transforms.helpers.comm_hooks import register_comm_hook
+from to_fsdp2.transforms.helpers.copies import laid_out_like
+from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
+from to_fsdp2.transforms.helpers.gradients import no_gradient_sync
+from to_fsdp2.transforms.helpers.methods import forward_method
+from to_fsdp2.transforms.helpers.shard import shard_like_fsdp1
+from to_fsdp2.transforms.helpers.units import is_root, units
+from to_fsdp2.transforms.helpers.wrapped import wrapped_like
+from torch import nn
+from torch.distributed.algorithms._comm_hooks import default_hooks as fsdp1_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def check_compressing_hooks() -> None:
+    """As under DDP bitwise, with accumulation too, which stays in the parameters' type; parameters that stay plain as well."""
+    for hook, name in (
+        (default_hooks.fp16_compress_hook, "tied"),
+        (default_hooks.allreduce_hook, "tied"),
+        (default_hooks.fp16_compress_hook, "scalars"),
+    ):
+        for accumulate in (1, 2):
+            results = []
+            for wrap in (DDP, shard_like_ddp):
+                run = wrap(build(name))
+                register_comm_hook(run, None, hook)
+                optimizer, losses = optimizer_of(run), []
+                for step in range(4):
+                    last = step % accumulate == accumulate - 1
+                    with contextlib.nullcontext() if last else no_gradient_sync(run):
+                        loss = run(*batch(step))
+                        loss.backward()
+                    losses.append(loss.item())
+                    if last:
+                        optimizer.step()
+                        optimizer.zero_grad()
+                results.append(result(run, losses))
+            assert not differences(results, 1e-6 if accumulate > 1 else 0.0), (hook, accumulate)
+    plain = shard_like_ddp(build("tied"))
+    plain(*batch(0)).backward()
+    compressed = shard_like_ddp(build("tied"))
+    register_comm_hook(compressed, None, default_hooks.fp16_compress_hook)
+    compressed(*batch(0)).backward()
+    assert not torch.equal(plain.head.bias.grad.full_tensor(), compressed.head.bias.grad.full_tensor())
+
+
+def check_hooks_of_fsdp1() -> None:
+    """As DDP's hook of the same name; FSDP1 itself cannot run them without CUDA."""
+    results = []
+    for wrap, hook in ((DDP, default_hooks.fp16_compress_hook), (shard_like_fsdp1, fsdp1_hooks.fp16_compress_hook)):
+        run = wrap(build("tied"))
+        register_comm_hook(run, None, hook)
+        results.append(train(run, optimizer_of(run)))
+    assert not differences(results)
+
+
+def check_hooks_before_torch_2_9() -> None:
+    """Without set_custom_reduce_scatter, also after the first forward."""
+    new = FSDPModule.set_custom_reduce_scatter
+    results = []
+    for wrap, warm in ((DDP, False), (shard_like_ddp, False), (shard_like_ddp, True)):
+        run = wrap(build("tied"))
+        if warm:
+            run(*batch(5)).backward()
+            run.zero_grad()
+        del FSDPModule.set_custom_reduce_scatter
+        try:
+            register_comm_hook(run, None, default_hooks.fp16_compress_hook)
+        finally:
+            FSDPModule.set_custom_reduce_scatter = new
+        results.append(train(run, optimizer_of(run)))
+    assert not differences(results[:2])
+    assert not differences(results[1:])
+
+
+def check_other_hooks_are_refused() -> None:
+    model = shard_like_ddp(tied())
+    for hook in (powerSGD_hook.powerSGD_hook, lambda state, bucket: bucket):
+        error = error_of(lambda hook=hook: register_comm_hook(model, None, hook))
+        assert isinstance(error, NotImplementedError), error
+
+
+class Text(nn.Module):
+    """forward scores, `encode` and `generate` are methods of their own; `generate` goes through forward."""
+
+    name = "text"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = tied()
+
+    def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return self.inner(ids, targets)
+
+    def encode(self, ids: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return self.inner.body(self.inner.emb(ids)) * scale
+
+    @torch.no_grad()
+    def generate(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.inner.head(self.encode(ids)).argmax(-1)
+
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        decayed = [p for p in self.parameters() if p.dim() > 1]
+        others = [p for p in self.parameters() if p.dim() <= 1]
+        self.optimizer = torch.optim.AdamW([{"params": decayed}, {"params": others, "weight_decay": 0.0}], lr=0.1)
+        return self.optimizer
+
+    def groups(self) -> list[dict[str, Any]]:
+        return [{"params": p, "lr": 0.1} for p in self.parameters()]
+
+
+def check_methods() -> None:
+    torch.manual_seed(0)
+    plain = Text()
+    torch.manual_seed(0)
+    sharded = shard_like_ddp(Text())
+    compiled = torch.compile(sharded, backend="eager")
+    ids, _ = batch(0)
+    for model in (sharded, compiled, sharded):
+        assert torch.equal(forward_method(model, "encode")(ids, scale=2.0), plain.encode(ids, scale=2.0))
+        assert torch.equal(forward_method(model, "generate")(ids), plain.generate(ids))
+    assert torch.equal(forward_method(plain, "encode")(ids), plain.encode(ids))
+    assert forward_method(sharded, "encode") == forward_method(sharded, "encode")
+    assert forward_method(sharded, "name") == "text"
+    assert isinstance(error_of(lambda: forward_method(sharded, "absent")), AttributeError)
+    # training through a method
+    results: list[Any] = []
+    ddp = DDP(plain)
+    for model in (ddp, sharded):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(2):
+            optimizer.zero_grad()
+            model(*batch(step)).backward()
+            optimizer.step()
+        results.append(parameters_of(model))
+    assert close(results[0], results[1], 0.0)
+
+
+def check_methods_that_hand_out_parameters() -> None:
+    """Optimizers and groups hold the sharded parameters, also where the root stays gathered after the method."""
+    results: list[Any] = []
+    wraps: list[Any] = [DDP, shard_like_ddp]
+    for wrap in wraps:
+        torch.manual_seed(0)
+        model = wrap(Text())
+        text = model.module if wrap is DDP else model
+        kept = forward_method(text, "make_optimizer")()
+        returned = torch.optim.SGD(forward_method(text, "groups")())
+        if wrap is shard_like_ddp:
+            held = {id(p) for p in model.parameters()}
+            for optimizer in (kept, returned):
+                assert {id(p) for group in optimizer.param_groups for p in group["params"]} == held
+        for step in range(3):
+            kept.zero_grad()
+            model(*batch(step)).backward()
+            kept.step()
+            returned.step()
+        results.append(parameters_of(model))
+    assert close(results[0], results[1], 0.0)
+
+
+def check_averages_of_parameters() -> None:
+    """A plain average that is made of sharded parameters, and sharded parameters that are set to it."""
+    results: list[Any] = []
+    for wrap in (DDP, shard_like_ddp):
+        torch.manual_seed(0)
+        averages = {name: p.detach().clone() for name, p in Text().named_parameters()}
+        model = wrap(Text())
+        for name, p in (model.module if isinstance(model, DDP) else model).named_parameters():
+            averages[name].mul_(0.5).add_(laid_out_like(p.data, averages[name]), alpha=0.25)
+            p.data.lerp_(laid_out_like(averages[name], p.data), 0.5)
+        results.append(parameters_of(model))
+        assert type(laid_out_like(averages["inner.head.bias"], averages["inner.head.bias"])) is torch.Tensor
+        assert laid_out_like(0.5, averages["inner.head.bias"]) == 0.5
+    assert close(results[0], results[1], 0.0)
+
+
+def check_wrapped_like() -> None:
+    assert wrapped_like(shard_like_ddp(tied())) == "ddp"
+    assert wrapped_like(shard_like_fsdp1(tied())) == "fsdp1"
+    assert wrapped_like(torch.compile(shard_like_ddp(tied()), backend="eager")) == "ddp"
+    assert wrapped_like(tied()) is None
+    assert wrapped_like(DDP(tied())) is None
+
+
+def check_roots() -> None:
+    """The outermost unit is the root, before and after a forward."""
+    text: Any = shard_like_ddp(Text())
+    for _ in range(2):
+        assert [is_root(unit) for unit in units(text)] == [True] + [False] * (len(units(text)) - 1)
+        text(*batch(0)).backward()

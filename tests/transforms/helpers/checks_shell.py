@@ -1,0 +1,97 @@
+"""Classes derived from DDP and FSDP1 beside the same classes with another base, on two ranks. Run by test_shell.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from models import Block, Net, batch, close
+from to_fsdp2.transforms.helpers.clipping import clip_model_grad_norm
+from to_fsdp2.transforms.helpers.gradients import no_gradient_sync
+from to_fsdp2.transforms.helpers.shell import ShardedLikeDDP, ShardedLikeFSDP1
+from to_fsdp2.transforms.helpers.state import load_model_state, model_state
+from to_fsdp2.transforms.helpers.units import unwrap
+from to_fsdp2.transforms.helpers.wrapped import stands_for
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def derived(base: Any, **options: Any) -> Any:
+    """A wrapper of a program's own, with an overridden forward and a method for evaluations."""
+
+    class Doubled(base):
+        def __init__(self, module: Any, factor: float) -> None:
+            super().__init__(module, **options)
+            self.factor = factor
+
+        def forward(self, *args: Any) -> Any:
+            return super().forward(*args) * self.factor
+
+        def validate(self, *args: Any) -> Any:
+            with torch.no_grad():
+                return self.module(*args) if base in (DDP, ShardedLikeDDP) else self(*args)
+
+    torch.manual_seed(0)
+    return Doubled(Net(), 2.0)
+
+
+def trained(model: Any, context: Any) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+    """Losses of steps over two micro-batches each, the first without synchronization, and the state afterwards."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    losses = []
+    for step in range(3):
+        with context(model):
+            model(*batch(2 * step)).backward()
+        loss = model(*batch(2 * step + 1))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses += [loss.detach(), model.validate(*batch(9))]
+    return losses, model_state(model)
+
+
+def compare(old: Any, new: Any) -> None:
+    assert isinstance(new, FSDPModule) and type(unwrap(new)) is Net
+    losses, state = trained(old, lambda model: model.no_sync())
+    new_losses, new_state = trained(new, no_gradient_sync)
+    assert close(losses, new_losses)
+    assert list(state) == list(new_state) and close(dict(state), dict(new_state))
+    zeros = {key: torch.zeros_like(value) for key, value in state.items()}
+    load_model_state(new, zeros)
+    assert all(not value.any() for value in model_state(new).values())
+    assert not load_model_state(new, state).missing_keys
+    assert close(dict(model_state(new)), dict(state))
+
+
+def check_derived_from_ddp() -> None:
+    compare(derived(DDP), derived(ShardedLikeDDP))
+
+
+def check_derived_from_fsdp1() -> None:
+    options = {"auto_wrap_policy": ModuleWrapPolicy({Block}), "use_orig_params": True, "device_id": torch.device("cpu")}
+    old, new = derived(FSDP, **options), derived(ShardedLikeFSDP1, **options)
+    compare(old, new)
+    assert [name for name, _ in new.named_parameters()] == [name for name, _ in unwrap(new).named_parameters()]
+    assert new.layers is new.module.layers
+
+
+def check_gradients_are_clipped() -> None:
+    """By the method that every wrapper of FSDP1 has, and by the helper that takes its place where a model is not known."""
+    norms = []
+    for base, clip in ((FSDP, FSDP.clip_grad_norm_), (ShardedLikeFSDP1, ShardedLikeFSDP1.clip_grad_norm_),
+                       (ShardedLikeFSDP1, clip_model_grad_norm)):  # fmt: skip
+        model = derived(base, use_orig_params=True, device_id=torch.device("cpu"))
+        model(*batch(0)).backward()
+        norms += [clip(model, 1e-3), clip(model, 1.0)]
+    assert close(norms[:2], norms[2:4]) and close(norms[:2], norms[4:])
+
+
+def check_what_a_shell_stands_for() -> None:
+    for base, kind in ((ShardedLikeDDP, "ddp"), (ShardedLikeFSDP1, "fsdp1")):
+        shell: Any = type("Own", (base,), {})(nn.Linear(4, 4))
+        assert stands_for(shell) == kind
+        assert stands_for(shell.module) is None
+    assert stands_for(nn.Linear(4, 4)) is None

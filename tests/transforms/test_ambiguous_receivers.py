@@ -1,0 +1,79 @@
+"""Code where names, methods and tests could mean a model or something else."""
+
+from __future__ import annotations
+
+import textwrap
+
+from to_fsdp2.transforms.engine import Options, analyse, extract
+from to_fsdp2.transforms.text.source import Source
+
+
+def migrated(program: str) -> str:
+    text = "import torch\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n\n\n" + textwrap.dedent(program)
+    source = Source.decode("train.py", text.encode())
+    analysis = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"])
+    assert not analysis.errors
+    return analysis.texts["train.py"]
+
+
+def test_classes_that_isinstance_gets_by_name() -> None:
+    text = migrated("""
+        def f(net, options):
+            model = DDP(net, **options)
+            kinds = (DDP, torch.nn.DataParallel)
+            others = (torch.nn.DataParallel, DDP)
+            while isinstance(model, others):
+                model = model.module
+            return isinstance(model, kinds)
+    """)
+    assert "kinds = (FSDPModule, torch.nn.DataParallel)" in text
+    assert "others = (torch.nn.DataParallel, DDP)" in text
+
+
+def test_an_assertion_that_there_is_a_wrapper() -> None:
+    text = migrated("""
+        class Proxy(torch.nn.Module):
+            def __init__(self, module):
+                super().__init__()
+                assert hasattr(module, "module"), "a wrapper"
+                self.module = module
+
+            def __getattr__(self, name):
+                return getattr(self.module.module, name)
+
+        def f(net, options):
+            return Proxy(DDP(net, **options))
+    """)
+    assert 'assert isinstance(module, FSDPModule) or hasattr(module, "module"), "a wrapper"' in text
+
+
+def test_methods_of_optimizers_out_of_a_mixture() -> None:
+    text = migrated("""
+        class Net(torch.nn.Linear):
+            def loss(self, x):
+                return x.sum()
+
+        def prepare(*things):
+            return [DDP(thing) if isinstance(thing, torch.nn.Module) else thing for thing in things]
+
+        model, optimizer = prepare(Net(2, 2), torch.optim.SGD(Net(2, 2).parameters(), 0.1))
+        optimizer.step()
+        optimizer.add_group(1)
+        optimizer.load_state_dict({})
+        model.module.loss(1)
+    """)
+    assert "\noptimizer.step()" in text and "\noptimizer.add_group(1)" in text
+    assert "load_state(optimizer, {})" in text
+    assert 'forward_method(unwrap(model), "loss")(1)' in text
+
+
+def test_the_first_of_a_generator() -> None:
+    text = migrated("""
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def f(net, options):
+            model = FSDP(net, **options)
+            first = next(m for m in model.modules() if isinstance(m, FSDP))
+            first.clip_grad_norm_(1.0)
+    """)
+    assert "clip_model_grad_norm(first, 1.0)" in text or "clip_grad_norm_(first.parameters(), 1.0)" in text

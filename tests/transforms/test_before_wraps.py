@@ -1,0 +1,90 @@
+"""What runs before anything is wrapped stays as it is; what may run later does not."""
+
+from __future__ import annotations
+
+import pytest
+from to_fsdp2.transforms.engine import Options, analyse, extract
+from to_fsdp2.transforms.text.source import Source
+
+WRAP = "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+NET = "import torch\n\nclass Net(torch.nn.Module):\n    def read(self, path):\n        self.load_state_dict(torch.load(path))\n"
+
+
+def texts(**files: str) -> dict[str, str]:
+    """The new texts, the old one for files that do not change."""
+    sources = {f"{name}.py": Source.decode(f"{name}.py", text.encode()) for name, text in files.items()}
+    facts = [extract(source) for source in sources.values()]
+    analysis = analyse(facts, sources.__getitem__, Options(target_torch=(2, 13)), paths=list(sources))
+    assert not analysis.errors
+    return {path: analysis.texts.get(path, source.text) for path, source in sources.items()}
+
+
+def script(body: str, call: str = "main()") -> str:
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    return f"{WRAP}import net\n\ndef main():\n{lines}\nif __name__ == '__main__':\n    {call}\n"
+
+
+def helps(text: str) -> bool:
+    return "load_state(" in text or "load_model_state(" in text
+
+
+EARLY = "model = net.Net()\nmodel.read('x')\nmodel = DDP(model)"
+LATE = "model = net.Net()\nmodel = DDP(model)\nmodel.module.read('x')"
+LOOP = "for seed in range(2):\n    model = net.Net()\n    model.read('x')\n    model = DDP(model)"
+
+
+@pytest.mark.parametrize(
+    ("body", "call", "late"),
+    [
+        (EARLY, "main()", False),
+        (LATE, "main()", True),
+        (LOOP, "main()", True),
+        (EARLY, "main(); main()", True),
+        (EARLY, "fire.Fire(main)", False),
+    ],
+)
+def test_callers_say_when_a_method_runs(body: str, call: str, late: bool) -> None:
+    text = ("import fire\n" if "fire" in call else "") + script(body, call)
+    assert helps(texts(train=text, net=NET)["net.py"]) == late
+
+
+def test_what_is_called_on_a_result_comes_after_its_making() -> None:
+    trainer = (
+        f"{WRAP}\nclass Trainer:\n    def __init__(self, model):\n        self.model = DDP(model)\n"
+        "    def run(self, state):\n        self.model.load_state_dict(state)\n"
+    )
+    run = "import net, trainer\n\nif __name__ == '__main__':\n    trainer.Trainer(net.Net()).run({})\n"
+    assert helps(texts(train=run, trainer=trainer, net=NET)["trainer.py"])
+
+
+def test_another_caller_may_come_later() -> None:
+    other = "def again(model):\n    model.read('y')\n"
+    text = script("model = net.Net()\nmodel.read('x')\nmodel = DDP(model)\nagain(model.module)").replace(
+        "import net\n", "import net\nfrom other import again\n"
+    )
+    assert helps(texts(train=text, other=other, net=NET)["net.py"])
+
+
+def test_a_method_that_is_handed_on_runs_whenever_it_likes() -> None:
+    text = script("model = net.Net()\nmodel.read('x')\nregister(model.read)\nmodel = DDP(model)")
+    assert helps(texts(train=text, net=NET)["net.py"])
+
+
+def test_a_wrapper_in_a_table_may_be_called_at_any_time() -> None:
+    table = f"{WRAP}\nWRAPPERS = {{'ddp': DDP}}\n"
+    text = script(EARLY).replace("import net\n", "import net, table\n")
+    assert helps(texts(train=text, table=table, net=NET)["net.py"])
+
+
+def test_a_program_that_never_wraps_shares_a_file() -> None:
+    sample = "import net\n\nif __name__ == '__main__':\n    model = net.Net()\n    model.read('x')\n"
+    assert not helps(texts(train=script(EARLY), sample=sample, net=NET)["net.py"])
+
+
+def test_objects_of_other_classes_keep_their_own_state_dict() -> None:
+    scaler = "class Scaler:\n    n = 1\n    def state_dict(self):\n        return {'n': self.n}\n"
+    text = script("scaler = Scaler()\nmodel = DDP(net.Net())\nsave(scaler.state_dict(), model.state_dict())").replace(
+        "import net\n", "import net\nfrom scaler import Scaler\n"
+    )
+    new = texts(train=text, scaler=scaler, net=NET)["train.py"]
+    assert "save(scaler.state_dict(), model_state(model))" in new

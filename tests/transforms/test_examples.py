@@ -1,0 +1,49 @@
+"""Every rule's examples, migrated; and what every rule has to say about itself."""
+
+from __future__ import annotations
+
+import pytest
+from to_fsdp2.transforms.engine import Analysis, Options, analyse, extract
+from to_fsdp2.transforms.rule import Example, Rule, all_rules
+from to_fsdp2.transforms.text.source import Source
+
+_EXAMPLES = [
+    pytest.param(rule, example, id=f"{rule.id}-{number}")
+    for rule in all_rules()
+    for number, example in enumerate(rule.examples)
+]
+
+
+def migrated(text: str, blind: bool = False) -> Analysis:
+    source = Source.decode("train.py", text.encode())
+    return analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13), blind=blind), paths=["train.py"])
+
+
+@pytest.mark.parametrize(("rule", "example"), _EXAMPLES)
+def test_example(rule: Rule, example: Example) -> None:
+    analysis = migrated(example.before, example.blind)
+    assert not analysis.errors
+    assert analysis.texts.get("train.py", example.before) == example.after
+    assert example.level in {finding.level for finding in analysis.findings if finding.rule == rule.id}
+
+
+@pytest.mark.parametrize(("rule", "example"), _EXAMPLES)
+def test_messages_are_short(rule: Rule, example: Example) -> None:
+    for finding in migrated(example.before, example.blind).findings:
+        assert 0 < len(finding.message) < 200 and len(finding.advice) < 200
+
+
+@pytest.mark.parametrize(("rule", "example"), _EXAMPLES)
+def test_second_run_changes_nothing(rule: Rule, example: Example) -> None:
+    assert not migrated(example.after, example.blind).texts or example.after == example.before
+
+
+@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
+def test_rule_explains_itself(rule: Rule) -> None:
+    assert rule.title and rule.why.endswith(".") and len(rule.why) < 200
+    assert rule.examples, "a rule shows what becomes of code"
+
+
+def test_ids_are_unique() -> None:
+    ids = [rule.id for rule in all_rules()]
+    assert len(set(ids)) == len(ids)

@@ -1,0 +1,55 @@
+"""Models that have another name behind a rank guard than in front of it."""
+
+from __future__ import annotations
+
+import ast
+from textwrap import dedent
+
+import pytest
+from test_examples import migrated
+from to_fsdp2.transforms.queries.local_names import spelled_out
+
+TRAINER = """
+    import os
+    import torch
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+    class Trainer:
+        def __init__(self, net, optimizer, parts):
+            self.model = DDP(net)
+            self.optimizer = optimizer
+            self.parts = parts
+
+        def save(self):
+            {names}
+            torch.save([raw.state_dict(), self.optimizer.state_dict()], "last.pt")
+
+        def train(self):
+            if int(os.environ["RANK"]) == 0:
+                self.save()
+"""
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "raw = self.model.module if hasattr(self.model, 'module') else self.model",
+        "model = self.model; raw = model.module if hasattr(model, 'module') else model",
+        "raw = getattr(self.model, 'module', self.model)",
+    ],
+)
+def test_a_local_name_is_spelled_out_at_the_guard(names: str) -> None:
+    text = migrated(dedent(TRAINER).format(names=names)).texts["train.py"]
+    assert "with whole_on_each_rank(self.model, self.optimizer):" in text
+
+
+def test_where_there_is_no_name_at_the_guard_everything_is_held_whole() -> None:
+    text = migrated(dedent(TRAINER).format(names="raw = [self.model][0]")).texts["train.py"]
+    assert "with everything_whole_on_each_rank():" in text
+
+
+def test_names_that_are_assigned_twice_stay() -> None:
+    scope = ast.parse("a = self.x\nif q:\n    a = self.y\nb = a\nc = f(a, a)")
+    spelled = {name: ast.unparse(spelled_out(scope, ast.parse(name, mode="eval").body)) for name in ("a", "b.w", "c", "d")}
+    assert spelled == {"a": "a", "b.w": "a.w", "c": "c", "d": "d"}

@@ -1,0 +1,38 @@
+"""What a namespace is made with is what its attributes are."""
+
+from __future__ import annotations
+
+import pytest
+from to_fsdp2.transforms.engine import Options, analyse, extract
+from to_fsdp2.transforms.text.source import Source
+
+PROGRAM = """
+import argparse
+import types
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def evaluate(run):
+    model = run.model
+    if dist.get_rank() != 0:
+        return
+    print(model(torch.ones(1, 2)))
+
+
+def main():
+    model = DDP(torch.nn.Linear(2, 2))
+    model(torch.ones(1, 2)).sum().backward()
+    evaluate({}(model=model, epoch=1))
+
+
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ["argparse.Namespace", "types.SimpleNamespace"])
+def test_a_model_in_a_namespace_is_held_whole_for_one_rank(name: str) -> None:
+    source = Source.decode("train.py", PROGRAM.format(name).encode())
+    analysis = analyse([extract(source)], {"train.py": source}.__getitem__, Options(), paths=["train.py"])
+    assert "with whole_on_each_rank(model):\n        if dist.get_rank() != 0:" in analysis.texts["train.py"]

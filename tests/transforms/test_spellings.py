@@ -1,0 +1,186 @@
+"""The same said in other words: each spelling is migrated to what its plain form is."""
+
+from __future__ import annotations
+
+import pytest
+from to_fsdp2.transforms.engine import Options, analyse, extract
+from to_fsdp2.transforms.text.source import Source
+
+HEAD = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.nn.parallel import DistributedDataParallel as DDP
+"""
+
+NET = """class Net(torch.nn.Module):
+    def generate(self, x):
+        return x @ self.weight
+
+
+"""
+
+
+def migrated(text: str) -> str:
+    source = Source.decode("train.py", text.encode())
+    analysis = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"])
+    assert not analysis.errors
+    return analysis.texts.get("train.py", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(
+            'def f(net, kind):\n    model = FSDP(net)\n    with getattr(FSDP, "state_dict_type")(model, kind):\n        pass\n',
+            "with state_dict_type(model, kind):",
+            id="function of a class by its name",
+        ),
+        pytest.param(
+            'name = "summon_full_params"\n\n\ndef f(net):\n    FSDP(net)\n    whole = getattr(FSDP, name)\n    return whole\n',
+            "whole = full_parameters",
+            id="function of a class by a name that a variable holds",
+        ),
+        pytest.param(
+            "class Sharded(FSDP):\n    pass\n\n\ndef f(net, optimizer):\n    model = Sharded(net)\n"
+            "    return Sharded.optim_state_dict(model, optimizer)\n",
+            "return optim_state_dict(model, optimizer)",
+            id="function of a class by one derived from it",
+        ),
+        pytest.param(
+            "class Parallel(DDP):\n    pass\n\n\ndef f(net):\n    return unwrap(Parallel(net))\n\n\n"
+            'def unwrap(model):\n    return model.module if hasattr(model, "module") else model\n',
+            'return model.module if hasattr(model, "module") else model',
+            id="a class derived from a wrapper keeps the module inside",
+        ),
+        pytest.param(
+            "class Parallel(DDP):\n    pass\n\n\ndef f(net):\n    return unwrap(Parallel(net))\n\n\n"
+            "def unwrap(model):\n    return model.module if isinstance(model, DDP) else model\n",
+            "return model.module if isinstance(model, ShardedLikeDDP) else model",
+            id="a class derived from a wrapper is told by its base",
+        ),
+        pytest.param(
+            "def f(net):\n    with DDP.no_sync(DDP(net)):\n        pass\n",
+            "with no_gradient_sync(shard_like_ddp(net)):",
+            id="method called on the class",
+        ),
+        pytest.param(
+            "class Net(torch.nn.Module):\n    def state_dict(self):\n        return torch.nn.Module.state_dict(self)\n\n\n"
+            "def f():\n    return DDP(Net())\n",
+            "    return torch.nn.Module.state_dict(self)",
+            id="method of all modules, called by what overrides it",
+        ),
+        pytest.param(
+            "def f(net):\n    model = DDP(net)\n    state = model.state_dict\n    return state()\n",
+            'state = as_method(model, "state_dict", model_state)',
+            id="method as a value",
+        ),
+        pytest.param(
+            NET + 'def f(x):\n    model = DDP(Net())\n    return getattr(model.module, "generate")(x)\n',
+            'return forward_method(model, "generate")(x)',
+            id="a model's own method by its name",
+        ),
+        pytest.param(
+            NET + "def f(x):\n    model = FSDP(Net())\n    generate = model.generate\n    return generate(x)\n",
+            'generate = forward_method(model, "generate")',
+            id="a model's own method as a value",
+        ),
+        pytest.param(
+            "def f(net):\n    model = FSDP(net)\n    clip = model.clip_grad_norm_\n    return clip(1.0)\n",
+            'clip = as_method(model, "clip_grad_norm_", clip_model_grad_norm)',
+            id="method that sharded models lack, as a value",
+        ),
+        pytest.param(
+            "def f(net):\n    model = FSDP(net)\n    whole = model.summon_full_params\n    return whole(model)\n",
+            "whole = full_parameters",
+            id="function of a class, read off a model",
+        ),
+        pytest.param(
+            "class Trainer:\n    def __init__(self, net):\n        self.model = DDP(net)\n\n    def look(self, rank, x):\n"
+            "        if rank == 0:\n            self.model(x)\n\n\nTrainer(torch.nn.Linear(1, 1)).look(0, 1)\n",
+            "    with whole_on_each_rank(self.model):",
+            id="model that is an attribute, called on rank 0",
+        ),
+        pytest.param(
+            "def f(rank, x):\n    model = DDP(torch.nn.Linear(1, 1))\n    if rank == 0:\n        model.module(x)\n",
+            "with whole_on_each_rank(model):",
+            id="module inside, called on rank 0",
+        ),
+        pytest.param(
+            "class Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+            "        self.layer = FSDP(torch.nn.Linear(1, 1))\n\n\ndef f(path):\n    model = Net()\n"
+            "    torch.save(model.state_dict(), path)\n",
+            "torch.save(state_of(model), path)",
+            id="state of a module with sharded parts",
+        ),
+        pytest.param(
+            "import functools\n\n\ndef f(net):\n    clip = functools.partial(torch.nn.utils.clip_grad_norm_, max_norm=1.0)\n"
+            "    return clip(DDP(net).parameters())\n",
+            "clip = functools.partial(clip_grad_norm, max_norm=1.0)",
+            id="function that is handed on",
+        ),
+        pytest.param(
+            "import contextlib\n\n\n@contextlib.contextmanager\ndef held(model):\n    yield model\n\n\n"
+            "def f(net, wrap):\n    DDP(net)\n    with held(wrap(net)) as model:\n        return model.state_dict()\n",
+            "    return state_of(model)",
+            id="what a context of the program's own gives",
+        ),
+        pytest.param(
+            "class Around:\n    def __init__(self, inner):\n        self.inner = inner\n\n    def __getattr__(self, name):\n"
+            "        return getattr(self.inner, name)\n\n\ndef f(net, wrap):\n    FSDP(net)\n    model = Around(wrap(net))\n"
+            "    return model.clip_grad_norm_(1.0)\n",
+            "return clip_model_grad_norm(model, 1.0)",
+            id="an object that hands attributes on",
+        ),
+        pytest.param(
+            "def f(net, rank, path):\n    model = DDP(net)\n    optimizer = torch.optim.SGD(model.parameters())\n"
+            '    if rank == 0:\n        torch.save(getattr(optimizer, "state_dict")(), path)\n',
+            "optimizer_state_dict = state_of(optimizer)",
+            id="method by its name, on rank 0",
+        ),
+    ],
+)
+def test_spelling(text: str, expected: str) -> None:
+    assert expected in migrated(HEAD + text).splitlines() or f"    {expected}" in migrated(HEAD + text).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("definition", "test"),
+    [
+        pytest.param("def asked(rank):\n    return rank == 0\n", "asked(rank)", id="function"),
+        pytest.param("", "(mine := torch.distributed.get_rank()) == 0", id="walrus"),
+        pytest.param("asked = lambda rank: rank == 0\n", "asked(rank)", id="lambda"),
+        pytest.param("class Tests:\n    def asked(self, rank):\n        return rank == 0\n", "Tests().asked(rank)", id="method"),
+        pytest.param(
+            "class Tests:\n    @staticmethod\n    def asked(rank):\n        return rank == 0\n", "Tests.asked(rank)", id="static"
+        ),
+        pytest.param(
+            "class Tests:\n    def __init__(self, rank):\n        self.rank = rank\n\n"
+            "    @property\n    def asked(self):\n        return self.rank == 0\n",
+            "Tests(rank).asked",
+            id="property",
+        ),
+    ],
+)
+def test_rank_condition_in_other_words(definition: str, test: str) -> None:
+    text = f"{definition}\n\ndef f(net, rank, x):\n    model = DDP(net)\n    if {test}:\n        model(x)\n\n\nf(1, 2, 3)\n"
+    assert "    with whole_on_each_rank(model):" in migrated(HEAD + text).splitlines()
+
+
+def test_decorator_that_calls_on_some_ranks() -> None:
+    text = (
+        "def once(function):\n    def inner(*args, **kwargs):\n        if torch.distributed.get_rank() == 0:\n"
+        "            return function(*args, **kwargs)\n    return inner\n\n\n"
+        "@once\ndef save(model):\n    torch.save(model.state_dict(), 1)\n\n\nsave(DDP(torch.nn.Linear(1, 1)))\n"
+    )
+    assert "@holding_whole(lambda model, *_, **__: (model,))" in migrated(HEAD + text).splitlines()
+
+
+def test_rank_guard_in_a_file_without_any_other_site() -> None:
+    texts = {
+        "evaluation.py": "def evaluate(model, rank, x):\n    if rank != 0:\n        return None\n    return model(x)\n",
+        "train.py": f"{HEAD}from evaluation import evaluate\n\nmodel = DDP(torch.nn.Linear(1, 1))\nevaluate(model, 0, 1)\n",
+    }
+    sources = {path: Source.decode(path, text.encode()) for path, text in texts.items()}
+    facts = [extract(source) for source in sources.values()]
+    analysis = analyse(facts, sources.__getitem__, Options(target_torch=(2, 13)), paths=list(sources))
+    assert "    with whole_on_each_rank(model):\n        if rank != 0:" in analysis.texts["evaluation.py"]

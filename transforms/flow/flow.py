@@ -1,0 +1,214 @@
+"""Which values reach which variables, over the whole repository: a fixpoint over the files' constraints.
+
+Inclusion constraints in the manner of Andersen's points-to analysis: what flows into a variable flows on to all
+that is copied from it; reads and writes of attributes and calls add new flows as their receivers become known.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from ..facts.facts import NOTHING, FileFacts
+from ..facts.symbols import canonical
+from .relays import shifted_call
+from .unseen_optimizers import UnseenOptimizers
+from .values import ClassValue, Constant, Container, External, FunctionValue, ModuleValue, Unknown, Wrapped
+
+_BUILTINS = frozenset(dir(builtins))
+
+
+class Flow(UnseenOptimizers):
+    """The constraints of all files and their solution."""
+
+    def __init__(self, files: Sequence[FileFacts], blind: bool = False) -> None:
+        """``blind``: nothing is followed through calls and attributes; names of one scope and imports are."""
+        super().__init__(files)
+        self.instances = {}
+        self._ancestors = {}
+        self.calls = []
+        self.calls_on = {}
+        self.called = {}
+        self.callees = {}
+        self.deferred = {}
+        self.handed_on = {}
+        self.applied = {}
+        self.applied_at = set()
+        self.resolved = set()
+        self.read_and_called = {}
+        self.computed_from = {}
+        self.named_by = {}
+        self.called_by_name = set()
+        self.seed_names()
+        self.solve()
+        if blind:
+            self.seed_blind()
+            return
+        self.seed_calls()
+        self.solve()
+        self.seed_receivers()
+        self.solve()
+        self.seed_objects_out_of_sight()
+        self.solve()
+        candidates = self.mark_unseen_optimizers()
+        self.solve()
+        self.make_unseen_optimizers(candidates)
+        self.solve()
+
+    def seed_names(self) -> None:
+        """Everything but calls: imports, definitions, constants, assignments, attributes."""
+        for index, file in enumerate(self.files):
+            offset = self.variable_offsets[index]
+            for to, origin in file.copies:
+                self.copies.setdefault(origin + offset, []).append(to + offset)
+            for to, base, attribute in file.loads:
+                self.loads.setdefault(base + offset, []).append((to + offset, attribute))
+            for base, attribute, origin in file.stores:
+                self.stores.setdefault(base + offset, []).append((attribute, origin + offset))
+        for index, file in enumerate(self.files):
+            offset = self.variable_offsets[index]
+            for variable, value in file.constants:
+                self.add(variable + offset, Constant(value, type(value).__name__))
+            for variable, kind in file.containers:
+                self.add(variable + offset, Container(variable + offset, kind))
+            for variable, function in file.function_values:
+                self.add(variable + offset, FunctionValue(index, function))
+            for variable, cls in file.class_values:
+                self.add(variable + offset, ClassValue(index, cls))
+            for name, variable in file.names.items():
+                if name not in file.defined:
+                    self.bind_undefined(index, name, variable + offset)
+            for variable, module, name in file.imports:
+                self.bind_import(index, variable + offset, module, name)
+
+    def bind_undefined(self, file: int, name: str, variable: int) -> None:
+        """A name that its module never assigns: from a star import, or a builtin."""
+        found = False
+        for star in self.files[file].stars:
+            target = self.modules.find(file, star)
+            if target is not None:
+                exported = self.exported(target, name, set())
+                if exported is not None:
+                    self.connect(exported, variable)
+                    found = True
+            elif not star.startswith(".") and not name.startswith("_"):
+                self.add(variable, External(canonical(f"{star}.{name}")))
+        if not found and (name == "super" or not self.files[file].stars or name in _BUILTINS):
+            self.add(variable, External(f"builtins.{name}"))
+
+    def bind_import(self, file: int, variable: int, module: str, name: str | None) -> None:
+        target = self.modules.find(file, module)
+        if name is None:
+            if target is not None:
+                self.add(variable, ModuleValue(target))
+            else:
+                self.add(variable, External(canonical(module)))
+            return
+        if target is not None:
+            exported = self.exported(target, name, set())
+            if exported is not None:
+                self.connect(exported, variable)
+        submodule = self.modules.find(file, f"{module}.{name}" if module.strip(".") else f"{module}{name}")
+        if submodule is not None:
+            self.add(variable, ModuleValue(submodule))
+        elif target is None or self.exported(target, name, set()) is None:
+            dotted = ".".join(self.modules.absolute(file, module)) if module.startswith(".") else module
+            full = canonical(f"{dotted}.{name}")
+            self.add(variable, External(full))
+            if target is not None:
+                for star in self.files[target].stars:
+                    if self.modules.find(target, star) is None and not star.startswith("."):
+                        self.add(variable, External(canonical(f"{star}.{name}")))
+
+    def seed_calls(self) -> None:
+        """Calls, once classes and their bases are known, and what annotations say."""
+        for index, file in enumerate(self.files):
+            offset = self.variable_offsets[index]
+            self.calls.extend(shifted_call(call, lambda variable, by=offset: variable + by) for call in file.calls)
+        for site, call in enumerate(list(self.calls)):
+            self.register_call(site, call)
+        for index, file in enumerate(self.files):
+            offset = self.variable_offsets[index]
+            for variable, annotation in file.annotations:
+                self.annotate(variable + offset, annotation + offset)
+
+    def seed_blind(self) -> None:
+        """The calls, for their numbers alone."""
+        for index, file in enumerate(self.files):
+            offset = self.variable_offsets[index]
+            self.calls.extend(shifted_call(call, lambda variable, by=offset: variable + by) for call in file.calls)
+
+    def seed_receivers(self) -> None:
+        """Gives the methods of classes that nothing instantiates a receiver of their own class."""
+        for index, file in enumerate(self.files):
+            for position in range(len(file.classes)):
+                cls = ClassValue(index, position)
+                if not self.instances.get(cls):
+                    self.new_instance(cls, -1)
+
+    def seed_unknown(self, relevant: Iterable[int]) -> None:
+        """Marks the parameters in these files that nothing in the repository passes.
+
+        A parameter that reaches a wrapper is an unknown of its own, since it is a model; all others share one.
+        """
+        wrapped = self.reaching([self.field(value, "module") for value in self.values if isinstance(value, Wrapped)])
+        for index in relevant:
+            offset = self.variable_offsets[index]
+            for position, function in enumerate(self.files[index].functions):
+                value = FunctionValue(index, position)
+                if value in self.called and value not in self.called_by_name:
+                    continue
+                parameters = [*function.positional, *function.keyword_only]
+                if function.owner_class != NOTHING and function.binding != "static":
+                    parameters = parameters[1:]
+                for _, parameter in parameters:
+                    variable = parameter + offset
+                    if value in self.called and self.points_to[variable]:
+                        continue
+                    self.add(variable, Unknown(variable if variable in wrapped else NOTHING))
+        self.solve()
+
+    def reaching(self, variables: Iterable[int]) -> set[int]:
+        """The variables whose values flow into these, by plain copies."""
+        origins: defaultdict[int, list[int]] = defaultdict(list)
+        for origin, targets in self.copies.items():
+            for target in targets:
+                origins[target].append(origin)
+        found = set(variables)
+        pending = list(found)
+        while pending:
+            for origin in origins.get(pending.pop(), ()):
+                if origin not in found:
+                    found.add(origin)
+                    pending.append(origin)
+        return found
+
+    def solve(self) -> None:
+        """Runs until nothing flows any more."""
+        queue, pending, copies, add_all = self.queue, self.pending, self.copies, self.add_all
+        while queue:
+            variable = queue.popleft()
+            new = pending.pop(variable)
+            for to in copies.get(variable, ()):
+                add_all(to, new, variable)
+            loads, stores = self.loads.get(variable), self.stores.get(variable)
+            binds, calls = self.binds.get(variable), self.calls_on.get(variable)
+            computed = self.computed_from.get(variable)
+            named = self.named_by.get(variable)
+            if not (loads or stores or binds or calls or computed or named):
+                continue
+            for number in new:
+                value = self.values[number]
+                for to, attribute in loads or ():
+                    self.load(value, attribute, to, variable)
+                for attribute, origin in stores or ():
+                    self.store(value, attribute, origin)
+                for to, receiver in binds or ():
+                    self.bind(value, to, receiver, variable)
+                for result in list(computed or ()):
+                    self.compute(value, result, variable)
+                for access, kind in list(named or ()):
+                    self.access(access, kind, value)
+                for call in list(calls or ()):
+                    self.call(call, value, variable)

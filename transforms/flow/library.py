@@ -1,0 +1,115 @@
+"""How values pass through code that is not in the repository: torch, the standard library, builtins."""
+
+from __future__ import annotations
+
+PASS_THROUGH: frozenset[str] = frozenset(
+    {
+        "torch.compile", "torch.jit.script", "torch.nn.SyncBatchNorm.convert_sync_batchnorm", "builtins.next",
+        "typing.cast", "torch.nn.utils.convert_sync_batchnorm", "torch._dynamo.optimize", "builtins.staticmethod",
+    }
+)  # fmt: skip
+"""Functions whose result is, or stands for, their arguments."""
+
+COLLECT: frozenset[str] = frozenset(
+    {
+        "builtins.list", "builtins.tuple", "builtins.set", "builtins.frozenset", "builtins.sorted", "builtins.iter",
+        "builtins.filter", "builtins.reversed", "builtins.enumerate", "builtins.zip", "builtins.map", "builtins.dict",
+        "itertools.chain", "itertools.chain.from_iterable", "collections.OrderedDict", "collections.deque",
+        "builtins.max", "builtins.min", "builtins.sum", "copy.copy",
+    }
+)  # fmt: skip
+"""Functions whose result holds the elements of their arguments."""
+
+NAMESPACES = frozenset({"argparse.Namespace", "types.SimpleNamespace"})
+"""Classes whose objects hold what they are called with, under the same names."""
+PARTIAL: frozenset[str] = frozenset({"functools.partial", "functools.partialmethod"})
+
+RETURN_SELF: frozenset[str] = frozenset(
+    {
+        "to", "cuda", "cpu", "train", "eval", "half", "float", "double", "bfloat16", "requires_grad_", "to_empty",
+        "apply", "type", "share_memory", "xpu", "npu", "compile",
+    }
+)  # fmt: skip
+"""Methods of modules that return the module."""
+
+DERIVED: dict[str, str] = {
+    "parameters": "parameters",
+    "named_parameters": "parameters",
+    "get_parameter": "parameters",
+    "buffers": "buffers",
+    "named_buffers": "buffers",
+    "modules": "modules",
+    "named_modules": "modules",
+    "children": "modules",
+    "named_children": "modules",
+    "get_submodule": "modules",
+    "get_input_embeddings": "modules",
+    "get_output_embeddings": "modules",
+    "state_dict": "state_dict",
+    "optim_state_dict": "optimizer_state",
+    "full_optim_state_dict": "optimizer_state",
+    "sharded_optim_state_dict": "optimizer_state",
+    "no_sync": "no_sync",
+    "state_dict_type": "state_dict_context",
+    "summon_full_params": "summon",
+    "clip_grad_norm_": "norm",
+}
+"""Methods of a wrapped or raw model, and what their result is in relation to it."""
+
+STAYS_DERIVED: frozenset[str] = frozenset(
+    {
+        "items", "values", "keys", "copy", "get", "pop", "setdefault", "data", "detach", "clone", "to", "cpu", "cuda",
+        "float", "half", "double", "bfloat16", "contiguous", "__getitem__", "__iter__", "__next__", "__enter__",
+        "named_parameters", "parameters", "state_dict", "modules", "named_modules", "children", "named_children",
+    }
+)  # fmt: skip
+"""Methods whose result is still the parameters, state dict … that they are called on."""
+
+TENSORS: frozenset[str] = frozenset({"parameters", "gradients", "statistic"})
+"""Kinds of derived values that are tensors which FSDP2 shards, or are computed from them."""
+
+TENSOR_MATH: frozenset[str] = frozenset(
+    {
+        "norm", "sum", "mean", "abs", "max", "min", "amax", "amin", "std", "var", "square", "pow", "sqrt", "prod", "dot",
+        "isnan", "isinf", "isfinite", "any", "all", "linalg_norm", "vector_norm", "matrix_norm", "stack", "cat",
+        "flatten", "view", "reshape", "view_as", "argmax", "argmin", "median", "count_nonzero", "mul", "div",
+        "add", "sub", "clamp", "histc", "quantile", "topk", "sort", "unique", "logsumexp", "log",
+        "zeros_like", "ones_like", "empty_like", "full_like", "where", "_foreach_norm", "svd", "svdvals",
+        "matmul", "mm", "t", "mul_", "div_", "add_", "sub_", "lerp_", "clamp_", "exp", "expm1", "log1p", "log2", "log10",
+        "sigmoid", "tanh", "softmax", "softplus", "relu", "rsqrt", "reciprocal", "neg", "squeeze",
+    }
+)  # fmt: skip
+"""Methods and functions of tensors whose result on a shard is the shard's, not the tensor's."""
+
+MODULES_OF_MODULES = frozenset(f"torch.nn.{name}" for name in ("Sequential", "ModuleList", "ModuleDict"))
+"""Modules of torch that hold what they are given, and give it back by index, by key or in a loop."""
+
+PARAMETER = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
+
+CONTAINER_READS: frozenset[str] = frozenset(
+    {"values", "items", "pop", "popitem", "popleft", "copy", "__iter__", "__next__"}
+)
+CONTAINER_WRITES: frozenset[str] = frozenset(
+    {"append", "add", "extend", "insert", "update", "appendleft", "add_param_group"}
+)
+
+
+def is_optimizer(name: str) -> bool:
+    """Whether a call of this name from outside the repository builds an optimizer."""
+    if name.startswith("torch.optim.") and not name.startswith("torch.optim.lr_scheduler"):
+        return name.rpartition(".")[2][:1].isupper()
+    last = name.rpartition(".")[2]
+    return last in _OPTIMIZERS or (last.endswith(("Optimizer", "Adam", "AdamW", "SGD")) and last[:1].isupper())
+
+
+_OPTIMIZERS = frozenset(
+    {"Adafactor", "Lion", "LAMB", "Lamb", "LARS", "Adam8bit", "AdamW8bit", "PagedAdamW", "PagedAdamW8bit",
+     "AnyPrecisionAdamW", "FusedAdam", "FusedSGD", "FusedLAMB", "Prodigy", "Sophia", "SophiaG", "Muon"}
+)  # fmt: skip
+
+
+def is_scheduler(name: str) -> bool:
+    """Whether a call of this name builds a learning-rate scheduler."""
+    return name.startswith("torch.optim.lr_scheduler.") or (
+        name.startswith("transformers.") and "scheduler" in name.rpartition(".")[2]
+    )

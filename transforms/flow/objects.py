@@ -1,0 +1,285 @@
+"""Attributes of values: modules, classes and their bases, instances, containers, wrapped models."""
+
+from __future__ import annotations
+
+from ..facts.facts import ANY_KEY, NOTHING
+from ..facts.symbols import WRAPPERS, canonical
+from . import library
+from .solver import Solver
+from .values import (
+    Annotated,
+    Bound,
+    ClassValue,
+    Constant,
+    Container,
+    Derived,
+    External,
+    FunctionValue,
+    Instance,
+    ModuleValue,
+    Opaque,
+    Optimizer,
+    SuperValue,
+    Unknown,
+    Value,
+    Wrapped,
+)
+
+_DEEPEST_NAME = 8
+
+
+def is_anything(value: Value) -> bool:
+    """Whether a value stands for whatever the outside may pass.
+
+    Its attributes are shared by name: what is stored on one unknown object may be read off another.
+    """
+    return isinstance(value, Unknown) and value.variable == NOTHING
+
+
+class Objects(Solver):
+    """What reading or writing an attribute (or an element) of each kind of value means."""
+
+    instances: dict[ClassValue, set[Instance]]
+    _ancestors: dict[ClassValue, list[ClassValue]]
+
+    # --- reading and writing ------------------------------------------------------------------------------
+
+    def load_later(self, base: int, attribute: str, to: int) -> None:
+        """Reads ``attribute`` of everything that ``base`` holds, now and later."""
+        readers = self.loads.setdefault(base, [])
+        if (to, attribute) in readers:
+            return
+        readers.append((to, attribute))
+        for number in self.points_to[base] or ():
+            self.load(self.values[number], attribute, to, base)
+
+    def store_later(self, base: int, attribute: str, origin: int) -> None:
+        """Writes ``attribute`` of everything that ``base`` holds, now and later."""
+        writers = self.stores.setdefault(base, [])
+        if (attribute, origin) in writers:
+            return
+        writers.append((attribute, origin))
+        for number in self.points_to[base] or ():
+            self.store(self.values[number], attribute, origin)
+
+    def load(self, value: Value, attribute: str, to: int, base: int) -> None:
+        """``to`` receives ``value.attribute`` (or an element, for a name in brackets)."""
+        if isinstance(value, External):
+            name = f"{value.name}.{attribute}"
+            if attribute[0] != "[" and name.count(".") <= _DEEPEST_NAME:
+                self.add(to, External(canonical(name)))
+        elif isinstance(value, ModuleValue):
+            self.load_module(value, attribute, to)
+        elif isinstance(value, Container):
+            self.load_element(value, attribute, to)
+        elif isinstance(value, ClassValue):
+            self.load_member(value, attribute, to, None)
+        elif isinstance(value, Instance):
+            self.connect(self.field(value, attribute), to)
+            if attribute[0] != "[":
+                self.load_member(value.cls, attribute, to, value)
+            self.load_derived(value, attribute, to)
+        elif isinstance(value, SuperValue):
+            for receiver in self.values_of(value.receiver):
+                for base_class in self.ancestors(value.cls)[1:]:
+                    if self.load_own_member(base_class, attribute, to, receiver):
+                        break
+        elif isinstance(value, Derived):
+            self.load_from_derived(value, attribute, to, base)
+        elif isinstance(value, Wrapped):
+            inner = self.field(value, "module")
+            self.connect(inner if attribute == "module" else self.field(value, attribute), to)
+            if attribute == "no_sync":
+                self.add(to, Derived("no_sync", value), base)
+            elif attribute != "module":
+                self.load_later(inner, attribute, to)
+        elif is_anything(value):
+            self.add(to, value)
+            if attribute[0] != "[":
+                self.connect(self.field(value, attribute), to)
+        elif isinstance(value, (Opaque, Optimizer, Annotated, Bound, Unknown)):
+            self.connect(self.field(value, attribute), to)
+            self.load_derived(value, attribute, to)
+            if isinstance(value, Opaque) and value.name.startswith("torch.nn.") and attribute in ("weight", "bias"):
+                self.add(to, Derived("parameters", value), base)
+            if isinstance(value, Opaque) and attribute[0] == "[" and value.name in library.MODULES_OF_MODULES:
+                self.connect(self.field(value, "[any]"), to)
+
+    def load_derived(self, value: Value, attribute: str, to: int) -> None:
+        if attribute == "no_sync":
+            self.add(to, Derived("no_sync", value))
+
+    def load_from_derived(self, value: Derived, attribute: str, to: int, base: int) -> None:
+        kind = value.kind
+        if attribute[0] == "[" or attribute in ("data", "values", "items", "keys"):
+            self.add(to, value, base)
+        elif kind == "parameters" and attribute in ("grad", "main_grad"):
+            self.add(to, Derived("gradients", value.owner), base)
+        elif kind == "modules" and attribute in ("weight", "bias"):
+            self.add(to, Derived("parameters", value.owner), base)
+
+    def load_module(self, value: ModuleValue, attribute: str, to: int) -> None:
+        exported = self.exported(value.file, attribute, set())
+        if exported is not None:
+            self.connect(exported, to)
+        parts = self.modules.parts[value.file]
+        submodule = self.modules.files.get((*parts, attribute))
+        if submodule is not None:
+            self.add(to, ModuleValue(submodule))
+        elif exported is None:
+            for star in self.files[value.file].stars:
+                if self.modules.find(value.file, star) is None and not star.startswith("."):
+                    self.add(to, External(canonical(f"{star}.{attribute}")))
+
+    def load_element(self, value: Container, attribute: str, to: int) -> None:
+        if attribute == ANY_KEY:
+            self.connect(self.field(value, "[any]"), to)
+        elif attribute[0] == "[":
+            self.connect(self.field(value, attribute), to)
+            self.connect(self.field(value, ANY_KEY), to)
+        else:
+            self.connect(self.field(value, attribute), to)
+            return
+        self.load_later(self.field(value, "**"), attribute, to)
+
+    def store(self, value: Value, attribute: str, origin: int) -> None:
+        """``value.attribute`` (or an element) receives what ``origin`` holds."""
+        if isinstance(value, ModuleValue):
+            exported = self.exported(value.file, attribute, set())
+            if exported is not None:
+                self.connect(origin, exported)
+        elif isinstance(value, Wrapped) and attribute != "module":
+            self.connect(origin, self.field(value, attribute))
+            self.store_later(self.field(value, "module"), attribute, origin)
+        elif not isinstance(value, (External, Constant)) and not (is_anything(value) and attribute[0] == "["):
+            self.connect(origin, self.field(value, attribute))
+            if attribute[0] == "[":
+                self.connect(origin, self.field(value, "[any]"))
+
+    def exported(self, file: int, name: str, seen: set[int]) -> int | None:
+        """The variable of a module-level name, looked for through the module's own star imports."""
+        if file in seen:
+            return None
+        seen.add(file)
+        facts = self.files[file]
+        if name in facts.defined and name in facts.names:
+            return facts.names[name] + self.variable_offsets[file]
+        for star in facts.stars:
+            target = self.modules.find(file, star)
+            if target is not None:
+                found = self.exported(target, name, seen)
+                if found is not None:
+                    return found
+        return None
+
+    # --- classes ------------------------------------------------------------------------------------------
+
+    def bind(self, value: Value, to: int, receiver: Value, base: int) -> None:
+        """A class member read off an object: functions become methods, properties are called."""
+        if not isinstance(value, FunctionValue):
+            self.add(to, value, base)
+            return
+        function = self.files[value.file].functions[value.index]
+        if function.binding == "static":
+            self.add(to, value)
+        elif function.binding == "property":
+            self.pass_receiver(value, receiver)
+            self.connect(function.returns + self.variable_offsets[value.file], to)
+        else:
+            bound_to = receiver.cls if function.binding == "class" and isinstance(receiver, Instance) else receiver
+            self.add(to, Bound(value, bound_to))
+
+    def pass_receiver(self, function: FunctionValue, receiver: object) -> None:
+        facts = self.files[function.file].functions[function.index]
+        if facts.positional:
+            variable = facts.positional[0][1] + self.variable_offsets[function.file]
+            self.add(variable, receiver)  # pyright: ignore[reportArgumentType]
+
+    def new_instance(self, cls: ClassValue, site: int) -> Instance:
+        """Registers an object of a class and makes it the receiver of the class's methods."""
+        instance = Instance(cls, site)
+        known = self.instances.setdefault(cls, set())
+        if instance not in known:
+            known.add(instance)
+            for ancestor in self.ancestors(cls):
+                facts = self.files[ancestor.file].classes[ancestor.index]
+                for variable in facts.members.values():
+                    for member in self.values_of(variable + self.variable_offsets[ancestor.file]):
+                        if isinstance(member, FunctionValue):
+                            function = self.files[member.file].functions[member.index]
+                            if function.binding not in ("static", "class"):
+                                self.pass_receiver(member, instance)
+        return instance
+
+    def ancestors(self, cls: ClassValue) -> list[ClassValue]:
+        """The class and its bases in the repository, nearest first."""
+        cached = self._ancestors.get(cls)
+        if cached is not None:
+            return cached
+        found: list[ClassValue] = []
+        pending = [cls]
+        while pending:
+            current = pending.pop(0)
+            if current in found:
+                continue
+            found.append(current)
+            offset = self.variable_offsets[current.file]
+            for base in self.files[current.file].classes[current.index].bases:
+                if base != NOTHING:
+                    pending.extend(v for v in self.values_of(base + offset) if isinstance(v, ClassValue))
+        self._ancestors[cls] = found
+        return found
+
+    def external_bases(self, cls: ClassValue) -> list[str]:
+        """Names of the bases, near and far, that are not in the repository."""
+        names: list[str] = []
+        for ancestor in self.ancestors(cls):
+            offset = self.variable_offsets[ancestor.file]
+            for base in self.files[ancestor.file].classes[ancestor.index].bases:
+                if base != NOTHING:
+                    names.extend(v.name for v in self.values_of(base + offset) if isinstance(v, External))
+        return names
+
+    def wrapper_kind(self, cls: Value) -> str | None:
+        """FSDP1 or DDP for a subclass of a wrapper."""
+        if not isinstance(cls, ClassValue):
+            return None
+        return next((WRAPPERS[name] for name in self.external_bases(cls) if name in WRAPPERS), None)
+
+    def load_member(self, cls: ClassValue, name: str, to: int, receiver: Value | None) -> bool:
+        """Reads a class-level name through the bases; False when no base in the repository has it."""
+        for ancestor in self.ancestors(cls):
+            if self.load_own_member(ancestor, name, to, receiver):
+                return True
+        if receiver is None:
+            for base in self.external_bases(cls):
+                self.add(to, External(canonical(f"{base}.{name}")))
+        return False
+
+    def members_of(self, cls: ClassValue, name: str) -> list[Value]:
+        """What the class, or the nearest of its bases in the repository that defines the name, has under it."""
+        for ancestor in self.ancestors(cls):
+            variable = self.files[ancestor.file].classes[ancestor.index].members.get(name)
+            if variable is not None:
+                return self.values_of(variable + self.variable_offsets[ancestor.file])
+        return []
+
+    def has_member(self, cls: ClassValue, name: str) -> bool:
+        """Whether a class or one of its bases in the repository defines a name."""
+        return any(name in self.files[a.file].classes[a.index].members for a in self.ancestors(cls))
+
+    def load_own_member(self, cls: ClassValue, name: str, to: int, receiver: Value | None) -> bool:
+        member = self.files[cls.file].classes[cls.index].members.get(name)
+        if member is None:
+            return False
+        variable = member + self.variable_offsets[cls.file]
+        if receiver is None:
+            self.connect(variable, to)
+        else:
+            entry = (variable, to, self.identify(receiver))
+            if entry not in self.bound:
+                self.bound.add(entry)
+                self.binds.setdefault(variable, []).append((to, receiver))
+                for value in self.values_of(variable):
+                    self.bind(value, to, receiver, variable)
+        return True

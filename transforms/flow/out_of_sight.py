@@ -1,0 +1,71 @@
+"""Methods of objects that a registry makes: ``hook.after_step(trainer)``, where nothing shows what the hook is.
+
+Classes that no code is seen to instantiate are made somewhere all the same. A method that is called on what nothing is
+known of, and gets the object that calls it, is taken for theirs by its name: a trainer and its hooks.
+"""
+
+from __future__ import annotations
+
+import builtins
+
+from ..facts.facts import NOTHING, Call
+from . import library
+from .named_attributes import READ
+from .relays import Relays
+from .values import Bound, ClassValue, Constant, FunctionValue, Instance
+
+_OF_TENSORS_AND_MODULES = library.TENSOR_MATH | library.RETURN_SELF | library.STAYS_DERIVED | frozenset(library.DERIVED)
+_OF_ALL = frozenset(
+    {"forward", "backward", "step", "zero_grad", "load_state_dict", "item", "numpy", "tolist", "read", "write", "close", "flush"}
+) | _OF_TENSORS_AND_MODULES
+_OF_BUILTINS = frozenset(
+    name for kind in (builtins.dict, builtins.list, builtins.set, builtins.str, builtins.object) for name in dir(kind)
+)
+
+
+class OutOfSight(Relays):
+    """The part of the flow analysis that calls methods of objects which nothing shows."""
+
+    called_by_name: set[FunctionValue]
+    """Methods that are called by their name alone: whatever else may come to them stays unknown."""
+
+    def seed_objects_out_of_sight(self) -> None:
+        """Links calls on what holds nothing with the methods, of these names, of classes that nothing makes."""
+        methods = self._methods_of_unmade()
+        for site, call in enumerate(self.calls):
+            if call.method in methods and self._holds_nothing(call.function) and self._hands_itself_over(site, call):
+                for method, _ in methods[call.method]:
+                    self.called_by_name.add(method)
+                    self.call_hook(site, call, method)
+        for variable, accesses in list(self.named_by.items()):
+            names = [value.value for value in self.values_of(variable) if isinstance(value, Constant)]
+            for call, kind in accesses:
+                if kind == READ and self._holds_nothing(call.arguments[0]):
+                    for method, receiver in (found for name in names for found in methods.get(name, ())):
+                        self.called_by_name.add(method)
+                        self.add(call.result, Bound(method, receiver))
+
+    def _holds_nothing(self, variable: int) -> bool:
+        return variable != NOTHING and not self.points_to[variable]
+
+    def _hands_itself_over(self, site: int, call: Call) -> bool:
+        """Whether a method hands over the object that it is a method of."""
+        file = self.file_of_call(site)
+        function = self.files[file].functions[call.owner] if call.owner >= 0 else None
+        if function is None or function.owner_class == NOTHING or not function.positional:
+            return False
+        own = function.positional[0][1] + self.variable_offsets[file]
+        return own in call.arguments or own in dict(call.keywords).values()
+
+    def _methods_of_unmade(self) -> dict[object, list[tuple[FunctionValue, Instance]]]:
+        found: dict[object, list[tuple[FunctionValue, Instance]]] = {}
+        for name, methods in self.methods_by_name().items():
+            if name in _OF_BUILTINS or name in _OF_ALL:
+                continue
+            for method in methods:
+                cls = ClassValue(method.file, self.files[method.file].functions[method.index].owner_class)
+                receiver = Instance(cls, -1)
+                is_module = any(base.startswith("torch.nn.") for base in self.external_bases(cls))
+                if self.instances.get(cls) == {receiver} and not is_module:
+                    found.setdefault(name, []).append((method, receiver))
+        return found

@@ -1,0 +1,127 @@
+"""Small functions, told apart for each call: what one caller hands in does not come out at another.
+
+``tensor_to_device(tensor)`` or ``ensure_tuple(x)`` are called with parameters here and with counters there. Their
+variables and constraints are copied for every call, so that its result holds what its own arguments held. What runs
+inside the function is seen by the rules as before: the written body still receives the arguments of all calls.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+
+from ..facts.facts import NOTHING, Call, FileFacts
+from ..facts.symbols import WRAPPERS
+from .named_hooks import NamedHooks
+from .values import Annotated, ClassValue, Constant, Container, External, FunctionValue
+
+_DEEPEST = 2
+"""How far calls inside a copied body are told apart as well."""
+
+
+class Relays(NamedHooks):
+    """The part of the flow analysis that copies small bodies."""
+
+    def __init__(self, files: Sequence[FileFacts]) -> None:
+        super().__init__(files)
+        self._copied: dict[int, tuple[Call, int, int]] = {}
+        """Calls in copied bodies by their (negative) numbers: the call, the one in the text, how deep it is."""
+        self._bodies: dict[tuple[int, FunctionValue], int] = {}
+        self._copies_of: list[tuple[int, int, int]] = []
+        """(first variable, end, first variable in the text) of every copied body."""
+        self._module_names: dict[int, frozenset[int]] = {}
+
+    def sites(self) -> list[int]:
+        """The numbers of all calls, those in copied bodies among them."""
+        return [*range(len(self.calls)), *self._copied]
+
+    def call_at(self, site: int) -> Call:
+        return self.calls[site] if site >= 0 else self._copied[site][0]
+
+    def written_at(self, site: int) -> int:
+        return site if site >= 0 else self._copied[site][1]
+
+    def variable_in_text(self, variable: int) -> int:
+        """The variable that one in a copied body is a copy of; any other variable itself."""
+        place = bisect_right(self._copies_of, (variable, len(self.points_to), 0)) - 1
+        if place >= 0:
+            start, end, written = self._copies_of[place]
+            if variable < end:
+                return variable - start + written
+        return variable
+
+    def body_for(self, site: int, value: FunctionValue) -> int:
+        key = (site, value)
+        if key not in self._bodies:
+            self._bodies[key] = self._copy(site, value)
+        return self._bodies[key]
+
+    def _copy(self, site: int, value: FunctionValue) -> int:
+        """Copies a function's body for one call and returns what its variables are shifted by."""
+        file = self.files[value.file]
+        body = file.functions[value.index].body
+        written = self.variable_offsets[value.file]
+        depth = 0 if site >= 0 else self._copied[site][2]
+        if body is None or depth >= _DEEPEST:
+            return written
+        start, end = body.variables
+        own = len(self.points_to) - start
+        self.points_to.extend([None] * (end - start))
+        self._copies_of.append((start + own, end + own, start + written))
+        shared = self._names_of(value.file)
+
+        def shift(variable: int) -> int:
+            return variable + (own if start <= variable < end and variable not in shared else written)
+
+        for variable, constant in file.constants[slice(*body.constants)]:
+            self.add(shift(variable), Constant(constant, type(constant).__name__))
+        for variable, kind in file.containers[slice(*body.containers)]:
+            self.add(shift(variable), Container(shift(variable), kind))
+        for to, origin in file.copies[slice(*body.copies)]:
+            self.connect(shift(origin), shift(to))
+        for to, base, attribute in file.loads[slice(*body.loads)]:
+            self.load_later(shift(base), attribute, shift(to))
+        for base, attribute, origin in file.stores[slice(*body.stores)]:
+            self.store_later(shift(base), attribute, shift(origin))
+        for variable, annotation in file.annotations[slice(*body.annotations)]:
+            self.annotate(shift(variable), shift(annotation))
+        first = self.call_offsets[value.file]
+        for position in range(*body.calls):
+            call = shifted_call(file.calls[position], shift)
+            number = -2 - len(self._copied)
+            self._copied[number] = (call, first + position, depth + 1)
+            self.register_call(number, call)
+        return own
+
+    def _names_of(self, file: int) -> frozenset[int]:
+        """Variables of module-level names, which a body may have been the first to mention."""
+        if file not in self._module_names:
+            self._module_names[file] = frozenset(self.files[file].names.values())
+        return self._module_names[file]
+
+    def annotate(self, variable: int, annotation: int) -> None:
+        """A variable is annotated with a name: that of a wrapper says what it holds."""
+        for value in self.values_of(annotation):
+            kind = WRAPPERS.get(value.name) if isinstance(value, External) else None
+            if isinstance(value, ClassValue):
+                kind = self.wrapper_kind(value)
+            if kind is not None:
+                self.add(variable, Annotated(kind))
+
+
+def shifted_call(call: Call, shift: Callable[[int], int]) -> Call:
+    """A call with its variables numbered anew."""
+
+    def moved(variable: int) -> int:
+        return shift(variable) if variable != NOTHING else NOTHING
+
+    return Call(
+        moved(call.result),
+        moved(call.function),
+        call.method,
+        tuple([moved(variable) for variable in call.arguments]),
+        tuple([(name, moved(variable)) for name, variable in call.keywords]),
+        call.starred,
+        call.line,
+        call.owner,
+    )

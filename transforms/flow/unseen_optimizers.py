@@ -1,0 +1,114 @@
+"""Optimizers that nothing shows to be any: ``getattr(torch.optim, name)(model.parameters())``, ``instantiate(config, …)``.
+
+What code that is not seen makes of parameters, or makes of a model under a name like ``create_optimizer``, and what is
+later asked to ``step``, is an optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..facts.facts import NOTHING, Call
+from .out_of_sight import OutOfSight
+from .values import Container, Derived, FunctionValue, Instance, Opaque, Unknown, Wrapped
+
+_USES = frozenset({"step", "zero_grad"})
+_DEEPEST = 3
+
+
+class UnseenOptimizers(OutOfSight):
+    """The part of the flow analysis that finds optimizers by what they are made of and what is done with them."""
+
+    def mark_unseen_optimizers(self) -> dict[int, Call]:
+        """Calls that parameters are given to, with their numbers; what nothing is known of gives back something."""
+        candidates = {site: call for site in self.sites() if self._may_make_one(call := self.call_at(site))}
+        for site, call in candidates.items():
+            if not self.points_to[call.function] and not self.points_to[call.result]:
+                self.add(call.result, Opaque(self.written_at(site), "?"))
+        return candidates
+
+    def make_unseen_optimizers(self, candidates: dict[int, Call]) -> None:
+        """Makes optimizers of what came of these calls and is used as one."""
+        written = {self.written_at(site) for site in candidates}
+        used = {
+            value.site: value.name
+            for site in self.sites()
+            if (call := self.call_at(site)).method in _USES
+            for value in self.values_of(call.function)
+            if isinstance(value, Opaque) and value.site in written and not value.name.startswith("torch.")
+        }
+        makers = {maker: name for site, name in used.items() for maker in self._makers(site, written, set())}
+        for site, call in candidates.items():
+            name = makers.get(self.written_at(site))
+            if name is not None:
+                self.build_optimizer(site, call._replace(arguments=(self._parameters_given(call),), keywords=()), name)
+
+    def _makers(self, site: int, written: set[int], seen: set[int]) -> Iterator[int]:
+        """The call that makes an object: for one in a factory of anything, those that the factory is called by."""
+        if site in seen:
+            return
+        seen.add(site)
+        call, file = self.calls[site], self.file_of_call(site)
+        function = self.files[file].functions[call.owner] if call.owner >= 0 else None
+        if function is None or (call.starred < 0 and function.variadic == NOTHING):
+            yield site
+            return
+        for caller in sorted(self.called.get(FunctionValue(file, call.owner), ())):
+            if caller in written:
+                yield from self._makers(caller, written, seen)
+
+    def _may_make_one(self, call: Call) -> bool:
+        if call.function == NOTHING:
+            return False
+        if any(self._holds_parameters(variable) for variable in _given(call)):
+            return True
+        made = (value for value in self.values_of(call.result) if isinstance(value, Opaque))
+        names = any("optim" in value.name.rpartition(".")[2].lower() for value in made)
+        return names and any(_is_model(value) for variable in _given(call) for value in self.values_of(variable))
+
+    def _parameters_given(self, call: Call) -> int:
+        """A variable with the parameters that a call is given, also as those of a model."""
+        parameters = self.fresh()
+        for variable in _given(call):
+            if self._holds_parameters(variable):
+                self.connect(variable, parameters)
+                continue
+            for value in self.values_of(variable):
+                if _is_model(value):
+                    self.add(parameters, Derived("parameters", value))
+        return parameters
+
+    def _holds_parameters(self, variable: int) -> bool:
+        """Whether a variable, or a container in it at some depth, holds the parameters of a model."""
+        pending, seen = [(variable, _DEEPEST)], {variable}
+        while pending:
+            current, depth = pending.pop()
+            for value in self.values_of(current):
+                if isinstance(value, Derived):
+                    if value.kind == "parameters" and _is_model(value.owner):
+                        return True
+                elif isinstance(value, Container) and depth > 0:
+                    for inside in self._inside(value):
+                        if inside not in seen:
+                            seen.add(inside)
+                            pending.append((inside, depth - 1))
+        return False
+
+    def _inside(self, container: Container) -> Iterator[int]:
+        for key in ("[any]", "[params]"):
+            inside = self.fields.get((self.identify(container), key))
+            if inside is not None:
+                yield inside
+
+
+def _given(call: Call) -> list[int]:
+    keywords = dict(call.keywords)
+    given = [*call.arguments, keywords.get("params", NOTHING), keywords.get("model", NOTHING)]
+    return [variable for variable in given if variable != NOTHING]
+
+
+def _is_model(value: object) -> bool:
+    """Whether a value may be a model of its own: what a factory of anything makes is the same for all that it makes."""
+    if isinstance(value, Opaque):
+        return value.name != "?"
+    return isinstance(value, (Wrapped, Instance)) or (isinstance(value, Unknown) and value.variable != NOTHING)

@@ -1,0 +1,185 @@
+"""Sites of rank guards: work on sharded models that every rank has to take part in, behind a test that only some pass."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from .facts.symbols import FSDP1
+from .flow.values import ClassValue, Constant, Instance, Opaque, Unknown, Value, Wrapped
+from .queries.conditions import is_rank_condition
+from .queries.effects import only_asks
+from .queries.file import File
+from .queries.guards import Guard, Guards, guard_of
+from .queries.order import is_before_wrap
+from .queries.program import Program
+from .queries.saved_models import SAVES, saved_models
+from .queries.sharding import ShardingQueries
+from .queries.spelling import Spelling, is_made_behind
+from .queries.unwrapping import is_unwrapped
+from .sites import MODULE_METHODS, Site
+
+GUARD = "torch.distributed.(rank guard)"
+"""The symbol of guards."""
+STATE_READS = frozenset({"torch.nn.Module.state_dict", f"{FSDP1}.optim_state_dict", f"{FSDP1}.full_optim_state_dict"})
+COLLECTIVE = STATE_READS | {MODULE_METHODS, f"{FSDP1}.summon_full_params",
+                            f"{FSDP1}.scatter_full_optim_state_dict"}  # fmt: skip
+_HARMLESS_FUNCTIONS = frozenset(
+    {"print", "len", "type", "isinstance", "str", "repr", "id", "hasattr", "getattr", "format", "sum", "info", "debug"}
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Hidden:
+    """One thing that a guard keeps from some ranks.
+
+    ``thing`` is an expression, good at the guard, for the model or optimizer that it works on, or for what holds it; None
+    where there is no such expression. ``site`` is set for what has a site of its own; ``calls`` are the calls that lead
+    from the guard to it, none if it stands behind the guard itself. ``known`` says whether a sharded model or its
+    optimizer is known to come there.
+    """
+
+    file: File
+    node: ast.AST
+    thing: str | None
+    site: Site | None
+    calls: tuple[tuple[File, ast.Call], ...] = ()
+    known: bool = True
+
+
+def guarded_sites(
+    program: Program, sharding: ShardingQueries, sites: Mapping[str, Sequence[Site]], is_early: Callable[[File, ast.AST], bool]
+) -> tuple[list[Site], dict[ast.AST, list[Hidden]]]:
+    """The sites of guards that hide something, and what each hides, by its statement.
+
+    ``is_early`` says whether a place comes before all wraps, so that nothing there is collective.
+    """
+    guards: dict[ast.AST, Guard] = {}
+    hidden: dict[ast.AST, list[Hidden]] = {}
+    for guard, found in _all_hidden(program, sharding, sites):
+        known = hidden.get(guard.statement, [])
+        if is_early(found.file, found.node):
+            continue
+        if all(other.node is not found.node or other.thing != found.thing for other in known):
+            guards[guard.statement] = guard
+            hidden[guard.statement] = [*known, found]
+    return [Site(g.file, g.statement, GUARD, "guard") for g in guards.values()], hidden
+
+
+def _all_hidden(
+    program: Program, sharding: ShardingQueries, sites: Mapping[str, Sequence[Site]]
+) -> Iterator[tuple[Guard, Hidden]]:
+    guards = Guards(program)
+    for file in map(program.file, program.relevant_files()):
+        for site in sites.get(file.path, ()):
+            if site.symbol in SAVES and site.call is not None and site.call.args:
+                for thing in _saved_things(sharding, file, site.call):
+                    yield from _guards_around(guards, sharding, file, site.call, thing, None)
+            if site.symbol in COLLECTIVE and _may_be_sharded(site, sharding) and not _is_local(program, site):
+                yield from _guards_around(guards, sharding, file, work_of(site), _thing(site), site)
+        for call in file.nodes(ast.Call):
+            if sharding.of_values(file.called_values(call)).wrappers:
+                yield from _guards_around(guards, sharding, file, call, call.func, None)
+        for test in file.nodes(ast.If):
+            if is_rank_condition(file, test.test):
+                yield from _uses_behind(program, file, sharding, test)
+
+
+def _saved_things(sharding: ShardingQueries, file: File, call: ast.Call) -> Iterator[ast.expr]:
+    """What is pickled of sharded models, or an attribute that holds them; who hands them in is asked about there."""
+    saved = call.args[0]
+    for owner, model in saved_models(sharding, file, saved):
+        if owner is file and file.function(model) is file.function(call):
+            yield model
+        elif isinstance(saved, ast.Attribute):
+            yield saved
+
+
+def _may_be_sharded(site: Site, sharding: ShardingQueries) -> bool:
+    """Whether a site may gather: the same question that decides whether it is rewritten."""
+    if site.receiver is None:
+        return True
+    assert site.sharding is not None
+    return site.sharding.possible or sharding.of_optimizer(site.file, site.receiver).possible
+
+
+def _guards_around(
+    guards: Guards, sharding: ShardingQueries, file: File, node: ast.AST, thing: ast.expr | None, site: Site | None
+) -> Iterator[tuple[Guard, Hidden]]:
+    """The guards of a collective place, in its own function and in those that lead to it."""
+    found = guards.of(file, node)
+    if not found:
+        return
+    spelling = Spelling(sharding, file, node, thing)
+    for guard, calls in found:
+        if not spelling.is_plain(guard, calls):
+            yield guard, Hidden(file, node, spelling.at(guard, calls), site, calls, spelling.is_known)
+
+
+def work_of(site: Site) -> ast.AST:
+    """The call of a method that is read off a model at a site, if it is called at once; else the site's own node."""
+    parent = site.file.parents[site.node]
+    return parent if isinstance(parent, ast.Call) and parent.func is site.node else site.node
+
+
+def _thing(site: Site) -> ast.expr | None:
+    """The model or optimizer that a site works on."""
+    if site.receiver is not None:
+        return site.receiver
+    return site.call.args[0] if site.call is not None and site.call.args else None
+
+
+def _is_local(program: Program, site: Site) -> bool:
+    """Whether a site meets a plain model, or only asks a sharded one what it is like."""
+    if site.role == "method" and isinstance(site.receiver, ast.Name) and site.receiver.id in ("self", "cls"):
+        return True  # whoever called the method around this one is asked about
+    if site.sharding is not None and is_before_wrap(program, site.file, site.node, site.sharding):
+        return True
+    return site.role == "method" and site.call is not None and only_asks(program, site.file, site.call)
+
+
+def _uses_behind(
+    program: Program, file: File, sharding: ShardingQueries, test: ast.If
+) -> Iterator[tuple[Guard, Hidden]]:
+    """Calls that sharded models are handed to, behind a test of the rank."""
+    guard = guard_of(file, test.body[0])
+    if guard is None:
+        return
+    for statement in test.body:
+        for node in ast.walk(statement):
+            if not isinstance(node, (ast.Name, ast.Attribute)) or not isinstance(node.ctx, ast.Load):
+                continue
+            parent = file.parents[node]
+            if isinstance(parent, ast.Attribute) or not _is_work(file, parent, node):
+                continue
+            is_called = isinstance(parent, ast.Call) and parent.func is node
+            values = file.called_values(cast(ast.Call, parent)) if is_called else file.values(node)
+            found = sharding.of_values(values)
+            if not found.wrappers or not _is_only_models(values) or is_made_behind(file, node, guard):
+                continue
+            if not is_before_wrap(program, file, node, found):
+                yield guard, Hidden(file, node, ast.unparse(node), None)
+
+
+def _is_only_models(values: Sequence[Value]) -> bool:
+    """Whether nothing but models is known to come to an expression: what also holds tensors is taken for one of these."""
+    return all(isinstance(v, (Wrapped, Instance, Opaque, Unknown, Constant)) for v in values)
+
+
+def _is_work(file: File, parent: ast.AST, node: ast.AST) -> bool:
+    """Whether a model is called here, or handed to something that may call it; what unwraps it does not."""
+    while isinstance(parent, (ast.Dict, ast.List, ast.Tuple)):
+        parent = file.parents[parent]  # in what is handed on
+    if isinstance(parent, ast.keyword):
+        return parent.arg not in ("model_name",)
+    if not isinstance(parent, ast.Call):
+        return False
+    if parent.func is node:
+        return True
+    made = file.values(parent.func)
+    if made and all(isinstance(v, ClassValue) for v in made):
+        return False  # an object that keeps it: what its methods do is looked at by itself
+    name = parent.func.id if isinstance(parent.func, ast.Name) else getattr(parent.func, "attr", "")
+    return name not in _HARMLESS_FUNCTIONS and not is_unwrapped(file, parent)

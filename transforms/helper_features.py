@@ -1,0 +1,141 @@
+"""What the helpers of a repository can do without: features that its code surely does not have.
+
+A helper is right whatever is true at run time, so it holds protections that most code never needs. What cannot happen in a
+repository is left out of its copy; what nobody knows stays in.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from .facts.symbols import DDP, ENABLE_WRAP, FSDP1, WRAP
+from .findings import Level
+from .migration import Migration
+from .queries.model_classes import class_of, has_changing_buffers, has_foreign_modules, has_writes
+from .rewrites.helper_source import definitions, features_by_file
+from .rewrites.wrap_place import wrapped_argument
+from .sites import Site
+
+_WORDS = {
+    "create_graph": r"create_graph",
+    "parameter_hooks": r"register_hook|register_post_accumulate_grad_hook|register_multi_grad_hook",
+    "inference_mode": r"inference_mode",
+    "grad_scaler": r"GradScaler",
+    "meta": r"meta\b|init_empty_weights|deferred_init|is_meta",
+    "unit_arguments": r"CustomPolicy|_Policy|_run_policy",
+    "state_dict_type": r"state_dict_type|StateDictType|ShardedTensor",
+    "zero_redundancy": r"ZeroRedundancyOptimizer",
+}
+"""Features that no code has in which none of these words stands."""
+_HELPERS = {"ddp": "shard_like_ddp", "fsdp1": "shard_like_fsdp1"}
+_CLASSES = {"ddp": DDP, "fsdp1": FSDP1}
+_KNOWN_MESHES = frozenset(f"torch.distributed.fsdp.ShardingStrategy.{name}" for name in ("FULL_SHARD", "SHARD_GRAD_OP"))
+
+
+def absent_features(migration: Migration) -> frozenset[str]:
+    """Features that the migrated code does not have, of all that helpers know."""
+    known = frozenset[str]().union(*features_by_file().values())
+    present = _by_words(migration) | _by_arguments(migration, "ddp") | _by_arguments(migration, "fsdp1")
+    if _keeps_wrappers(migration):
+        present.add("old_wrappers")
+    if _changes_buffers(migration):
+        present.add("changing_buffers")
+    if any(has_writes(migration.program.file(facts.path)) for facts in migration.program.facts):
+        present.add("parameter_writes")
+    return known - present
+
+
+def _by_words(migration: Migration) -> set[str]:
+    return {feature for feature, words in _WORDS.items() if migration.program.mentions(rf"\b(?:{words})")}
+
+
+def _by_arguments(migration: Migration, kind: str) -> set[str]:
+    """``ddp.static_graph`` for an argument that is passed somewhere, ``ddp.static_graph.set`` if not just as False or None."""
+    names = _signature(_HELPERS[kind])
+    passed: dict[str, list[ast.expr]] = {}
+    for call in _calls(migration, kind):
+        if call is None or any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
+            return _all_features(kind)
+        for name, value in [*zip(names, call.args, strict=False), *((k.arg or "", k.value) for k in call.keywords)]:
+            passed.setdefault(name, []).append(value)
+    found = {f"{kind}.{name}" for name in passed}
+    found |= {f"{kind}.{name}.set" for name, values in passed.items() if not all(map(_is_off, values))}
+    if kind == "fsdp1":
+        if passed.keys() & {"ignored_modules", "ignored_states"}:
+            found.add("ignored")
+        strategies = passed.get("sharding_strategy", [])
+        if passed.keys() & {"process_group", "device_mesh"} or not all(_is_known_strategy(migration, s) for s in strategies):
+            found.add("meshes")
+    return found
+
+
+def _calls(migration: Migration, kind: str) -> Iterator[ast.Call | None]:
+    """The calls that wrap, in the old code and in what has been migrated; None for a class or helper that is handed on."""
+    for sites in migration.sites.values():
+        for site in sites:
+            if site.symbol == _CLASSES[kind] and site.role in ("call", "value", "base"):
+                yield site.call if site.role == "call" else None
+            elif kind == "fsdp1" and site.symbol in (WRAP, ENABLE_WRAP) and site.role != "import":
+                yield None
+    helper = _HELPERS[kind]
+    for index in migration.program.relevant_files():
+        if helper not in migration.program.text(migration.program.facts[index].path):
+            continue
+        file = migration.program.file(index)
+        for node in file.nodes(ast.Name, ast.Attribute):
+            if (node.id if isinstance(node, ast.Name) else node.attr) == helper:
+                parent = file.parents[node]
+                yield parent if isinstance(parent, ast.Call) and parent.func is node else None
+
+
+def _signature(helper: str) -> list[str]:
+    function = ast.parse(definitions()[helper].text).body[0]
+    assert isinstance(function, ast.FunctionDef)
+    return [argument.arg for argument in function.args.args]
+
+
+def _all_features(kind: str) -> set[str]:
+    found = {feature for features in features_by_file().values() for feature in features if feature.startswith(f"{kind}.")}
+    return found | ({"ignored", "meshes", "meta", "unit_arguments"} if kind == "fsdp1" else set())
+
+
+def _is_off(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and (value.value is None or value.value is False)
+
+
+def _is_known_strategy(migration: Migration, value: ast.expr) -> bool:
+    file = next((file for file in map(migration.program.file, migration.sites) if value in file.parents), None)
+    return file is not None and file.external(value) in _KNOWN_MESHES
+
+
+def _keeps_wrappers(migration: Migration) -> bool:
+    """Whether models in FSDP1 may be there besides migrated ones: left out by a comment, or made out of sight."""
+    options = migration.options
+    if migration.wraps_left_out or not options.wraps or options.select or options.ignore or options.level is not Level.MANUAL:
+        return True
+    return "fsdp1" not in migration.wrapper_kinds and any(map(_may_be_wrapped_elsewhere, _sites(migration)))
+
+
+def _may_be_wrapped_elsewhere(site: Site) -> bool:
+    return site.symbol.startswith(FSDP1) and site.role != "import"
+
+
+def _sites(migration: Migration) -> Iterator[Site]:
+    for sites in migration.sites.values():
+        yield from sites
+
+
+def _changes_buffers(migration: Migration) -> bool:
+    """Whether a model that is wrapped in DDP may hold buffers that training changes, as it is or by modules from elsewhere."""
+    wraps = [site for site in _sites(migration) if site.symbol == DDP and site.role in ("call", "value", "base")]
+    program = migration.program
+    for site in wraps:
+        module = wrapped_argument(site.call) if site.call is not None else None
+        classes = [class_of(program, value) for value in site.file.values(module)] if module is not None else []
+        if not classes:
+            return True
+        for found in classes:
+            if found is None or has_foreign_modules(program, found[0]) or has_changing_buffers(program, *found):
+                return True
+    return not wraps

@@ -1,0 +1,1 @@
+"""The fallbacks' source: real code that is copied as text into migrated repositories. Nothing here imports this project."""

@@ -1,0 +1,90 @@
+"""Copies of models that may be sharded, and loops over the tensors of two models."""
+
+import copy
+import functools
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from .each_rank import is_of_sharding, whole_on_each_rank
+from .whole import map_tensors, shard_like, whole
+
+HOOKS = (
+    "_forward_pre_hooks", "_forward_hooks", "_state_dict_pre_hooks", "_state_dict_hooks", "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks", "_backward_hooks", "_backward_pre_hooks",
+)  # fmt: skip
+
+OF_SHARDING = (
+    "_held_whole", "_forward_methods", "_around_methods", "_ignored_by_sharding", "_is_fsdp_managed_module",
+    "_fsdp_use_orig_params",
+)  # fmt: skip
+"""What is noted on a sharded model and does not hold of a plain one."""
+
+
+def plain_copy(model: Any, memo: Any = None) -> Any:
+    """`copy.deepcopy(model)`: of a sharded model, a plain copy with whole parameters on every rank, as of DDP's module.
+
+    Every rank calls it. fully_shard's classes cannot be copied, so they and its hooks are taken off for the moment.
+    """
+    units = [m for m in model.modules() if isinstance(m, FSDPModule)] if isinstance(model, nn.Module) else []
+    if not units:
+        return copy.deepcopy(model, memo)
+    with whole_on_each_rank(model):
+        hooks = [(m, name, vars(m)[name]) for m in model.modules() for name in HOOKS if vars(m).get(name)]
+        classes = [(unit, type(unit)) for unit in units]
+        memo = {} if memo is None else memo
+        for unit in units:  # fully_shard's state holds process groups, which cannot be copied
+            memo.update((id(value), {}) for name, value in vars(unit).items() if name.startswith("__composable_api"))
+        try:
+            for module, name, found in hooks:
+                setattr(module, name, OrderedDict((key, hook) for key, hook in found.items() if not is_of_sharding(hook)))
+            for unit, sharded_class in classes:
+                unit.__class__ = next(base for base in sharded_class.__bases__ if base is not FSDPModule)
+            copied = copy.deepcopy(model, memo)
+        finally:
+            for unit, sharded_class in classes:
+                unit.__class__ = sharded_class
+            for module, name, found in hooks:
+                setattr(module, name, found)
+    for module in copied.modules():
+        for name in [name for name in vars(module) if name in OF_SHARDING or name.startswith("__composable_api")]:
+            del vars(module)[name]
+    return copied
+
+
+def to_save(value: Any) -> Any:
+    """`torch.save(to_save(value), path)`: plain, whole copies in place of sharded models, in dicts, lists and tuples too.
+
+    Everything else is itself. Every rank comes here; one alone may inside `whole_on_each_rank`.
+    """
+
+    def plain(module: nn.Module) -> nn.Module:
+        return plain_copy(module) if any(isinstance(m, FSDPModule) for m in module.modules()) else module
+
+    return map_tensors(plain, value, nn.Module)
+
+
+@torch.no_grad()
+def zip_like(*iterables: Iterable[Any], target: int = 0) -> Iterator[tuple[Any, ...]]:
+    """`zip(*iterables)` whose tensors are all laid out as those of one of them: sharded or whole.
+
+    For loops that write the tensors of a model from those of another one, where one of the two is sharded. Entries may
+    be tuples, as from `named_parameters()`. Every rank iterates.
+    """
+    for entries in zip(*iterables, strict=False):
+        written = entries[target][-1] if isinstance(entries[target], tuple) else entries[target]
+        place = functools.partial(shard_like, live=written) if isinstance(written, DTensor) else whole
+        yield tuple(entry if at == target else map_tensors(place, entry) for at, entry in enumerate(entries))
+
+
+@torch.no_grad()
+def laid_out_like(value: Any, target: Any) -> Any:
+    """`value` for `target.add_(value)` and its kin: sharded as `target` is, or whole where it is. Every rank comes here."""
+    if isinstance(target, DTensor):
+        return map_tensors(functools.partial(shard_like, live=target), value)
+    return whole(value)

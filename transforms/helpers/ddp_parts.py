@@ -1,0 +1,84 @@
+"""Forwards of parts of a sharded model: DDP let every part run by itself, fully_shard gathers for whole units."""
+
+from collections import Counter
+from itertools import compress
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from .ddp_gradients import after_backward, on_any_rank
+
+
+def gather_for_parts(module: Any, blocks: list[Any]) -> None:
+    """Let a part of `module` that is called by itself, as in `model.encoder(x)`, count as a forward of `module`.
+
+    So the methods of a model that call its parts need not be registered. As every gather, it takes all ranks.
+    """
+    state = module._get_fsdp_state()
+    in_blocks = {inner for block in blocks for inner in block.modules()}
+    entered: set[Any] = set()
+
+    def enter(part: Any, args: Any, kwargs: Any) -> Any:
+        entered.discard(part)
+        if state._training_state.name != "IDLE" or module._running_forwards:
+            return None
+        entered.add(part)
+        return state._pre_forward(module, args, kwargs)
+
+    def leave(part: Any, args: Any, output: Any) -> Any:
+        if part not in entered:
+            return None
+        entered.discard(part)
+        output = state._post_forward(module, args, output)
+        if not getattr(module, "_awaits_second_backward", False):
+            module.reshard()
+        return output
+
+    for part in module.modules():
+        own = [p for inner in part.modules() if inner not in in_blocks for p in inner.parameters(recurse=False)]
+        if part is not module and part not in in_blocks and any(isinstance(p, DTensor) for p in own):
+            part.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
+            part.register_forward_hook(leave)
+
+
+def gather_irregular_blocks(module: Any, blocks: list[Any], group: Any) -> None:
+    """Gather those of `blocks`, its units, together with `module` that its forward does not call exactly once.
+
+    A unit is gathered at each of its own forwards. So parts of it that are called without it would not be, and ranks
+    that call it another number of times would wait for each other. The first forward shows which classes these are.
+    """
+    if not blocks or not hasattr(module, "set_reshard_after_forward"):  # torch 2.8
+        return
+    irregular = list(blocks)
+    calls: Counter[Any] = Counter()
+
+    def count(block: Any, _: Any) -> None:
+        calls[block] += 1
+        module._get_fsdp_state()._lazy_init()  # a block may run before the model does, which then is no root any more
+
+    def hold(*_: Any) -> None:
+        for block in irregular:
+            block.set_reshard_after_forward(False)
+            block.set_reshard_after_backward(False)
+            block.unshard()
+
+    def release(*_: Any) -> None:
+        for block in irregular if not getattr(module, "_awaits_second_backward", False) else ():
+            block.set_reshard_after_forward(True)
+            block.set_reshard_after_backward(True)
+            block.reshard()
+
+    def decide(*_: Any) -> None:
+        for handle in counting:
+            handle.remove()
+        flags = on_any_rank([calls[block] != 1 for block in blocks], next(module.parameters()).device, group)
+        classes = {type(block) for block in compress(blocks, flags)}
+        irregular[:] = [block for block in blocks if type(block) in classes]
+
+    hooks: list[Any] = [torch.compiler.disable(hook) for hook in (count, hold, release, decide)]
+    module.register_forward_pre_hook(hooks[1])
+    module.register_forward_hook(hooks[2])
+    counting = [block.register_forward_pre_hook(hooks[0], prepend=True) for block in blocks]
+    counting.append(module.register_forward_hook(hooks[3]))
+    after_backward(module, hold, release)

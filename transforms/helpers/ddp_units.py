@@ -1,0 +1,51 @@
+"""Units for a model whose author named none, and parameters that cannot be in any."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from .shard_units import parts_with_forward
+
+
+def repeated_blocks(model: nn.Module) -> list[nn.Module]:
+    """The outermost blocks that `model` repeats: entries of a ModuleList or Sequential with siblings of their class.
+
+    Left out are single layers, and blocks without parameters or with some that are used outside of them as well.
+    """
+    uses = Counter(id(p) for m in model.modules() for p in m._parameters.values() if p is not None)
+    blocks: list[nn.Module] = []
+    covered: set[nn.Module] = set()
+    for container in model.modules():
+        if container in covered or not isinstance(container, (nn.ModuleList, nn.Sequential)):
+            continue
+        entries = [entry for child in container.children() for entry in parts_with_forward(child)]
+        classes = Counter(type(entry) for entry in entries)
+        for entry in entries:
+            inside = Counter(id(p) for m in entry.modules() for p in m._parameters.values() if p is not None)
+            own = inside and all(uses[p] == count for p, count in inside.items())
+            if own and classes[type(entry)] > 1 and any(entry.children()) and entry not in covered:
+                blocks.append(entry)
+                covered.update(entry.modules())
+    return blocks
+
+
+def plain_parameters(model: nn.Module, blocks: Iterable[nn.Module]) -> set[nn.Parameter]:
+    """Parameters that fully_shard cannot take: scalars, complex ones, those with sparse gradients, and trainable ones of
+    another dtype than most of their unit, because a unit reduces its gradients in one piece.
+    """
+    plain: set[nn.Parameter] = set()
+    seen: set[nn.Parameter] = set()
+    for unit in [*blocks, model]:
+        sizes: Counter[torch.dtype] = Counter()
+        own = [p for p in unit.parameters() if p not in seen]
+        seen.update(own)
+        sparse = {p for m in unit.modules() if getattr(m, "sparse", False) is True for p in m.parameters(recurse=False)}
+        refused = {p for p in own if p.dim() == 0 or p.is_complex() or p in sparse}
+        for p in own:
+            if p.requires_grad and p not in refused:
+                sizes[p.dtype] += p.numel()
+        most = max(sizes, key=lambda dtype: sizes[dtype], default=None)
+        plain |= refused | {p for p in own if p.requires_grad and p.dtype != most}
+    return plain

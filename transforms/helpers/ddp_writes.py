@@ -1,0 +1,47 @@
+"""Parameters that a model's own forward writes: momentum encoders, weights that are normalized in place."""
+
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor, Replicate
+
+from .gathered import in_backward
+
+
+def keep_writes_in_forward(units: list[Any]) -> None:
+    """What a forward writes into gathered parameters goes into their shards, as under DDP: fully_shard would drop it."""
+    for unit in units:
+        _keep_writes(unit)
+
+
+def _keep_writes(unit: Any) -> None:
+    slots = [(owner, name, p) for owner in unit.modules() for name, p in owner._parameters.items() if isinstance(p, DTensor)]
+    memory: dict[torch.Tensor, torch.Tensor] = {}
+
+    def begin(*_: Any) -> None:
+        gathered = [owner._parameters[name] for owner, name, _ in slots]
+        memory.update({p: p.data for p in gathered if p is not None and not isinstance(p, DTensor)})
+
+    def end(*_: Any) -> None:
+        for owner, name, sharded in slots if not in_backward() else ():
+            gathered = owner._parameters[name]
+            if gathered in memory:
+                _write_changes(sharded, gathered.detach())
+                if gathered.data_ptr() != memory[gathered].data_ptr():  # `p.data = …`: the next gather goes to the old place
+                    gathered.data = memory[gathered]
+        memory.clear()
+
+    before: Any = torch.compiler.disable(begin)
+    after: Any = torch.compiler.disable(end)
+    unit.register_forward_pre_hook(before)
+    unit.register_forward_hook(after, prepend=True)
+
+
+@torch.no_grad()
+def _write_changes(sharded: DTensor, gathered: torch.Tensor) -> None:
+    """Copy this rank's part of what differs; what is equal keeps the digits that a gather in a smaller type lost."""
+    mesh = sharded.device_mesh
+    whole = DTensor.from_local(gathered, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    part = whole.redistribute(mesh, sharded.placements).to_local()
+    shard = sharded.to_local()
+    shard.copy_(torch.where(part == shard.to(part.dtype), shard, part.to(shard.dtype)))

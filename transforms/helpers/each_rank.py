@@ -1,0 +1,161 @@
+"""Work that only some ranks do on models and optimizers whose parts lie on all of them."""
+
+import functools
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+from torch.distributed._composable_state import _module_state_mapping
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from .parameters import resharded
+from .whole import whole
+
+
+@contextmanager
+def whole_on_each_rank(*things: Any, needed: bool = True) -> Iterator[None]:
+    """Inside, each rank has these models and optimizers whole and may use them alone, as under DDP. Every rank enters.
+
+    Forwards, saves and reads inside are local to a rank. What is written to parameters is lost at the end, and a
+    backward raises RuntimeError there: training takes all ranks. Of other objects, the models and optimizers that they
+    hold are taken; with `needed=False` nothing is gathered.
+    """
+    with ExitStack() as stack:
+        for thing in _models_and_optimizers(things) if needed else ():
+            if isinstance(thing, nn.Module) and any(isinstance(m, FSDPModule) for m in thing.modules()):
+                if not getattr(thing, "_held_whole", False):  # the same model under another name
+                    stack.enter_context(_whole_model(thing))
+            elif isinstance(thing, Optimizer):
+                stack.enter_context(_whole_optimizer(thing))
+        yield
+
+
+def _models_and_optimizers(held: Iterable[Any], depth: int = 3) -> Iterator[Any]:
+    """Those among these objects, and those that they hold: attributes by name, so that ranks agree about the order."""
+    for thing in held:
+        if isinstance(thing, (nn.Module, Optimizer)):
+            yield thing
+        elif depth and isinstance(thing, (list, tuple)):
+            yield from _models_and_optimizers(thing, depth - 1)
+        elif not depth or isinstance(thing, (type, ModuleType)):
+            continue
+        elif isinstance(inside := getattr(thing, "__dict__", thing), dict):
+            yield from _models_and_optimizers((inside[key] for key in sorted(inside, key=str)), depth - 1)
+
+
+@contextmanager
+def everything_whole_on_each_rank(needed: bool = True) -> Iterator[None]:
+    """`whole_on_each_rank` with every sharded model and every optimizer there is. Also a decorator."""
+    models: list[nn.Module] = []
+    optimizers: list[Optimizer] = []
+    if needed:
+        gc.collect()  # what is garbage on one rank shall not be alive on another
+        units = [module for module in list(_module_state_mapping) if isinstance(module, FSDPModule)]  # in order of sharding
+        inner = {child for unit in units for child in unit.modules() if child is not unit}
+        models = [unit for unit in units if unit not in inner]
+        places = {id(p): place for place, p in enumerate(p for model in models for p in model.parameters())}
+        found = [held for held in gc.get_objects() if issubclass(type(held), Optimizer)]
+        order = {id(held): [places.get(id(p), -1) for group in held.param_groups for p in group["params"]] for held in found}
+        optimizers = sorted(found, key=lambda held: order[id(held)])
+    with whole_on_each_rank(*models, *optimizers):
+        yield
+
+
+def holding_whole(things: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: `whole_on_each_rank` around a function that a decorator below lets only some ranks run.
+
+    `things` is called with the function's arguments and gives the models and optimizers in a tuple.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with whole_on_each_rank(*things(*args, **kwargs)):
+                return function(*args, **kwargs)
+
+        return run
+
+    return decorate
+
+
+@contextmanager
+def _whole_model(module: nn.Module) -> Iterator[None]:
+    """Whole parameters in the place of shards, without fully_shard's hooks around forward."""
+    units: list[Any] = [m for m in resharded(module).modules() if isinstance(m, FSDPModule)]
+    gathered = [unit for unit in units if _take_shards(unit)]
+    shards = [(m, name, p) for m in module.modules() for name, p in m._parameters.items() if isinstance(p, DTensor)]
+    full = {p: nn.Parameter(p.full_tensor().detach(), requires_grad=p.requires_grad) for _, _, p in shards}
+    hooks = [(h, h.copy()) for m in module.modules() for h in (m._forward_pre_hooks, m._forward_hooks) if h]
+    methods = [
+        (unit, name, method)
+        for unit in units
+        for name, method in vars(unit).items()
+        if getattr(method, "__self__", None) is unit and hasattr(method, "__wrapped__")  # register_fsdp_forward_method
+    ]
+    try:
+        for owner, name, p in shards:
+            owner._parameters[name] = full[p]
+            p._held_whole = full[p]  # pyright: ignore[reportAttributeAccessIssue]
+        for current, saved in hooks:
+            for key in [key for key, hook in saved.items() if is_of_sharding(hook)]:
+                del current[key]
+        for unit in units:
+            unit._held_whole = True
+        for unit, name, _ in methods:
+            delattr(unit, name)
+        yield
+        if any(p.grad is not None for p in full.values()):
+            raise RuntimeError(
+                "a backward ran behind a test of the rank, on a copy of a sharded model that only this rank has: "
+                "its gradients would be lost. Train on all ranks, outside of whole_on_each_rank"
+            )
+    finally:
+        for owner, name, p in shards:
+            owner._parameters[name] = p
+            vars(p).pop("_held_whole", None)
+        for current, saved in hooks:
+            current.clear()
+            current.update(saved)
+        for unit, name, method in methods:
+            setattr(unit, name, method)
+        for unit in units:
+            unit._held_whole = False
+    for unit in gathered:
+        unit.unshard()
+
+
+def _take_shards(unit: Any) -> bool:
+    """Register a unit's shards where it stays gathered: in a method that goes through fully_shard's hooks. Whether it was."""
+    group = unit._get_fsdp_state()._fsdp_param_group
+    if group is None or group.is_sharded:
+        return False
+    group._to_sharded()
+    return True
+
+
+@contextmanager
+def _whole_optimizer(optimizer: Optimizer) -> Iterator[None]:
+    """Whole tensors in the place of the sharded ones in the optimizer's state."""
+    entries = [(entry, key, value) for entry in optimizer.state.values() for key, value in entry.items()]
+    sharded = [(entry, key, value) for entry, key, value in entries if isinstance(value, DTensor)]
+    full = [whole(value) for _, _, value in sharded]
+    try:
+        for (entry, key, _), value in zip(sharded, full, strict=True):
+            entry[key] = value
+        yield
+    finally:
+        for entry, key, value in sharded:
+            entry[key] = value
+
+
+def is_of_sharding(hook: Any) -> bool:
+    """Whether a hook belongs to fully_shard, or to what stands in for DDP around it."""
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    origin = getattr(hook, "__module__", None) or ""
+    return origin.startswith("torch.distributed.") or origin == __name__ or origin.startswith(__name__.rpartition(".")[0] + ".")

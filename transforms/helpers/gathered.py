@@ -1,0 +1,104 @@
+"""When the units of a sharded model are gathered, other than fully_shard decides it."""
+
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.utils._pytree import tree_map_only
+
+from .parameters import resharded
+from .tensors import tensors_in
+
+
+def in_backward() -> bool:
+    """Whether a backward runs, which then is where a forward was called from: activation checkpointing."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def reshard_after_evaluation(module: Any) -> None:
+    """Shard `module` again after each forward without gradients, and after each before the first backward.
+
+    fully_shard keeps the root gathered until a backward: `parameters()` then gives tensors that no optimizer knows,
+    zero_grad misses the gradients, and weights that change in between are not seen by the next forward.
+    """
+    trains: list[bool] = []
+
+    def reshard(_: nn.Module, __: Any, output: Any) -> None:
+        if not trains:
+            for tensor in tensors_in(output):
+                if tensor.requires_grad:
+                    tensor.register_hook(lambda _: trains.append(True))
+        if not in_backward() and not (trains and torch.is_grad_enabled()):
+            resharded(module)
+
+    hook: Any = torch.compiler.disable(reshard)
+    module.register_forward_hook(hook)
+    module.zero_grad = MethodType(zero_grad_of_shards, module)
+
+
+def zero_grad_of_shards(module: Any, set_to_none: bool = True) -> None:
+    """`module.zero_grad()` also between a forward and its backward, when gathered parameters hide the gradients."""
+    type(module).zero_grad(resharded(module), set_to_none)
+
+
+def reshard_after_forward(module: Any) -> None:
+    """Shard `module` again after each of its forwards, so that its parameters are always those that an optimizer knows.
+
+    fully_shard's reshard_after_forward=True says the same, but counts for the root only from torch 2.8 on, and nothing
+    after a forward that raised.
+    """
+
+    module._running_forwards = 0
+
+    def count(*_: Any) -> None:
+        module._running_forwards += 1
+
+    def reshard(*_: Any) -> None:
+        module._running_forwards = max(module._running_forwards - 1, 0)
+        if module._running_forwards or in_backward() or getattr(module, "_awaits_second_backward", False):
+            return
+        if module._get_fsdp_state()._training_state.name == "FORWARD" and hasattr(module, "reset_iter_state"):
+            module.reset_iter_state()  # the forward raised; torch 2.13
+        resharded(module)
+
+    before: Any = torch.compiler.disable(count)
+    after: Any = torch.compiler.disable(reshard)
+    module.register_forward_pre_hook(before, prepend=True)
+    module.register_forward_hook(after, always_call=True)
+
+
+def return_no_views(unit: nn.Module) -> None:
+    """Copy views that `unit` returns, before any other hook sees them.
+
+    fully_shard gathers and reduces by hooks on what a unit returns; an operation in place on a view drops them silently.
+    """
+
+    def own(_: nn.Module, __: Any, output: Any) -> Any:
+        if any(tensor.requires_grad and tensor._is_view() for tensor in tensors_in(output)):
+            return tree_map_only(torch.Tensor, lambda t: t.clone() if t._is_view() else t, output)
+        return output
+
+    hook: Any = torch.compiler.disable(own)
+    unit.register_forward_hook(hook, prepend=True)
+
+
+def allow_inference_first(module: nn.Module) -> None:
+    """Let the first forward of `module` run under inference_mode, and later ones train.
+
+    A unit allocates what it is gathered into at its first gather. Tensors made in inference mode could never be written
+    outside of it.
+    """
+
+    def allocate(*_: Any) -> None:
+        handle.remove()
+        if torch.is_inference_mode_enabled():
+            with torch.inference_mode(False):
+                for unit in module.modules():
+                    if isinstance(unit, FSDPModule):
+                        unit.unshard()
+                        unit.reshard()
+
+    hook: Any = torch.compiler.disable(allocate)
+    handle = module.register_forward_pre_hook(hook, prepend=True)

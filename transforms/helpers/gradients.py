@@ -1,0 +1,103 @@
+"""When gradients are reduced over ranks: no_sync and DDP's flag, for models that may be sharded."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from .tensors import tensors_in
+from .units import sharded_module
+from .wrapped import stands_for
+
+
+def no_gradient_sync(model: Any) -> AbstractContextManager[None]:
+    """`model.no_sync()`. A model that was a DDP model is asked at its forward, as DDP is; any other at its backward."""
+    sharded = sharded_module(model)
+    return model.no_sync() if sharded is None else _without_sync(sharded)
+
+
+@contextmanager
+def _without_sync(model: Any) -> Iterator[None]:
+    if stands_for(model) == "ddp":
+        before = gradient_sync(model)
+        set_gradient_sync(model, False)
+        try:
+            yield
+        finally:
+            set_gradient_sync(model, before)
+    else:
+        before = getattr(model, "_syncs_gradients", True)
+        _switch_sync(model, False)
+        try:
+            yield
+        finally:
+            _switch_sync(model, before)
+
+
+def _switch_sync(model: Any, value: bool) -> None:
+    model._syncs_gradients = value
+    model.set_requires_gradient_sync(value)
+
+
+def gradient_sync(model: Any) -> bool:
+    """`model.require_backward_grad_sync`."""
+    sharded = sharded_module(model)
+    if sharded is None or stands_for(sharded) == "fsdp1":
+        return model.require_backward_grad_sync
+    return getattr(sharded, "require_backward_grad_sync", True)
+
+
+def set_gradient_sync(model: Any, value: bool) -> None:
+    """`model.require_backward_grad_sync = value`. It counts at the next forward, as in DDP; FSDP1 never read it."""
+    sharded = sharded_module(model)
+    if sharded is None:
+        model.require_backward_grad_sync = value
+        return
+    like = stands_for(sharded)
+    if like == "ddp" and not hasattr(sharded, "_synced_forward_pending"):
+        sharded._synced_forward_pending = any(group._post_forward_indices for group in _groups(sharded))
+        sharded.register_forward_pre_hook(torch.compiler.disable(_read_sync))
+        sharded.register_forward_hook(torch.compiler.disable(_await_backward))
+    sharded.require_backward_grad_sync = value
+    if like is None:
+        _switch_sync(sharded, value)
+
+
+def _read_sync(model: Any, args: object) -> None:
+    """A backward reduces gradients if any forward since the last such backward was to be synchronized."""
+    if torch.is_grad_enabled():
+        model._synced_forward_pending = model._synced_forward_pending or model.require_backward_grad_sync
+        model.set_requires_gradient_sync(model._synced_forward_pending)
+
+
+def _await_backward(model: Any, args: object, output: object) -> None:
+    def backward_began(_: torch.Tensor) -> None:
+        model._synced_forward_pending = False
+
+    for tensor in tensors_in(output) if torch.is_grad_enabled() else ():
+        if tensor.requires_grad:
+            tensor.register_hook(backward_began)
+
+
+def drop_unsynced_gradients(model: Any) -> Any:
+    """`model`, without the gradients of backwards that were not synchronized: `drop_unsynced_gradients(model).zero_grad()`.
+
+    fully_shard keeps them apart from `p.grad` until a backward reduces them, where no zero_grad reaches them: those of a
+    window that was given up would be part of the next step.
+    """
+    for group in _groups(model) if sharded_module(model) is not None else ():
+        for managed in group.fsdp_params:
+            managed.unsharded_accumulated_grad = None
+            if hasattr(managed, "_unsharded_param"):  # since the first forward
+                managed._unsharded_param.grad = None
+        group._partial_reduce_output = None  # of HYBRID_SHARD
+    return model
+
+
+def _groups(model: nn.Module) -> list[Any]:
+    """What gathers and reduces the parameters of each unit."""
+    states = [unit._get_fsdp_state() for unit in model.modules() if isinstance(unit, FSDPModule)]
+    return [state._fsdp_param_group for state in states if state._fsdp_param_group is not None]

@@ -1,0 +1,78 @@
+"""Methods other than forward, called on a model that may be sharded."""
+
+import functools
+import gc
+import sys
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
+from torch.utils._pytree import tree_map_only
+
+from .gathered import in_backward
+from .parameters import resharded
+from .tensors import tensors_in
+
+
+def forward_method(model: Any, name: str) -> Any:
+    """`model.name`, so that a sharded model gathers its parameters around the call.
+
+    Only for methods that compute with parameters, called by every rank: the gather is a collective. `forward` and
+    attributes that are no methods come as they are. What the method keeps or returns of the parameters (an optimizer,
+    groups for one) has the sharded ones afterwards.
+    """
+    sharded: Any = getattr(model, "_orig_mod", model)  # torch.compile hands methods through to the module that it holds
+    registered = getattr(sharded, "_forward_methods", ())
+    if getattr(sharded, "_held_whole", False):
+        return getattr(model, name)
+    if _is_sharded(sharded) and name != "forward" and name not in registered and callable(getattr(sharded, name)):
+        _register(sharded, name)
+        sharded._forward_methods = (*registered, name)
+    around = getattr(sharded, "_around_methods", None)  # of `full_parameters`
+    return functools.partial(around, getattr(model, name)) if around and name != "forward" else getattr(model, name)
+
+
+def _register(module: Any, name: str) -> None:
+    method = getattr(module, name)
+    handed_out: list[dict[str, nn.Parameter]] = []
+
+    @functools.wraps(method)
+    def watch(_: Any, *args: Any, **kwargs: Any) -> Any:
+        gathered = dict(module.named_parameters())
+        before = [sys.getrefcount(parameter) for parameter in gathered.values()]
+        output = method(*args, **kwargs)
+        if before != [sys.getrefcount(parameter) for parameter in gathered.values()]:
+            handed_out.append(gathered)
+        return output
+
+    setattr(module, name, MethodType(watch, module))
+    register_fsdp_forward_method(module, name)
+    inner = getattr(module, name)
+
+    @functools.wraps(method)
+    def call(_: Any, *args: Any, **kwargs: Any) -> Any:
+        output = inner(*args, **kwargs)
+        if not in_backward() and not any(tensor.grad_fn is not None for tensor in tensors_in(output)):
+            resharded(module)  # no backward will do it
+        while handed_out:
+            output = _with_shards(output, handed_out.pop(), dict(module.named_parameters()))
+        return output
+
+    setattr(module, name, MethodType(call, module))
+
+
+def _with_shards(output: Any, gathered: dict[str, nn.Parameter], shards: dict[str, nn.Parameter]) -> Any:
+    """`output`, and all lists there are, optimizers' too, with sharded parameters in place of the gathered ones."""
+    swap = {id(p): shards[name] for name, p in gathered.items() if shards.get(name, p) is not p}
+    if not swap:
+        return output
+    for holder in gc.get_referrers(*(p for p in gathered.values() if id(p) in swap)):
+        if type(holder) is list:
+            holder[:] = [swap.get(id(item), item) for item in holder]
+    return tree_map_only(torch.Tensor, lambda tensor: swap.get(id(tensor), tensor), output)
+
+
+def _is_sharded(module: Any) -> bool:
+    return isinstance(module, FSDPModule)

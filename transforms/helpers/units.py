@@ -1,0 +1,57 @@
+"""What was sharded with fully_shard, in place of FSDP1's and DDP's ways to look inside a wrapper."""
+
+from typing import Any
+
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from .wrapped import wrapped_like
+
+
+def sharded_module(model: Any) -> Any:
+    """`model` if fully_shard was applied to it, or the model that torch.compile made it from; None for anything else."""
+    for candidate in (model, vars(model).get("_modules", {}).get("_orig_mod") if isinstance(model, nn.Module) else None):
+        if isinstance(candidate, FSDPModule):
+            return candidate
+    return None
+
+
+def units(module: nn.Module, root_only: bool = False) -> list[Any]:
+    """The modules that fully_shard was applied to, `module` itself included: `FSDP.fsdp_modules(module, root_only)`.
+
+    With `root_only`, those alone that lie in no other unit below `module`. FSDP1's own units are found as before.
+    """
+    old: list[Any] = []
+    fsdp1 = fsdp1_class(module)  # needed for: old_wrappers
+    if fsdp1 is not None:  # needed for: old_wrappers
+        old = fsdp1.fsdp_modules(module, root_only)
+    found = [m for m in module.modules() if isinstance(m, FSDPModule)]
+    inside = {child for unit in found for child in unit.modules() if child is not unit} if root_only else set()
+    return old + [unit for unit in found if unit not in inside]
+
+
+def is_root(module: Any) -> bool:
+    """`module.check_is_root()`: whether a unit lies in no other. As there, the first that is asked finds out for its own."""
+    if not isinstance(module, FSDPModule):
+        return module.check_is_root()
+    state = module._get_fsdp_state()
+    if state._is_root is None:
+        state._lazy_init()
+    return bool(state._is_root)
+
+
+def fsdp1_class(module: nn.Module) -> Any:
+    """FSDP1's class if `module` is or holds such a wrapper, else None; found by name, since a later torch may not have it."""
+    classes = {cls for m in module.modules() for cls in type(m).__mro__ if cls.__module__.startswith("torch.")}
+    return next((cls for cls in classes if cls.__name__ == "FullyShardedDataParallel"), None)
+
+
+def unwrap(model: Any) -> Any:
+    """The model itself if it is sharded, which happens in place; else `model.module`, as before.
+
+    A sharded model that has a `module` of its own is taken for the wrapper's content only if the wrap recorded it.
+    """
+    inner = sharded_module(model)
+    if inner is not None and (wrapped_like(inner) is not None or not hasattr(inner, "module")):
+        return inner
+    return model.module

@@ -1,0 +1,31 @@
+"""What a name is assigned in its function or module, and an attribute of ``self`` in its class."""
+
+from __future__ import annotations
+
+import ast
+
+from .file import File
+
+
+def assigned_values(file: File, node: ast.Name | ast.Attribute) -> list[ast.expr]:
+    """What a name is assigned in its function or module, or an attribute of ``self`` in its class."""
+    if isinstance(node, ast.Attribute):
+        scope: ast.AST | None = file.enclosing_class(node)
+        if not isinstance(node.value, ast.Name):
+            return []
+        if node.value.id != "self":
+            scope = file.tree  # a namespace such as ``args`` is handed from function to function under one name
+    else:
+        scope = file.function(node)
+    found = _assignments(file, scope or file.tree, ast.dump(node).replace("ctx=Store()", "ctx=Load()"))
+    if not found and isinstance(node, ast.Name) and scope is not None:
+        found = [
+            s.value for s in file.tree.body
+            if isinstance(s, ast.Assign) and any(isinstance(t, ast.Name) and t.id == node.id for t in s.targets)
+        ]  # fmt: skip
+    return found
+
+
+def _assignments(file: File, scope: ast.AST, wanted: str) -> list[ast.expr]:
+    made = file.assignments.get(wanted, ())
+    return [value for statement, value in made if scope is file.tree or scope in file.ancestors(statement)]

@@ -1,0 +1,195 @@
+"""Conditions that only some ranks meet: by what is compared, by how names are spelled, and by what they were assigned."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from ..flow.values import FunctionValue, Instance
+from .assignments import assigned_values
+from .file import File
+
+_RANK = re.compile(
+    r"(?i)^_?((my|this|cur(rent)?|global|local|world|node|dp|ddp|data_parallel|dist|torch|proc(ess)?|worker|machine)_?)*"
+    r"(rank|gpu|gpu_?id|gpu_?index|rank_?id|process_?index|proc_?id|process_?id|local_?process_?index)$"
+)
+_MAIN = re.compile(
+    r"(?i)^_?((is|am|on|if|should|check)_?)?(the_?)?((local|global|world|dist|distributed)_?)*"
+    r"(main_?(process|rank|proc|worker|node)|master_?(process|rank|proc|worker|node)?|primary_?(process|rank)?"
+    r"|chief|rank_?(0|zero)|zero_?rank|first_?(rank|process)|root_?(rank|process)|leader|coordinator"
+    r"|main|logging_?process|log_?rank)(_?only)?(_?flag)?$"
+)
+_NEEDS_PREFIX = re.compile(r"(?i)^_?(main|primary|leader|coordinator|master|chief)$")
+"""Words that mean a rank only behind ``is_`` and the like: ``main()`` runs on all of them."""
+_DECORATOR = re.compile(r"(?i)(rank_?(zero|0)|main_?process|master|primary).*(only|_fn|decorator)?$|only_?(on|main|rank|master)")
+_DEEPEST = 4
+
+
+def is_rank_condition(file: File, test: ast.expr, depth: int = 0) -> bool:
+    """Whether a condition is met by some ranks and not by others, as far as text and assignments tell."""
+    if isinstance(test, ast.BoolOp):
+        return any(is_rank_condition(file, part, depth) for part in test.values)
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return is_rank_condition(file, test.operand, depth)
+    if isinstance(test, ast.NamedExpr):
+        return is_rank_condition(file, test.value, depth)
+    if isinstance(test, ast.IfExp):
+        return any(is_rank_condition(file, part, depth) for part in (test.body, test.orelse))
+    if isinstance(test, ast.Compare):
+        return _compares_ranks(file, test, depth) or _asks_for_own_object(file, test, depth)
+    name = _last_name(test)
+    if name is not None and _is_main_name(name, isinstance(test, ast.Call)):
+        return True
+    if isinstance(test, ast.Call):
+        inner = test.args[0] if test.args and _last_name(test) in ("bool", "int") else None
+        return (inner is not None and is_rank_condition(file, inner, depth)) or _returns(file, test, depth)
+    if isinstance(test, (ast.Name, ast.Attribute)):
+        if is_rank(file, test, depth) or is_own_object(file, test, depth):
+            return True
+        assigned = assigned_values(file, test) if depth < _DEEPEST else []
+        if any(is_rank_condition(file, value, depth + 1) for value in assigned):
+            return True
+        return depth < _DEEPEST and _is_property(file, test, depth)
+    return False
+
+
+def is_rank(file: File, node: ast.expr, depth: int = 0) -> bool:
+    """Whether an expression is the number of a rank (or of its device)."""
+    if isinstance(node, ast.BinOp):
+        return is_rank(file, node.left, depth) or is_rank(file, node.right, depth)
+    if isinstance(node, ast.NamedExpr):
+        return is_rank(file, node.value, depth)
+    if isinstance(node, ast.Call):
+        name = _last_name(node) or ""
+        if name in ("get_rank", "get_local_rank", "get_global_rank", "get_node_rank", "get_process_index", "process_index"):
+            return True
+        if name in ("int", "getenv", "get", "getattr") and node.args:
+            return any(is_rank(file, a, depth) or _is_rank_key(a) for a in node.args)
+        return False
+    if isinstance(node, ast.Subscript):
+        return _is_rank_key(node.slice)
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        name = _last_name(node) or ""
+        if _RANK.match(name):
+            return True
+        if isinstance(node, ast.Name) and _is_first_of_spawned(file, node):
+            return True
+        return depth < _DEEPEST and any(is_rank(file, value, depth + 1) for value in assigned_values(file, node))
+    return False
+
+
+def is_rank_decorator(decorator: ast.expr) -> bool:
+    """Whether a decorator lets only some ranks in."""
+    name = _last_name(decorator)
+    return name is not None and _DECORATOR.search(name) is not None
+
+
+def _compares_ranks(file: File, test: ast.Compare, depth: int) -> bool:
+    sides = [test.left, *test.comparators]
+    if not any(is_rank(file, side, depth) for side in sides):
+        return False
+    if len(sides) == 2 and isinstance(sides[1], (ast.Constant, ast.UnaryOp)):
+        # Whether there are ranks at all is the same on all of them.
+        value = ast.unparse(sides[1])
+        if value in ("-1", "None") or (value == "0" and isinstance(test.ops[0], ast.GtE)):
+            return False
+    return True
+
+
+def _asks_for_own_object(file: File, test: ast.Compare, depth: int) -> bool:
+    """``saver is not None`` where only some ranks made a saver."""
+    nothing = any(isinstance(side, ast.Constant) and side.value is None for side in test.comparators)
+    return nothing and isinstance(test.ops[0], (ast.Is, ast.IsNot)) and is_own_object(file, test.left, depth)
+
+
+def is_own_object(file: File, node: ast.expr, depth: int = 0) -> bool:
+    """Whether a name holds something that only some ranks assign to it, and None on the others."""
+    if not isinstance(node, (ast.Name, ast.Attribute)) or depth >= _DEEPEST:
+        return False
+    values = assigned_values(file, node)
+    if any(isinstance(v, ast.IfExp) and _is_nothing(v.orelse) and is_rank_condition(file, v.test, depth + 1) for v in values):
+        return True
+    if any(isinstance(v, ast.Call) and _answers_some_ranks(file, v, depth + 1) for v in values):
+        return True
+    empty = [v for v in values if isinstance(v, ast.Constant) and not v.value]
+    return bool(empty) and any(_is_behind_rank(file, v, depth) for v in values if v not in empty)
+
+
+def _answers_some_ranks(file: File, call: ast.Call, depth: int) -> bool:
+    """Whether a function of the repository gives some ranks a value, and the others None."""
+    for function in file.program.callees(file, call):
+        owner, node = file.program.function_node(function)
+        if any(is_rank_decorator(decorator) for decorator in getattr(node, "decorator_list", ())):
+            return True
+        given = [n for n in ast.walk(node) if isinstance(n, ast.Return) and n.value is not None and not _is_nothing(n.value)]
+        if given and all(_is_behind_rank(owner, n, depth) for n in given):
+            return True
+    return False
+
+
+def _is_nothing(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and not node.value
+
+
+def _is_behind_rank(file: File, node: ast.AST, depth: int) -> bool:
+    inside = node
+    for around in file.ancestors(node):
+        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            return False
+        if isinstance(around, ast.If) and any(inside is s for s in around.body):
+            if is_rank_condition(file, around.test, depth + 1):
+                return True
+        inside = around
+    return False
+
+
+def _is_main_name(name: str, called: bool) -> bool:
+    if _MAIN.match(name) is None:
+        return False
+    return _NEEDS_PREFIX.match(name) is None or (name.lower().startswith("master") and not called)
+
+
+def _is_rank_key(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and _RANK.match(node.value) is not None
+
+
+def _last_name(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Call):
+        return _last_name(node.func)
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _returns(file: File, call: ast.Call, depth: int) -> bool:
+    """Whether a function of the repository that is called here returns a rank condition."""
+    return depth < _DEEPEST and any(_gives(file, value, depth) for value in file.program.callees(file, call))
+
+
+def _is_property(file: File, node: ast.expr, depth: int) -> bool:
+    """Whether an attribute is a property that gives a rank condition."""
+    if not isinstance(node, ast.Attribute):
+        return False
+    owners = {value.cls for value in file.values(node.value) if isinstance(value, Instance)}
+    found = (value for cls in owners for value in file.program.flow.members_of(cls, node.attr))
+    return any(_gives(file, value, depth) for value in found if isinstance(value, FunctionValue))
+
+
+def _gives(file: File, value: FunctionValue, depth: int) -> bool:
+    owner, function = file.program.function_node(value)
+    if isinstance(function, ast.Lambda):
+        return is_rank_condition(owner, function.body, depth + 1)
+    returned = [n.value for n in ast.walk(function) if isinstance(n, ast.Return) and n.value is not None]
+    return len(returned) <= 2 and any(is_rank_condition(owner, r, depth + 1) for r in returned)
+
+
+def _is_first_of_spawned(file: File, node: ast.Name) -> bool:
+    """Whether a name is the first parameter of a function that ``mp.spawn`` starts: the number of the process."""
+    function = file.function(node)
+    if not isinstance(function, ast.FunctionDef) or not function.args.args or function.args.args[0].arg != node.id:
+        return False
+    for call in file.nodes(ast.Call):
+        if _last_name(call.func) in ("spawn", "start_processes") and call.args:
+            if _last_name(call.args[0]) == function.name:
+                return True
+    return False

@@ -1,0 +1,167 @@
+"""Guards: what lets only some ranks come to a place, in its function or in the functions that call it."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from ..flow.values import ClassValue, FunctionValue, Instance
+from .conditions import is_rank_condition, is_rank_decorator
+from .file import File
+from .program import Program
+
+_DEEPEST = 8
+
+
+@dataclass(frozen=True)
+class Guard:
+    """The outermost statement of a function in which only some ranks come to a place.
+
+    ``leaves`` is set where the statement is a test that other ranks leave by (``if rank != 0: return``); ``function`` is
+    set where a decorator guards the whole function.
+    """
+
+    file: File
+    statement: ast.stmt
+    leaves: bool = False
+    function: bool = False
+
+
+def guard_of(file: File, node: ast.AST) -> Guard | None:
+    """The outermost guard around a place in its own function."""
+    found: Guard | None = None
+    inside: ast.AST = node
+    for around in file.ancestors(node):
+        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            leaving = _left_before(file, inside)
+            if any(is_rank_decorator(d) or _calls_on_some_ranks(file, d) for d in around.decorator_list):
+                return Guard(file, around, function=True)
+            return leaving or found
+        if isinstance(around, ast.Lambda):
+            return found
+        if isinstance(around, (ast.If, ast.While)) and inside is not around.test and is_rank_condition(file, around.test):
+            found = Guard(file, around)
+        elif isinstance(around, (ast.IfExp, ast.BoolOp)) and _guards_expression(file, around, inside):
+            found = Guard(file, file.statement(around))
+        if isinstance(inside, ast.stmt) and not isinstance(inside, (ast.FunctionDef, ast.ClassDef)):
+            found = _left_before(file, inside) or found
+        inside = around
+    return _left_before(file, inside) or found if isinstance(inside, ast.stmt) else found
+
+
+def _calls_on_some_ranks(file: File, decorator: ast.expr) -> bool:
+    """Whether a decorator of the repository calls what it decorates behind a guard."""
+    for value in file.values(decorator):
+        if isinstance(value, FunctionValue):
+            owner, function = file.program.function_node(value)
+            if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or not function.args.args:
+                continue
+            given = function.args.args[0].arg
+            calls = (n for n in ast.walk(function) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name))
+            if any(call.func.id == given and guard_of(owner, call) is not None for call in calls):  # type: ignore[attr-defined]
+                return True
+    return False
+
+
+Calls = tuple[tuple[File, ast.Call], ...]
+
+
+class Guards:
+    """Which guards decide what ranks come to a place; remembers what it found out about functions."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._known: dict[ast.AST, tuple[list[tuple[Guard, Calls]], bool] | None] = {}
+
+    def of(self, file: File, node: ast.AST) -> list[tuple[Guard, Calls]]:
+        """The guards of a place, with the calls that lead from each to it, outermost first.
+
+        A guard in the place's own function, without calls, is not among them where all ways there are guarded further
+        out: the other ranks have to join in out there already.
+        """
+        return self._of(file, node, 0)[0]
+
+    def _of(self, file: File, node: ast.AST, depth: int) -> tuple[list[tuple[Guard, Calls]], bool]:
+        """Guards, and whether all ways to the place lead through one."""
+        own = guard_of(file, node)
+        function = file.function(node)
+        outer = self._around(file, function, depth) if function is not None else None
+        found, all_guarded = outer or ([], False)
+        if own is not None and not all_guarded:
+            found = [*found, (own, ())]
+        return found, all_guarded or own is not None
+
+    def _around(self, file: File, function: ast.AST, depth: int) -> tuple[list[tuple[Guard, Calls]], bool] | None:
+        """The guards in all that call a function, and whether no call is without one; None while that is being asked."""
+        if function in self._known or depth > _DEEPEST:
+            return self._known.get(function)
+        self._known[function] = None
+        found: list[tuple[Guard, Calls]] = []
+        ways = []
+        owner = self._is_of_some_ranks(file, function)
+        for caller, call in self.program.callers(file, function):
+            further, guarded = self._of(caller, call, depth + 1)
+            if owner and not guarded:
+                further, guarded = [(Guard(caller, _dispatching(caller, call)), ())], True
+            found += [(guard, (*calls, (caller, call))) for guard, calls in further]
+            ways.append(guarded)
+        self._known[function] = found, bool(ways) and all(ways)
+        return self._known[function]
+
+
+    def _is_of_some_ranks(self, file: File, function: ast.AST) -> bool:
+        """Whether a function is a method of objects that only some ranks make: hooks that rank 0 alone has."""
+        cls = file.enclosing_class(function)
+        if cls is None or file.parents.get(function) is not cls:
+            return False
+        value = next((v for v in file.values(cls) if isinstance(v, ClassValue)), None)
+        flow = self.program.flow
+        sites = {v.site for v in flow.values if isinstance(v, Instance) and value is not None and value in flow.ancestors(v.cls)}
+        places = [self.program.call_node(site) for site in sites if site >= 0]
+        return bool(places) and len(places) == len(sites) and all(guard_of(*place) is not None for place in places)
+
+
+def _dispatching(file: File, call: ast.Call) -> ast.stmt:
+    """The statement that calls a method on whatever objects a rank has: the outermost loop over them, or the call's own."""
+    base: ast.AST = call.func
+    while isinstance(base, ast.Attribute):
+        base = base.value
+    found = file.statement(call)
+    for around in file.ancestors(call):
+        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            break
+        if isinstance(around, ast.For) and isinstance(base, ast.Name) and base.id in {
+            n.id for n in ast.walk(around.target) if isinstance(n, ast.Name)
+        }:
+            found = around
+    return found
+
+
+def _guards_expression(file: File, around: ast.IfExp | ast.BoolOp, inside: ast.AST) -> bool:
+    if isinstance(around, ast.IfExp):
+        return inside is not around.test and is_rank_condition(file, around.test)
+    earlier = around.values[: around.values.index(inside)] if inside in around.values else []  # type: ignore[arg-type]
+    return any(is_rank_condition(file, part) for part in earlier)
+
+
+def _left_before(file: File, inside: ast.AST) -> Guard | None:
+    """The first test in front of a statement, in its block, by which some ranks leave the block."""
+    if not isinstance(inside, ast.stmt):
+        return None
+    try:
+        block, index = file.block_of(inside)
+    except (ValueError, KeyError):
+        return None
+    for statement in block[:index]:
+        if isinstance(statement, ast.If) and not statement.orelse and _leaves(statement.body[-1]):
+            if is_rank_condition(file, statement.test):
+                return Guard(file, statement, leaves=True)
+    return None
+
+
+def _leaves(statement: ast.stmt) -> bool:
+    if isinstance(statement, (ast.Return, ast.Continue, ast.Break)):
+        return True
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call) and ast.unparse(
+        statement.value.func
+    ) in ("sys.exit", "exit", "quit", "os._exit")

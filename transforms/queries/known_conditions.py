@@ -1,0 +1,203 @@
+"""What is known in front of some statements about the conditions under which a place in them is reached."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from ..flow.values import Derived
+from .assignments import assigned_values
+from .conditions import is_own_object, is_rank_condition
+from .file import File
+from .guards import guard_of
+from .spelling import given_for_parameter
+
+_IMPURE = (ast.Call, ast.Await, ast.NamedExpr, ast.Yield, ast.YieldFrom)
+_SCOPES = (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.In: ast.NotIn, ast.NotIn: ast.In
+}  # fmt: skip
+_SAME_ON_ALL_RANKS = frozenset({"int", "len", "min", "max", "bool", "abs", "round", "range", "ceil", "floor", "getattr", "get"})
+_DEEPEST = 3
+_MOST_ALTERNATIVES = 3
+
+
+def known_conditions(file: File, block: Sequence[ast.stmt], place: ast.AST) -> list[str]:
+    """What has to hold for a place in a block to be reached, as far as it may be asked in front of the block.
+
+    That is what costs nothing, what nothing in the block changes, what raises nowhere, and what all ranks answer alike.
+    """
+    stores = [_chain(n) for s in block for n in ast.walk(s) if isinstance(getattr(n, "ctx", None), ast.Store)]
+    written = {chain for chain in stores if chain is not None}
+    kept: list[str] = []
+    left_out: set[str] = set()
+    for test in _tests_on_the_way(file, block, place):
+        chains = set(_chains(test))
+        if is_rank_condition(file, test):
+            continue
+        if (
+            any(isinstance(n, _IMPURE) and not _is_length(file, n) for n in ast.walk(test))
+            or any(_is_part(chain, other) for chain in chains for other in left_out | written)
+            or _is_of_some_ranks(file, test)
+        ):
+            left_out |= chains  # it may be what makes later tests possible: `isinstance(x, C)` in front of `x.flag`
+            continue
+        text = ast.unparse(test) if _is_made(test) else file.text(test)
+        kept.append(f"({text})" if isinstance(test, (ast.BoolOp, ast.IfExp, ast.Lambda)) else text)
+    return list(dict.fromkeys(kept))
+
+
+def needed_for(file: File, block: Sequence[ast.stmt], places: Sequence[ast.AST]) -> str | None:
+    """The condition under which any of the places is reached, as far as it is known in front of the block."""
+    ways = [known_conditions(file, block, place) for place in places]
+    shared: list[str] = []
+    while ways and all(len(way) > len(shared) and way[len(shared)] == ways[0][len(shared)] for way in ways):
+        shared.append(ways[0][len(shared)])
+    rest = list(dict.fromkeys(" and ".join(way[len(shared) :]) for way in ways))
+    if all(rest) and 0 < len(rest) <= _MOST_ALTERNATIVES:
+        either = " or ".join(f"({way})" if " and " in way and len(rest) > 1 else way for way in rest)
+        shared.append(f"({either})" if shared and len(rest) > 1 else either)
+    return " and ".join(shared) or None
+
+
+def asked_about(file: File, block: Sequence[ast.stmt], place: ast.AST, thing: str) -> str:
+    """The first part of ``thing`` that is asked about on the way to a place: of ``ema.model`` behind ``if ema:`` the ``ema``.
+
+    What lies behind it may not be there in front of the block.
+    """
+    asked = {ast.unparse(node) for test in _tests_on_the_way(file, block, place) for node in _operands(test)}
+    node: ast.expr = ast.parse(thing, mode="eval").body
+    found = thing
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+        if ast.unparse(node) in asked:
+            found = ast.unparse(node)
+    return found
+
+
+def _operands(test: ast.expr) -> Iterator[ast.expr]:
+    """What a test asks whether it is there."""
+    if isinstance(test, ast.BoolOp):
+        for part in test.values:
+            yield from _operands(part)
+    elif isinstance(test, ast.UnaryOp):
+        yield from _operands(test.operand)
+    elif isinstance(test, ast.Compare):
+        yield test.left
+    elif isinstance(test, ast.Call) and test.args:
+        yield test.args[0]  # isinstance, hasattr
+    else:
+        yield test
+
+
+def _tests_on_the_way(file: File, block: Sequence[ast.stmt], place: ast.AST) -> list[ast.expr]:
+    """The tests that lead from a block to a place in it, outermost first; negated where the place is in an else."""
+    tests: list[ast.expr] = []
+    inside: ast.AST = place
+    for around in file.ancestors(place):
+        if any(inside is statement for statement in block):
+            return tests
+        if isinstance(around, ast.If) and inside is not around.test:
+            is_body = any(inside is statement for statement in around.body)
+            tests = [*_parts(around.test, is_body), *tests]
+        elif isinstance(around, ast.IfExp) and inside is not around.test:
+            tests = [*_parts(around.test, inside is around.body), *tests]
+        elif isinstance(around, ast.BoolOp):
+            earlier = around.values[: around.values.index(inside)] if inside in around.values else []  # type: ignore[arg-type]
+            tests = [*(p for value in earlier for p in _parts(value, isinstance(around.op, ast.And))), *tests]
+        elif isinstance(around, _SCOPES):
+            tests = []  # about names of its own
+        inside = around
+    return []
+
+
+def _parts(test: ast.expr, holds: bool) -> list[ast.expr]:
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and isinstance(test.operand, (ast.BoolOp, ast.UnaryOp)):
+        return _parts(test.operand, not holds)
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) == holds:
+        return [part for value in test.values for part in _parts(value, holds)]
+    return [test] if holds else [_negated(test)]
+
+
+def _negated(test: ast.expr) -> ast.expr:
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return test.operand
+    if isinstance(test, ast.Compare) and len(test.ops) == 1 and (opposite := _OPPOSITE.get(type(test.ops[0]))):
+        return ast.Compare(test.left, [opposite()], test.comparators)
+    return ast.UnaryOp(ast.Not(), test)
+
+
+def _is_length(file: File, node: ast.AST) -> bool:
+    """`len(loader)`: what ranks that go through their data side by side have in common, as they have its items."""
+    if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords:
+        return False
+    return file.external(node.func) == "builtins.len" and _chain(node.args[0]) is not None
+
+
+def _is_made(test: ast.expr) -> bool:
+    return not hasattr(test, "lineno")
+
+
+def _chain(node: ast.AST) -> str | None:
+    base = node
+    while isinstance(base, ast.Attribute):
+        base = base.value
+    return ast.unparse(node) if isinstance(base, ast.Name) else None
+
+
+def _chains(node: ast.AST) -> Iterator[str]:
+    """The longest names with dots in an expression; of a method that is called, what it is called on."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        children: list[ast.AST] = [node.func.value, *node.args, *node.keywords]
+    elif (chain := _chain(node)) is not None:
+        yield chain
+        return
+    else:
+        children = list(ast.iter_child_nodes(node))
+    for child in children:
+        yield from _chains(child)
+
+
+def _is_part(chain: str, other: str) -> bool:
+    return chain == other or chain.startswith(f"{other}.")
+
+
+def _is_of_some_ranks(file: File, test: ast.expr, depth: int = 0) -> bool:
+    """Whether ranks may answer a test differently, or only some of them can ask it."""
+    read = [n for n in ast.walk(test) if isinstance(n, (ast.Name, ast.Attribute))]
+    if any(is_own_object(file, n) or _is_state(file, n) for n in read):
+        return True
+    if any(_is_assigned_by_some(file, n) for n in read if isinstance(n, ast.Name)) or _is_measured(file, test, False, 0):
+        return True
+    given = (pair for n in read for pair in given_for_parameter(file, n)) if depth < _DEEPEST else ()
+    return any(is_rank_condition(owner, value) or _chooses(owner, value) or _is_of_some_ranks(owner, value, depth + 1)
+               for owner, value in given)  # fmt: skip
+
+
+def _chooses(file: File, value: ast.expr) -> bool:
+    return isinstance(value, ast.IfExp) and is_rank_condition(file, value.test)
+
+
+def _is_state(file: File, node: ast.expr) -> bool:
+    """Whether a state dict comes here: a full one is often empty, or None, on all ranks but the first."""
+    return any(isinstance(v, Derived) and v.kind == "state_dict" for v in file.values(node))
+
+
+def _is_assigned_by_some(file: File, name: ast.Name) -> bool:
+    scope = file.function(name) or file.tree
+    stores = (n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == name.id and isinstance(n.ctx, ast.Store))
+    return any(guard_of(file, store) is not None for store in stores)
+
+
+def _is_measured(file: File, value: ast.expr, compared: bool, depth: int) -> bool:
+    """Whether a value comes of comparing what a rank may have computed from data of its own: a loss for one."""
+    inner = list(ast.walk(value))
+    compared = compared or any(isinstance(n, ast.Compare) and isinstance(n.ops[0], _ORDER) for n in inner)
+    calls = [n for n in inner if isinstance(n, ast.Call)]
+    if compared and any(ast.unparse(call.func).rpartition(".")[2] not in _SAME_ON_ALL_RANKS for call in calls):
+        return True
+    read = [n for n in inner if isinstance(n, (ast.Name, ast.Attribute)) and isinstance(n.ctx, ast.Load)]
+    further = [(file, v) for n in read for v in assigned_values(file, n)]
+    further += [pair for n in read for pair in given_for_parameter(file, n)]
+    return depth < _DEEPEST and any(_is_measured(owner, v, compared, depth + 1) for owner, v in further)

@@ -1,0 +1,55 @@
+"""Local names for a model, in terms of what a caller knows."""
+
+from __future__ import annotations
+
+import ast
+
+MOST_STEPS = 8
+
+
+def spelled_out(scope: ast.AST, thing: ast.expr) -> ast.expr:
+    """``raw`` as ``self.model``, after ``model = self.model; raw = model.module if hasattr(model, "module") else model``.
+
+    Names that are not local, and those that are assigned different things, stay. Whether ``.module`` was read is left
+    out: it stands for the same model.
+    """
+    for _ in range(MOST_STEPS):
+        base = thing
+        while isinstance(base, ast.Attribute):
+            base = base.value
+        if not isinstance(base, ast.Name):
+            return thing
+        source = _source_of(scope, base.id)
+        if source is None:
+            return thing
+        thing = ast.parse(source + ast.unparse(thing).removeprefix(base.id), mode="eval").body
+    return thing
+
+
+def _source_of(scope: ast.AST, name: str) -> str | None:
+    stores = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)]
+    assigned = [
+        node.value
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and any(node.targets[0] is store for store in stores)
+    ]
+    sources = {_wrapper(source) for value in assigned for source in _sources(value)} - {name}
+    return sources.pop() if len(assigned) == len(stores) and len(sources) == 1 and None not in sources else None
+
+
+def _sources(value: ast.expr) -> list[ast.expr | None]:
+    """What an expression gives; None for what is no chain of names."""
+    if isinstance(value, ast.IfExp):
+        return [*_sources(value.body), *_sources(value.orelse)]
+    if isinstance(value, ast.Call) and len(value.args) in (1, 3) and not value.keywords:
+        # getattr(model, "module", model), unwrap(model)
+        is_getattr = isinstance(value.func, ast.Name) and value.func.id == "getattr"
+        return _sources(value.args[0]) if is_getattr == (len(value.args) == 3) else [None]
+    base = value
+    while isinstance(base, ast.Attribute):
+        base = base.value
+    return [value if isinstance(base, ast.Name) else None]
+
+
+def _wrapper(value: ast.expr | None) -> str | None:
+    return None if value is None else ast.unparse(value).removesuffix(".module")

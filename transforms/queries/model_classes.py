@@ -1,0 +1,173 @@
+"""What is known of a model's class: the lists of blocks that it holds, and modules that need care."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from ..flow.values import Instance, Opaque, Value
+from .file import File
+from .program import Program
+
+ASKS_FOR_CLASS_NAMES = r"__class__\.__name__|type\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*\)\.__name__"
+"""Code that reads the name of an object's class, which fully_shard changes."""
+_CARE = re.compile(r"BatchNorm|InstanceNorm|track_running_stats|SyncBatchNorm|spectral_norm|weight_norm|register_buffer")
+_LISTS = frozenset({"torch.nn.ModuleList", "torch.nn.Sequential"})
+
+
+def class_of(program: Program, value: Value) -> tuple[File, ast.ClassDef] | None:
+    """The class of the repository that a model is of."""
+    if not isinstance(value, Instance):
+        return None
+    file = program.file(value.cls.file)
+    facts = program.facts[value.cls.file].classes[value.cls.index]
+    found = (n for n in file.nodes(ast.ClassDef) if n.name == facts.name and n.lineno == facts.line)
+    node = next(found, None) or next((n for n in file.nodes(ast.ClassDef) if n.name == facts.name), None)
+    return (file, node) if node is not None else None
+
+
+def block_lists(file: File, node: ast.ClassDef) -> list[str]:
+    """Attributes of a class that hold a ``ModuleList`` of blocks: ``layers``, ``transformer.h``."""
+    found: list[str] = []
+    for assign in (n for n in ast.walk(node) if isinstance(n, ast.Assign)):
+        target = assign.targets[0]
+        if not (isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"):
+            continue
+        if isinstance(assign.value, ast.Call):
+            found += [f"{target.attr}{path}" for path in _lists_in(file, assign.value)]
+    return found
+
+
+def _lists_in(file: File, call: ast.Call) -> list[str]:
+    name = file.external(call.func)
+    if name == "torch.nn.ModuleList" and any(isinstance(n, (ast.ListComp, ast.GeneratorExp)) for a in call.args for n in [a]):
+        return [""]
+    if name != "torch.nn.ModuleDict":
+        return []
+    pairs: list[tuple[str, ast.expr]] = []
+    for argument in call.args:
+        if isinstance(argument, ast.Call) and isinstance(argument.func, ast.Name) and argument.func.id == "dict":
+            pairs += [(k.arg, k.value) for k in argument.keywords if k.arg]
+        elif isinstance(argument, ast.Dict):
+            pairs += [(k.value, v) for k, v in zip(argument.keys, argument.values, strict=True)
+                      if isinstance(k, ast.Constant) and isinstance(k.value, str)]  # fmt: skip
+    return [f".{key}" for key, value in pairs if isinstance(value, ast.Call) and _lists_in(file, value) == [""]]
+
+
+_CHANGING = re.compile(r"BatchNorm|track_running_stats|InstanceNorm")
+_IN_PLACE = frozenset({"copy_", "add_", "mul_", "fill_", "lerp_", "zero_", "sub_", "div_", "index_copy_", "scatter_", "set_"})
+_SIZED = frozenset({"zeros", "ones", "empty", "randn", "rand", "full", "randint", "normal"})
+
+
+def has_changing_buffers(program: Program, file: File, node: ast.ClassDef) -> bool:
+    """Whether a model may hold buffers that training changes; yes if some of its modules are out of sight."""
+    del node
+    for other in _files_of(program, file):
+        if _CHANGING.search(other.source.text):
+            return True
+        names = {_text(call.args[0]) for call in other.nodes(ast.Call) if _is_method(call, "register_buffer") and call.args}
+        if names and any(_is_written(other, attribute) for attribute in other.nodes(ast.Attribute) if attribute.attr in names):
+            return True
+    return False
+
+
+_KNOWN_PACKAGES = frozenset({"torch", "builtins", "math", "functools", "collections", "copy", "itertools", "numpy", "typing"})
+
+
+def has_foreign_modules(program: Program, file: File) -> bool:
+    """Whether models of a file may hold modules of packages that nothing is known of: it calls classes of such."""
+    for other in _files_of(program, file):
+        for call in other.nodes(ast.Call):
+            symbol = other.external(call.func) or ""
+            package, _, name = symbol.partition(".")
+            if package and package not in _KNOWN_PACKAGES and name.rpartition(".")[2][:1].isupper():
+                if any(isinstance(around, ast.ClassDef) for around in other.ancestors(call)):
+                    return True
+    return False
+
+
+_WRITES = re.compile(r"\bdata\s*=(?!=)|\bdata\.\w+_\(|\b(?:copy|lerp|mul|add|sub|div|clamp|clip|fill|zero|set)_\(")
+_SETS_UP = re.compile(r"init|reset|load|build|convert")
+
+
+def may_write_parameters(program: Program, file: File, node: ast.ClassDef) -> bool:
+    """Whether methods of a model may write its parameters: what a forward writes has to be kept."""
+    del node
+    return any(has_writes(other) for other in _files_of(program, file))
+
+
+def has_writes(file: File) -> bool:
+    """Whether functions of a file, other than those that set something up, may write into parameters."""
+    if _WRITES.search(file.source.text) is None:
+        return False
+    functions = [f for f in file.nodes(ast.FunctionDef) if _SETS_UP.search(f.name) is None]
+    return any(_WRITES.search(file.text(statement)) for f in functions for statement in f.body)
+
+
+def has_scalar_parameters(program: Program, file: File, node: ast.ClassDef) -> bool:
+    """Whether a model may hold parameters without dimensions, which fully_shard refuses."""
+    del node
+    return any(
+        not _has_dimensions(other, call)
+        for other in _files_of(program, file)
+        for call in other.nodes(ast.Call)
+        if (other.external(call.func) or "").rpartition(".")[2] == "Parameter"
+    )
+
+
+def _files_of(program: Program, file: File) -> list[File]:
+    """The file of a class, and those of the repository that it imports."""
+    found = [file]
+    for imported in program.facts[file.index].imports:
+        index = program.flow.modules.find(file.index, imported.module)
+        if index is not None and program.file(index) not in found:
+            found.append(program.file(index))
+    return found
+
+
+def _has_dimensions(file: File, call: ast.Call) -> bool:
+    if not call.args:
+        return False
+    value = call.args[0]
+    while isinstance(value, (ast.BinOp, ast.UnaryOp)):
+        value = value.left if isinstance(value, ast.BinOp) else value.operand
+    if not isinstance(value, ast.Call):
+        return False
+    name = (file.external(value.func) or ast.unparse(value.func)).rpartition(".")[2]
+    if name not in _SIZED or not value.args:
+        return False
+    first = value.args[0]
+    return not (isinstance(first, (ast.List, ast.Tuple)) and not first.elts)
+
+
+def _is_written(file: File, attribute: ast.Attribute) -> bool:
+    """Whether a buffer is changed here: assigned, added to, or by a method in place."""
+    function = file.function(attribute)
+    if isinstance(attribute.ctx, ast.Store):
+        return not (isinstance(function, ast.FunctionDef) and function.name == "__init__")
+    parent = file.parents[attribute]
+    if isinstance(parent, ast.Subscript) and not isinstance(parent.ctx, ast.Load):
+        return True
+    return isinstance(parent, ast.Attribute) and parent.attr in _IN_PLACE
+
+
+def _is_method(call: ast.Call, name: str) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr == name
+
+
+def _text(node: ast.expr) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def may_have_special_modules(program: Program, value: Value) -> bool:
+    """Whether a model may hold buffers that training changes, or modules that mixed precision treats apart.
+
+    Known for classes of the repository whose file mentions none of them; models from outside are taken by their library:
+    transformers' language models have none.
+    """
+    if isinstance(value, Opaque):
+        return not value.name.startswith("transformers.")
+    found = class_of(program, value)
+    if found is None:
+        return True
+    return _CARE.search(found[0].source.text) is not None

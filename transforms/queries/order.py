@@ -1,0 +1,48 @@
+"""What runs before a model is wrapped: there it is plain, and stays as it is."""
+
+from __future__ import annotations
+
+import ast
+
+from ..flow.values import Wrapped
+from .file import File
+from .program import Program
+from .sharding import Sharding
+
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+def is_before_wrap(program: Program, file: File, node: ast.AST, sharding: Sharding) -> bool:
+    """Whether a place surely runs only before every wrap of the model that it works on.
+
+    So it is where all wraps stand in the same function, further down, and no loop is around both; or where the place
+    is in the constructor of the model's own class.
+    """
+    if not sharding.in_place or sharding.value is None:
+        return False
+    function = file.function(node)
+    wraps = [v for v in program.flow.values if isinstance(v, Wrapped) and _holds(program, v, sharding)]
+    if not wraps:
+        return False
+    if isinstance(function, ast.FunctionDef) and function.name == "__init__" and _is_self(node):
+        return True
+    for wrap in wraps:
+        if program.flow.file_of_call(wrap.site) != file.index:
+            return False
+        _, call = program.call_node(wrap.site)
+        if file.function(call) is not function or call.lineno <= node.lineno:  # type: ignore[attr-defined]
+            return False
+        loops = {a for a in file.ancestors(call) if isinstance(a, _LOOPS)}
+        if any(a in loops for a in file.ancestors(node)):
+            return False
+    return True
+
+
+def _is_self(node: ast.AST) -> bool:
+    return any(isinstance(n, ast.Name) and n.id == "self" for n in ast.walk(node))
+
+
+def _holds(program: Program, wrap: Wrapped, sharding: Sharding) -> bool:
+    number = program.flow.ids.get(wrap)
+    variable = None if number is None else program.flow.fields.get((number, "module"))
+    return variable is not None and sharding.value in program.flow.values_of(variable)

@@ -1,0 +1,78 @@
+"""The programs of a repository: the files that are run, each with what it reaches by imports."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from functools import cached_property
+
+from ..facts.facts import FileFacts
+from ..flow.values import Wrapped
+from .program import Program
+
+
+class Programs:
+    """Which programs a file is part of. ``scripts`` are modules that the project installs as commands.
+
+    A program goes by the path of its entry point: a file with an ``if __name__ == "__main__"``, one that works or wraps a
+    model at module level, or a command. What none of these reaches (a library, dead code) belongs to the files that
+    nobody imports and that lead to it.
+    """
+
+    def __init__(self, program: Program, scripts: Collection[str] = ()) -> None:
+        self.program = program
+        self.scripts = scripts
+        self._of: dict[int, tuple[str, ...]] = {}
+
+    def of(self, path: str) -> tuple[str, ...]:
+        """The entry points of the programs that reach a file, sorted."""
+        index = self.program.index(path)
+        if index not in self._of:
+            reaching = self._reaching(index)
+            found = reaching & self.entries or {i for i in reaching if not self._importers[i]} or {min(reaching)}
+            self._of[index] = tuple(sorted(self.program.facts[i].path for i in found))
+        return self._of[index]
+
+    def is_reached(self, path: str) -> bool:
+        """Whether a file is run, or imported by one that is."""
+        return not self.entries.isdisjoint(map(self.program.index, self.of(path)))
+
+    @cached_property
+    def entries(self) -> frozenset[int]:
+        """The files that are run, by index."""
+        files, flow = self.program.facts, self.program.flow
+        found = {i for i, file in enumerate(files) if file.is_run or file.path.rpartition("/")[2] == "__main__.py"}
+        for value in flow.values:
+            if isinstance(value, Wrapped) and value.site >= 0 and flow.calls[value.site].owner < 0:
+                found.add(flow.file_of_call(value.site))
+        installed = [path for path in self._modules if any(path == s or path.endswith(f".{s}") for s in self.scripts)]
+        return frozenset(found | {self._modules[path] for path in installed})
+
+    @cached_property
+    def _modules(self) -> dict[str, int]:
+        """Every file by its dotted path."""
+        return {file.path.removesuffix(".py").replace("/", "."): i for i, file in enumerate(self.program.facts)}
+
+    @cached_property
+    def _importers(self) -> list[set[int]]:
+        importers: list[set[int]] = [set() for _ in self.program.facts]
+        for index, file in enumerate(self.program.facts):
+            for target in self._imported(index, file):
+                importers[target].add(index)
+        return importers
+
+    def _imported(self, index: int, file: FileFacts) -> Iterable[int]:
+        find = self.program.flow.modules.find
+        modules = {item.module for item in file.imports} | set(file.stars)
+        for item in file.imports:
+            if item.name is not None:  # a module itself, it may be
+                modules.add(f"{item.module}.{item.name}" if item.module.strip(".") else f"{item.module}{item.name}")
+        return {target for module in modules if (target := find(index, module)) is not None and target != index}
+
+    def _reaching(self, index: int) -> set[int]:
+        """The files from which imports lead to a file, and itself."""
+        reaching, waiting = {index}, [index]
+        while waiting:
+            for importer in self._importers[waiting.pop()] - reaching:
+                reaching.add(importer)
+                waiting.append(importer)
+        return reaching

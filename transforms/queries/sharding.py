@@ -1,0 +1,290 @@
+"""What an expression has to do with wrapped models: is it one, is it made from one, which wrapper was it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..facts.facts import NOTHING
+from ..findings import Step
+from ..flow.library import is_optimizer, is_scheduler
+from ..flow.values import (
+    Annotated,
+    Bound,
+    ClassValue,
+    Constant,
+    Container,
+    Derived,
+    External,
+    FunctionValue,
+    Instance,
+    ModuleValue,
+    Opaque,
+    Optimizer,
+    Partial,
+    Unknown,
+    Value,
+    Wrapped,
+)
+from .answers import Answer
+from .file import File
+from .program import Program
+
+_NO_OBJECTS = (Constant, Container, External, ModuleValue, FunctionValue, ClassValue, Partial, Bound)
+"""What surely is no model: literals, functions, classes, modules of Python."""
+_NO_MODULES = ("builtins.", "abc.", "typing.", "enum.", "collections.", "argparse.", "pathlib.", "os.", "torch.utils.data.",
+               "torch.optim.lr_scheduler.", "torch.distributed.fsdp.", "copy.", "torch.amp.", "torch.cuda.amp.", "numpy.",
+               "json.", "logging.")  # fmt: skip
+"""Where classes and functions come from whose objects are no models that are sharded; copies of models are plain."""
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """Whether an expression is a model that FSDP2 shards after the migration.
+
+    ``wrappers`` are those that the model may have been in (``fsdp1``, ``ddp``), ``value`` the wrapped model that
+    flows there, if one is known to.
+    """
+
+    answer: Answer
+    wrappers: frozenset[str] = frozenset()
+    value: Value | None = None
+    in_place: bool = False
+    """Whether it is the module that was handed to a wrapper, not what the wrapper gave back: the same object now."""
+
+    @property
+    def certain(self) -> bool:
+        """Whether it is sharded whenever the place is reached."""
+        return self.answer is Answer.YES
+
+    @property
+    def possible(self) -> bool:
+        """Whether it may be sharded."""
+        return self.answer is not Answer.NO
+
+
+class ShardingQueries:
+    """Answers about one program's values. In blind use every answer that a value would give is *unknown*.
+
+    ``kept`` says of a value in a wrapper that the wrapper stays.
+    """
+
+    def __init__(self, program: Program, kept: Callable[[Wrapped | Annotated], bool] = lambda _: False) -> None:
+        self.program = program
+        self.kept = kept
+
+    @cached_property
+    def _handed_to_wrappers(self) -> dict[Value, set[str]]:
+        """The modules that wrappers are called with, and which wrappers."""
+        flow = self.program.flow
+        handed: dict[Value, set[str]] = {}
+        for value in list(flow.values):
+            if isinstance(value, Wrapped) and not self.kept(value):
+                number = flow.ids.get(value)
+                variable = None if number is None else flow.fields.get((number, "module"))
+                for inner in flow.values_of(variable) if variable is not None else ():
+                    if isinstance(inner, (Instance, Opaque)) or (isinstance(inner, Unknown) and inner.variable >= 0):
+                        handed.setdefault(inner, set()).add(value.kind.lower())
+        return handed
+
+    def of(self, file: File, node: ast.AST) -> Sharding:
+        """Whether an expression is a sharded model."""
+        return self.of_values(file.values(node))
+
+    def of_values(self, values: Iterable[Value]) -> Sharding:
+        """Whether what may be any of these values is a sharded model."""
+        values = [v for v in values if not (isinstance(v, Constant) and v.value is None)]
+        # What `with` binds is what a generator yields.
+        values = [v for v in values if not (isinstance(v, Container) and v.kind == "generator")]
+        if not values:
+            return Sharding(Answer.UNKNOWN)
+        wrapped = [v for v in values if isinstance(v, (Wrapped, Annotated)) and not self.kept(v)]
+        handed = [v for v in values if v in self._handed_to_wrappers]
+        kinds = {v.kind.lower() for v in wrapped}.union(*(self._handed_to_wrappers[v] for v in handed))
+        others = [v for v in values if v not in wrapped and v not in handed]
+        if not wrapped and not handed:
+            surely_not = all(self._is_no_model(v) for v in others)
+            return Sharding(Answer.NO if surely_not else Answer.UNKNOWN)
+        certain = all(isinstance(v, Wrapped) and v in wrapped for v in values)
+        return Sharding(
+            Answer.YES if certain else Answer.UNKNOWN, frozenset(kinds), (wrapped or handed)[0], in_place=not wrapped
+        )
+
+    def holds_module(self, file: File, node: ast.AST) -> bool:
+        """Whether an expression may be of a class of the program derived from a wrapper, which keeps the module inside."""
+        flow = self.program.flow
+        return any(isinstance(v, Instance) and flow.wrapper_kind(v.cls) is not None for v in file.values(node))
+
+    def of_optimizer(self, file: File, node: ast.AST) -> Sharding:
+        """Whether an expression is an optimizer over sharded parameters."""
+        values = [v for v in file.values(node) if not (isinstance(v, Constant) and v.value is None)]
+        optimizers = [v for v in values if isinstance(v, Optimizer)]
+        if not values:
+            return Sharding(Answer.UNKNOWN)
+        if not optimizers:
+            return Sharding(Answer.NO if all(self._is_no_optimizer(v) for v in values) else Answer.UNKNOWN)
+        answers = [self.of_parameters(v) for v in optimizers]
+        found = next((a for a in answers if a.wrappers), answers[0])
+        if len(optimizers) == len(values) and all(a.answer is answers[0].answer for a in answers):
+            return Sharding(answers[0].answer, found.wrappers, found.value)
+        return Sharding(Answer.UNKNOWN, found.wrappers, found.value)
+
+    def of_parameters(self, optimizer: Optimizer) -> Sharding:
+        """Whether the parameters that an optimizer is built over are those of a sharded model."""
+        call = self.program.flow.calls[optimizer.site]
+        handed = call.arguments[0] if call.arguments else dict(call.keywords).get("params")
+        if handed is None:
+            return Sharding(Answer.UNKNOWN)
+        owners = list(self.owners(self.program.flow.values_of(handed)))
+        return self.of_values(owners) if owners else Sharding(Answer.UNKNOWN)
+
+    def owners(self, values: Iterable[Value]) -> Iterable[Value]:
+        """The models that parameters (in lists, groups and dictionaries at any depth) are taken from."""
+        return self._owners(values, set())
+
+    def _owners(self, values: Iterable[Value], seen: set[Value]) -> Iterable[Value]:
+        flow = self.program.flow
+        for value in values:
+            if value in seen:
+                continue
+            seen.add(value)
+            if isinstance(value, Derived):
+                owner = value.owner
+                while isinstance(owner, Derived):
+                    owner = owner.owner
+                yield owner  # pyright: ignore[reportReturnType]
+            elif isinstance(value, Container):
+                for variable in self._elements.get(flow.ids.get(value, -1), ()):
+                    yield from self._owners(flow.values_of(variable), seen)
+
+    @cached_property
+    def _elements(self) -> dict[int, list[int]]:
+        """The variables of a container's elements, by its number."""
+        found: dict[int, list[int]] = {}
+        for (owner, name), variable in self.program.flow.fields.items():
+            if name.startswith(("[", "**")):
+                found.setdefault(owner, []).append(variable)
+        return found
+
+    def may_have_method(self, values: Iterable[Value], name: str) -> bool:
+        """Whether a model among these values, or in a wrapper among them, may have a method; no if all classes lack it."""
+        flow = self.program.flow
+        for value in values:
+            inner: Iterable[Value] = [value]
+            if isinstance(value, Wrapped):
+                variable = flow.fields.get((flow.ids[value], "module"))
+                inner = flow.values_of(variable) if variable is not None else []
+            for model in inner or [value]:
+                if isinstance(model, Instance):
+                    bases = flow.external_bases(model.cls)
+                    if flow.has_member(model.cls, name) or not all(base.startswith("torch.nn.") for base in bases):
+                        return True
+                elif isinstance(model, (Wrapped, Annotated, Opaque, Unknown)):
+                    return True
+        return False
+
+    def provenance(self, file: File, node: ast.AST, sharding: Sharding) -> tuple[Step, ...]:
+        """The steps by which a sharded model comes to an expression; empty where none is known to."""
+        return self.program.provenance(file, node, sharding.value) if sharding.value is not None else ()
+
+    def _is_no_model(self, value: Value, depth: int = 0) -> bool:
+        """Whether a value is surely no module that may be sharded."""
+        if isinstance(value, (Wrapped, Annotated)):
+            return self.kept(value)
+        if isinstance(value, Container) and value.kind == "GeneratorExp":
+            return False  # `next()` of it gives an element
+        if isinstance(value, (*_NO_OBJECTS, Optimizer, Derived)):
+            return True
+        if isinstance(value, Opaque):
+            if is_scheduler(value.name) or is_optimizer(value.name) or value.name.startswith(_NO_MODULES):
+                return True
+            return self._is_made_outside(value, depth)
+        if isinstance(value, Instance):
+            # Built here, in no wrapper that is seen, without sharded parts: only code out of sight could have sharded it.
+            is_known = value.site >= 0 and not self._hands_on(value) and not self._holds_sharded(value, set())
+            return is_known or self._is_plain_object(value)
+        return False
+
+    def _is_made_outside(self, value: Opaque, depth: int) -> bool:
+        """Whether a library made an object of nothing that may be a model here, and no wrapper gets it."""
+        if value.name == "?" or value.name.startswith(_MAKERS_OF_ANYTHING) or depth > 2 or not self._all_wrapped_known:
+            return False
+        call = self.program.flow.calls[value.site]
+        given = [*call.arguments, *(argument for _, argument in call.keywords)]
+        held = [v for argument in given if argument != NOTHING for v in self.program.flow.values_of(argument)]
+        return all(
+            isinstance(v, (Constant, External, ModuleValue, Optimizer)) or (isinstance(v, Unknown) and v.variable < 0)
+            or (v not in self._handed_to_wrappers and isinstance(v, Opaque) and self._is_no_model(v, depth + 1))
+            for v in held
+        )  # fmt: skip
+
+    @cached_property
+    def _all_wrapped_known(self) -> bool:
+        """Whether every wrapper that is called is seen to get models of which it is known where they are made."""
+        flow = self.program.flow
+        for value in list(flow.values):
+            if isinstance(value, Wrapped) and not self.kept(value):
+                variable = flow.fields.get((flow.ids.get(value, -1), "module"))
+                inner = flow.values_of(variable) if variable is not None else []
+                if not inner or any(isinstance(v, Unknown) or (isinstance(v, Opaque) and v.name == "?") for v in inner):
+                    return False
+        return True
+
+    def _hands_on(self, value: Instance) -> bool:
+        """Whether an object gives attributes of others for its own."""
+        names = ("__getattr__", "__getattribute__")
+        return any(self.program.flow.has_member(value.cls, name) for name in names)
+
+    def _is_plain_object(self, value: Instance) -> bool:
+        """Whether an object is of a class that is no module and hands no attribute on to one."""
+        flow = self.program.flow
+        if self._hands_on(value):
+            return False
+        for cls in flow.ancestors(value.cls):
+            offset = flow.variable_offsets[cls.file]
+            for base in flow.files[cls.file].classes[cls.index].bases:
+                found = flow.values_of(base + offset) if base != NOTHING else []
+                if not found or not all(isinstance(v, (ClassValue, External)) for v in found):
+                    return False
+        return all(name.startswith(_NO_MODULES) for name in flow.external_bases(value.cls))
+
+    @cached_property
+    def _parts(self) -> dict[int, list[int]]:
+        """The variables of each object's attributes, or elements."""
+        parts: dict[int, list[int]] = {}
+        for (owner, name), variable in list(self.program.flow.fields.items()):
+            if name != "module":
+                parts.setdefault(owner, []).append(variable)
+        return parts
+
+    def _holds_sharded(self, value: Value, seen: set[Value]) -> bool:
+        """Whether a model that is sharded is known to be part of an object."""
+        flow = self.program.flow
+        number = flow.ids.get(value)
+        seen.add(value)
+        for variable in self._parts.get(number, ()) if number is not None else ():
+            for part in flow.values_of(variable):
+                if (isinstance(part, Wrapped) and not self.kept(part)) or part in self._handed_to_wrappers:
+                    return True
+                if isinstance(part, (Instance, Opaque, Container)) and part not in seen and self._holds_sharded(part, seen):
+                    return True
+        return False
+
+    def _is_no_optimizer(self, value: Value) -> bool:
+        if isinstance(value, (*_NO_OBJECTS, Derived)):
+            return True
+        if isinstance(value, Instance):
+            return self._is_plain_object(value) or _is_module(self.program.flow.external_bases(value.cls))
+        return isinstance(value, Opaque) and (
+            is_scheduler(value.name) or value.name.startswith(_NO_MODULES) or self._is_made_outside(value, 0)
+        )
+
+
+_MAKERS_OF_ANYTHING = ("hydra.", "importlib.", "builtins.", "pickle.", "torch.load", "accelerate.", "torch.nn.", "torch.compile")
+"""Functions whose results may be objects of the repository, or hold some."""
+
+
+def _is_module(bases: Sequence[str]) -> bool:
+    return any(base.startswith("torch.nn.") for base in bases) and not any(is_optimizer(base) for base in bases)

@@ -1,0 +1,246 @@
+"""How the models and optimizers that a place works on are spelled somewhere else: at the guard that the way there leads by."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ..flow.values import Instance, Opaque, Optimizer, Value, Wrapped
+from .answers import Answer
+from .assignments import assigned_values
+from .conditions import is_own_object
+from .file import File
+from .guards import Calls, Guard, guard_of
+from .local_names import spelled_out
+from .sharding import ShardingQueries
+
+_DEEPEST = 4
+_ITEMS = frozenset({"items", "values"})
+_PASS_ON = frozenset({"enumerate", "zip", "reversed", "list", "tuple", "sorted", "iter"})
+
+
+class Spelling:
+    """What one place works on, seen from the guards around it."""
+
+    def __init__(self, sharding: ShardingQueries, file: File, node: ast.AST, thing: ast.expr | None) -> None:
+        self.sharding, self.file, self.node, self.thing = sharding, file, node, thing
+        self.values = _objects(file, thing) if thing is not None else set()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a sharded model or its optimizer is known to come here."""
+        if self.thing is None:
+            return False
+        of_model, of_optimizer = self._about(self.file, self.thing)
+        return bool(of_model.wrappers or of_optimizer.wrappers)
+
+    def is_plain(self, guard: Guard, calls: Calls) -> bool:
+        """Whether what comes here by these calls is surely not sharded."""
+        if self.thing is None or not isinstance(self.thing, ast.Name):
+            return False
+        del guard
+        file, place, current = self.file, self.node, self.thing
+        for caller, call in reversed(calls):
+            given = handed_in(file, place, current.id, call)
+            if given is None:
+                return False
+            if all(about.answer is Answer.NO for about in self._about(caller, given)):
+                return True
+            if not isinstance(given, ast.Name):
+                return False
+            file, place, current = caller, call, given
+        return False
+
+    def at(self, guard: Guard, calls: Calls) -> str | None:
+        """An expression that is good at a guard, for the thing or for what holds it; None if there is none."""
+        if self.thing is None:
+            return None
+        scope = self.file.function(self.node) or self.file.tree
+        sources = list(self._sources(self.thing, 0))
+        for source in [*sources, *(spelled_out(scope, source) for source in sources)]:
+            if calls:
+                text = _as_seen_from(self.file, source, self.node, calls)
+            elif guard.function:
+                text = self._by_parameters(guard.statement, source)
+            else:
+                text = ast.unparse(source)
+            for holder in _holders(text) if text is not None else ():
+                if not is_made_behind(guard.file, holder, guard):
+                    return ast.unparse(holder)
+        return self._other_name(guard) if calls else None
+
+    def _about(self, file: File, node: ast.expr):
+        return self.sharding.of(file, node), self.sharding.of_optimizer(file, node)
+
+    def _sources(self, node: ast.expr, depth: int) -> Iterator[ast.expr]:
+        """Expressions in the place's function that lead to the thing: itself, what it is unwrapped from or read out of."""
+        if isinstance(node, ast.Call):
+            given = [*node.args, *(keyword.value for keyword in node.keywords)]
+            for part in given if depth < _DEEPEST else ():
+                if self._leads_there(part):
+                    yield from self._sources(part, depth + 1)
+        yield node
+        if isinstance(node, ast.Subscript):
+            yield from self._sources(node.value, depth + 1)
+        if isinstance(node, ast.Name) and depth < _DEEPEST:
+            for value in assigned_values(self.file, node):
+                if self._leads_there(value) or isinstance(value, (ast.Call, ast.Subscript)):
+                    yield from (s for s in self._sources(value, depth + 1) if s is not value or not isinstance(value, ast.Call))
+            yield from _iterated(self.file, node)
+
+    def _leads_there(self, node: ast.expr) -> bool:
+        if isinstance(node, ast.Constant):
+            return False
+        return bool(self.values & _objects(self.file, node)) or any(about.wrappers for about in self._about(self.file, node))
+
+    def _by_parameters(self, function: ast.stmt, thing: ast.expr) -> str | None:
+        """A model or optimizer in terms of the parameters of the function around it."""
+        assert isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+        parameters = {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
+        nodes = [n for n in ast.walk(function) if isinstance(n, (ast.Attribute, ast.Name))]
+        for node in [thing, *nodes]:
+            base: ast.expr = node
+            while isinstance(base, ast.Attribute):
+                base = base.value
+            same = node is thing or self.values & _objects(self.file, node)
+            if isinstance(base, ast.Name) and base.id in parameters and same:
+                return ast.unparse(node)
+        return None
+
+    def _other_name(self, guard: Guard) -> str | None:
+        """A name or attribute at a guard that surely holds the same model or optimizer."""
+        function = guard.file.function(guard.statement)
+        for node in reversed([n for n in ast.walk(function or guard.file.tree) if isinstance(n, (ast.Name, ast.Attribute))]):
+            if node.lineno > guard.statement.lineno or guard.file.function(node) is not function:
+                continue
+            values = set(guard.file.values(node))
+            same = values & self.values
+            if same == values and same and any(isinstance(v, Optimizer) or self.sharding.of_values([v]).wrappers for v in same):
+                if not is_made_behind(guard.file, node, guard):
+                    return ast.unparse(node)
+        return None
+
+
+def _holders(text: str) -> Iterator[ast.expr]:
+    """An expression, and what it is read out of: of ``models[name].inner`` also ``models``."""
+    node: ast.expr = ast.parse(text, mode="eval").body
+    yield node
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        if isinstance(node, ast.Subscript):
+            yield node.value
+        node = node.value
+
+
+def is_made_behind(file: File, thing: ast.expr, guard: Guard) -> bool:
+    """Whether an expression begins with something that is made behind the guard, or behind one like it."""
+    base = thing
+    while isinstance(base, (ast.Attribute, ast.Subscript, ast.Call)):
+        base = base.func if isinstance(base, ast.Call) else base.value
+        if isinstance(base, ast.Attribute) and _is_of_some_ranks(file, base):
+            return True
+    if not isinstance(base, ast.Name):
+        return not isinstance(thing, (ast.Name, ast.Attribute))
+    scope = file.function(guard.statement) or file.tree
+    stores = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == base.id and isinstance(n.ctx, ast.Store)]
+    inside: set[ast.AST] = set()
+    if not guard.function:
+        block, index = file.block_of(guard.statement)
+        inside = {n for s in (block[index:] if guard.leaves else [guard.statement]) for n in ast.walk(s)}
+    stored = {n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    if any(isinstance(n, ast.Name) and n.id in stored for n in ast.walk(thing)):
+        return True  # models[name] in a loop over names
+    return any(store in inside or guard_of(file, store) is not None for store in stores)
+
+
+def _is_of_some_ranks(file: File, path: ast.Attribute) -> bool:
+    """Whether other ranks have None where an attribute is read off."""
+    text = ast.unparse(path)
+    return any(ast.unparse(n) == text and is_own_object(file, n) for n in file.nodes(ast.Attribute))
+
+
+def _objects(file: File, node: ast.AST) -> set[Value]:
+    return {v for v in file.values(node) if isinstance(v, (Wrapped, Optimizer, Instance, Opaque))}
+
+
+def _iterated(file: File, name: ast.Name) -> Iterator[ast.expr]:
+    """What a name runs over, as the variable of a loop."""
+    scope = file.function(name) or file.tree
+    for loop in ast.walk(scope):
+        if isinstance(loop, (ast.For, ast.comprehension)):
+            if any(isinstance(n, ast.Name) and n.id == name.id for n in ast.walk(loop.target)):
+                yield from _containers(loop.iter)
+
+
+def _containers(node: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _ITEMS:
+            yield from _containers(node.func.value)
+        elif isinstance(node.func, ast.Name) and node.func.id in _PASS_ON:
+            for argument in node.args:
+                yield from _containers(argument)
+    elif isinstance(node, (ast.Name, ast.Attribute, ast.Subscript, ast.List, ast.Tuple)):
+        yield node
+
+
+def _as_seen_from(file: File, thing: ast.expr, node: ast.AST, calls: Calls) -> str | None:
+    """An expression in a function as its caller would write it, over all calls; None if it cannot be."""
+    current: ast.expr = thing
+    place: ast.AST = node
+    for caller, call in reversed(calls):
+        function = file.function(place)
+        if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return None
+        current = base = spelled_out(function, current)
+        while isinstance(base, ast.Attribute):
+            base = base.value
+        if not isinstance(base, ast.Name):
+            return None
+        given = handed_in(file, place, base.id, call)
+        if given is None:
+            is_global = caller is file and base.id not in {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
+            if not is_global or _is_assigned_in(function, base.id):
+                return None
+            given = base
+        if not isinstance(given, (ast.Name, ast.Attribute, ast.Subscript)):
+            return None
+        text = ast.unparse(given) + ast.unparse(current).removeprefix(base.id)
+        current = ast.parse(text, mode="eval").body
+        file, place = caller, call
+    return ast.unparse(current)
+
+
+def _is_assigned_in(function: ast.AST, name: str) -> bool:
+    return any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store) for n in ast.walk(function))
+
+
+def given_for_parameter(file: File, node: ast.expr) -> Iterator[tuple[File, ast.expr]]:
+    """What the callers of the function around a name hand in for it."""
+    function = file.function(node)
+    if not isinstance(node, ast.Name) or not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return
+    for caller, call in file.program.callers(file, function):
+        if (value := handed_in(file, node, node.id, call)) is not None:
+            yield caller, value
+
+
+def handed_in(file: File, place: ast.AST, name: str, call: ast.Call) -> ast.expr | None:
+    """What a call hands in for a parameter of the function around a place."""
+    function = file.function(place)
+    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return None
+    return _argument_for(function, name, call, is_method=file.enclosing_class(function) is not None)
+
+
+def _argument_for(
+    function: ast.FunctionDef | ast.AsyncFunctionDef, name: str, call: ast.Call, is_method: bool
+) -> ast.expr | None:
+    """What a call hands in for a parameter; for ``self`` the object that the method is read off."""
+    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+    given = list(call.args)
+    if is_method and isinstance(call.func, ast.Attribute) and names and names[0] in ("self", "cls"):
+        given.insert(0, call.func.value)
+    if any(isinstance(argument, ast.Starred) for argument in given):
+        return None
+    if name in names and names.index(name) < len(given):
+        return given[names.index(name)]
+    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)

@@ -1,0 +1,128 @@
+"""Choices between ``x.module`` and ``x``: code that takes a wrapper off, whatever its form.
+
+Where one branch is the other with ``x.module`` for ``x``, a test for the wrapper answers *no* for a model of FSDP2, and
+the branch that is taken then is the right one: nothing has to change.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from .assignments import assigned_values
+from .file import File
+
+_TESTS = frozenset({"isinstance", "hasattr", "type", "issubclass", "callable", "getattr"})
+
+
+def unwrapping_choice(file: File, node: ast.AST) -> ast.If | ast.IfExp | ast.While | None:
+    """The innermost such choice around a node, be it in its test or in the branch that unwraps."""
+    inside: ast.AST = node
+    for around in file.ancestors(node):
+        if isinstance(around, (ast.If, ast.IfExp, ast.While)) and inside is not around:
+            if _in_orelse(around, inside):
+                inside = around
+                continue
+            subject = _subject(around.test)
+            if subject is not None and _only_unwraps(file, around, subject):
+                return around
+        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            return None
+        inside = around
+    return None
+
+
+def _in_orelse(around: ast.If | ast.IfExp | ast.While, inside: ast.AST) -> bool:
+    orelse = around.orelse if isinstance(around.orelse, list) else [around.orelse]
+    return any(inside is part for part in orelse)
+
+
+def _subject(test: ast.expr) -> str | None:
+    """What a test asks about, as a dump, if all its parts ask one thing what it is or has; None for other tests."""
+    if isinstance(test, ast.BoolOp):
+        subjects = {_subject(part) for part in test.values}
+        subjects.discard("")
+        return subjects.pop() if len(subjects) == 1 else None
+    if isinstance(test, ast.Compare) and isinstance(test.left, ast.Call):
+        test = test.left
+    if isinstance(test, ast.Call) and isinstance(test.func, ast.Name) and test.func.id in _TESTS and test.args:
+        return ast.dump(test.args[0])
+    return None
+
+
+def _only_unwraps(file: File, choice: ast.If | ast.IfExp | ast.While, subject: str) -> bool:
+    """Whether the branch for wrappers is the other one with ``.module`` of the subject in it."""
+    if isinstance(choice, ast.IfExp):
+        return _unwrapped(choice.body, subject) == ast.dump(choice.orelse) != ast.dump(choice.body)
+    if len(choice.body) != 1:
+        return False
+    (body,) = choice.body
+    if subject not in ast.dump(body) or ast.dump(body) == _unwrapped(body, subject):
+        return False
+    other = choice.orelse
+    if not other and _assigns_subject_to_itself(body, subject):
+        return True
+    if isinstance(choice, ast.While):
+        return False
+    if not other and isinstance(body, ast.Return):
+        block, index = file.block_of(choice)
+        other = block[index + 1 : index + 2]
+    if len(other) != 1:
+        return False
+    plain = _unwrapped(body, subject)
+    return plain == ast.dump(other[0]) or _calls_itself(file, choice, body, other[0], subject)
+
+
+def _unwrapped(node: ast.AST, subject: str) -> str:
+    """The dump of a node with the subject in the place of its ``.module``."""
+    return ast.dump(node).replace(f"Attribute(value={subject}, attr='module', ctx=Load())", subject)
+
+
+def _assigns_subject_to_itself(body: ast.stmt, subject: str) -> bool:
+    if not isinstance(body, ast.Assign) or len(body.targets) != 1:
+        return False
+    target = ast.dump(body.targets[0]).replace("ctx=Store()", "ctx=Load()")
+    return target == subject and _unwrapped(body.value, subject) == subject
+
+
+def _calls_itself(file: File, choice: ast.AST, body: ast.stmt, other: ast.stmt, subject: str) -> bool:
+    """``return unwrap(x.module)`` in ``unwrap`` itself, beside ``return x``."""
+    function = file.function(choice)
+    if not isinstance(body, ast.Return) or not isinstance(other, ast.Return) or other.value is None:
+        return False
+    call = body.value
+    if not isinstance(call, ast.Call) or not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return False
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", None)
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return name == function.name and bool(given) and _unwrapped(given[0], subject) == subject == ast.dump(other.value)
+
+
+_INSIDE = re.compile(r"unwrap|without|plain|(^|_)(raw|inner|bare|base|orig(inal)?)(_|$)|_only_module")
+_DEEPEST = 3
+
+
+def is_unwrapped(file: File, node: ast.expr, depth: int = 0) -> bool:
+    """Whether an expression stands for the module inside a wrapper, by what it is read off or assigned from.
+
+    Names that hold the wrapper on one path and its module on the other are not told apart by their values.
+    """
+    if isinstance(node, ast.IfExp):
+        return is_unwrapped(file, node.body, depth) or is_unwrapped(file, node.orelse, depth)
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name == "getattr" and any(isinstance(a, ast.Constant) and a.value == "module" for a in node.args):
+            return True
+        return _INSIDE.search(name) is not None or any(
+            isinstance(n, ast.Attribute) and n.attr == "module"
+            for value in file.program.callees(file, node)
+            for n in ast.walk(file.program.function_node(value)[1])
+        )
+    if isinstance(node, ast.Attribute) and node.attr == "module":
+        return True
+    if not isinstance(node, (ast.Name, ast.Attribute)):
+        return False
+    name = node.attr if isinstance(node, ast.Attribute) else node.id
+    if _INSIDE.search(name):
+        return True
+    return depth < _DEEPEST and any(is_unwrapped(file, value, depth + 1) for value in assigned_values(file, node))

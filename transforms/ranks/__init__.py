@@ -1,1 +1,0 @@
-"""What only some ranks do, and how it becomes what all ranks do."""

@@ -1,0 +1,58 @@
+"""Which sites a wrapped model can come to: in a program that never wraps, what looks like one is none."""
+
+from __future__ import annotations
+
+from .facts.symbols import CONSTRUCTORS, FSDP1, WRAPPERS, is_old
+from .flow.values import External
+from .migration import Migration
+from .sites import Site
+
+_IMPORTERS = frozenset(
+    {"importlib.import_module", "importlib.util.spec_from_file_location", "builtins.__import__", "hydra.utils.instantiate",
+     "hydra.utils.get_class", "hydra.utils.get_method", "pydoc.locate", "pkgutil.iter_modules", "pkgutil.walk_packages"}
+)  # fmt: skip
+"""Functions that import what no import statement names."""
+_WRAPPING_ROLES = frozenset({"call", "value", "base"})
+
+
+def drop_unreachable(migration: Migration) -> None:
+    """Takes away the sites of programs without a wrapper that is replaced, unless they are of old symbols.
+
+    Such a site has the right spelling, or its model comes from a function that another program wraps the result of. What
+    no file that is run reaches is a library's, where any wrapper that the library names counts, or the repository does if
+    it imports by names that are put together at run time.
+    """
+    named = {path for path, sites in migration.sites.items() if any(map(_is_wrapper, sites))}
+    is_library = any(not migration.programs.is_reached(path) for path in named)
+    externals = {value.name for value in migration.program.flow.values if isinstance(value, External)}
+    has_hidden_imports = bool(named) and not externals.isdisjoint(_IMPORTERS)
+    wrapping = {path for path, sites in migration.sites.items() if any(_is_replaced(site, migration) for site in sites)}
+    programs = {entry for path in wrapping for entry in migration.programs.of(path)}
+    for path, sites in list(migration.sites.items()):
+        is_run = migration.programs.is_reached(path)
+        if programs.isdisjoint(migration.programs.of(path)) if is_run else not is_library and not has_hidden_imports:
+            kept = [site for site in sites if not _looks_like_one(site)]
+            if kept:
+                migration.sites[path] = kept
+            else:
+                del migration.sites[path]
+
+
+def _is_replaced(site: Site, migration: Migration) -> bool:
+    """Whether a site is a wrapper that FSDP2 takes the place of, or speaks of one by FSDP1's own functions."""
+    if not _is_wrapper(site) or site.role not in _WRAPPING_ROLES:
+        return False
+    if site.symbol in WRAPPERS and WRAPPERS[site.symbol] == "DDP" and migration.options.ddp == "keep":
+        return False
+    return site.call is None or site.file.call_site(site.call) not in migration.wraps_left_out
+
+
+def _is_wrapper(site: Site) -> bool:
+    return site.receiver is None and (site.symbol in CONSTRUCTORS or site.symbol.startswith(f"{FSDP1}."))
+
+
+def _looks_like_one(site: Site) -> bool:
+    """Whether no old symbol and no value out of a wrapper makes a site of a place."""
+    if site.receiver is not None:
+        return site.sharding is None or not site.sharding.wrappers or site.sharding.in_place
+    return not is_old(site.symbol) and site.role != "import"

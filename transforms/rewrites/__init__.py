@@ -1,0 +1,1 @@
+"""What rules are made of: changes of libcst nodes, one pass a file."""

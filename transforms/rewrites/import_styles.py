@@ -1,0 +1,188 @@
+"""How the files of a repository import each other: by which names a file can reach a module in which folder."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePosixPath
+
+from ..queries.program import Program
+from ..text.generated import HELPER_MODULE
+
+
+@dataclass(frozen=True)
+class ImportStyle:
+    """How a file imports its siblings.
+
+    ``root`` is the folder that its absolute imports of the repository start from, ``package`` the outermost folder that
+    its relative ones can reach; None for what it does not use.
+    """
+
+    folder: PurePosixPath
+    root: PurePosixPath | None
+    package: PurePosixPath | None
+    known: frozenset[PurePosixPath] = frozenset()
+    """Outermost packages that the file, or one of its own package, imports from by absolute names."""
+    entangled: frozenset[PurePosixPath] = frozenset()
+    """Packages that import the file while they are imported themselves."""
+
+    @property
+    def reachable(self) -> frozenset[PurePosixPath]:
+        """Folders elsewhere that the file can import from."""
+        return self.known if self.root is None else self.known | {self.root}
+
+    def spelling(self, folder: PurePosixPath) -> str | None:
+        """How the file names the helper module in a folder; None if it cannot import it from there."""
+        if self._is_near(folder):
+            dots = "." * (1 + len(self.folder.parts) - len(folder.parts))
+            return f"{dots}{HELPER_MODULE}"
+        if self.root is not None and folder.is_relative_to(self.root):
+            parts = folder.relative_to(self.root).parts
+            if all(part.isidentifier() for part in parts):
+                return ".".join((*parts, HELPER_MODULE))
+        return None
+
+    def is_strange(self, folder: PurePosixPath) -> bool:
+        """Whether an import from there would be the first of its kind: of a package not imported before, or in a circle."""
+        if any(folder.is_relative_to(package) for package in self.entangled):
+            return True
+        if self._is_near(folder):
+            return False
+        if folder == self.root:
+            return self.folder != folder and folder not in self.known
+        return not any(folder.is_relative_to(package) for package in self.known)
+
+    def _is_near(self, folder: PurePosixPath) -> bool:
+        return self.package is not None and folder.is_relative_to(self.package) and self.folder.is_relative_to(folder)
+
+
+class ImportStyles:
+    """The styles of a repository's files, read off their imports of each other."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    def of(self, path: str) -> ImportStyle:
+        """Read off the imports of a file that lead to others of the repository, else off those of it, else off its place."""
+        index = self.program.index(path)
+        folder = PurePosixPath(path).parent
+        roots, package = self._seen_from(index, set())
+        if not roots and package is None and str(folder / "__init__.py") in self.program.paths:
+            if not self.program.facts[index].is_run:
+                package = _package_of(folder, self.program.paths)
+        root = min(roots, key=lambda r: len(r.parts), default=None)
+        if root is None and package is None:
+            root = folder
+        return ImportStyle(folder, root, package, self._known(index, root), self._entangled(index))
+
+    def _seen_from(self, index: int, seen: set[int]) -> tuple[list[PurePosixPath], PurePosixPath | None]:
+        """The roots of a file's absolute imports, and the outermost package that its relative ones show it to be in.
+
+        A file that imports nothing by an absolute name is what those that import it take it for.
+        """
+        seen.add(index)
+        facts = self.program.facts[index]
+        folder = PurePosixPath(facts.path).parent
+        roots = [_root_of(self.program.facts[target].path, name) for name, target in self._targets[index]]
+        highest = max((_dots(name) for name in self._modules(index)), default=0)
+        package = _package_of(folder, self.program.paths) if highest else None
+        if package is not None and highest > 1:
+            package = min(package, [folder, *folder.parents][highest - 1], key=lambda p: len(p.parts))
+        if roots:
+            return roots, package
+        for importer, name in self._importers[index]:
+            above = PurePosixPath(self.program.facts[importer].path).parent
+            if not _dots(name):
+                roots.append(_root_of(facts.path, name))
+                continue
+            outer = [above, *above.parents][_dots(name) - 1]
+            package = min(package or outer, outer, key=lambda p: len(p.parts))
+            if importer not in seen:
+                roots += self._seen_from(importer, seen)[0]
+        return roots, package
+
+    def _modules(self, index: int) -> Iterator[str]:
+        facts = self.program.facts[index]
+        yield from (item.module for item in facts.imports)
+        yield from facts.stars
+
+    @cached_property
+    def _targets(self) -> list[list[tuple[str, int]]]:
+        """For each file the files of the repository that it imports by absolute names, with these names."""
+        return [[(n, t) for n, t in found if not _dots(n)] for found in self._imports]
+
+    @cached_property
+    def _imports(self) -> list[list[tuple[str, int]]]:
+        find, found = self.program.flow.modules.find, []
+        for index, facts in enumerate(self.program.facts):
+            names = dict.fromkeys(self._modules(index))
+            for item in facts.imports:  # a module itself, it may be
+                if item.name is not None:
+                    names[f"{item.module}.{item.name}" if item.module.strip(".") else f"{item.module}{item.name}"] = None
+            pairs = ((name, find(index, name)) for name in names)
+            found.append([(name, target) for name, target in pairs if target is not None and target != index])
+        return found
+
+    @cached_property
+    def _importers(self) -> list[list[tuple[int, str]]]:
+        found: list[list[tuple[int, str]]] = [[] for _ in self.program.facts]
+        for importer, imports in enumerate(self._imports):
+            for name, target in imports:
+                found[target].append((importer, name))
+        return found
+
+    def _known(self, index: int, root: PurePosixPath | None) -> frozenset[PurePosixPath]:
+        """The outermost folders, below the root, that are imported from in the file's own outermost folder."""
+        if root is None:
+            return frozenset()
+        own = _outermost(PurePosixPath(self.program.facts[index].path), root)
+        found = {root / name.partition(".")[0] for _, name in self._importers[index] if not _dots(name)} if own != root else set()
+        for other, facts in enumerate(self.program.facts):
+            path = PurePosixPath(facts.path)
+            if other == index or (own != root and path.is_relative_to(own)):
+                for name, target in self._targets[other]:
+                    target_path = PurePosixPath(self.program.facts[target].path)
+                    if _root_of(str(target_path), name) == root:
+                        found.add(_outermost(target_path, root))
+        return frozenset(found)
+
+    def _entangled(self, index: int) -> frozenset[PurePosixPath]:
+        """The packages whose ``__init__`` leads to a file, but for those that the file lies in or imports as it is."""
+        folder = PurePosixPath(self.program.facts[index].path).parent
+        reaching, waiting = {index}, [index]
+        while waiting:
+            for importer, _ in self._importers[waiting.pop()]:
+                if importer not in reaching:
+                    reaching.add(importer)
+                    waiting.append(importer)
+        paths = (PurePosixPath(self.program.facts[i].path) for i in reaching)
+        packages = {p.parent for p in paths if p.name == "__init__.py" and not folder.is_relative_to(p.parent)}
+        imported = [PurePosixPath(self.program.facts[target].path) for _, target in self._imports[index]]
+        return frozenset(p for p in packages if not any(path.is_relative_to(p) for path in imported))
+
+
+def _outermost(path: PurePosixPath, root: PurePosixPath) -> PurePosixPath:
+    """The folder right below a root that a file lies in; the root itself for one that lies there."""
+    if not path.is_relative_to(root):
+        return root
+    parts = path.relative_to(root).parts
+    return root / parts[0] if len(parts) > 1 else root
+
+
+def _dots(name: str) -> int:
+    return len(name) - len(name.lstrip("."))
+
+
+def _root_of(path: str, name: str) -> PurePosixPath:
+    """The folder that a dotted name leads to a file from."""
+    target = PurePosixPath(path)
+    depth = len(name.split(".")) + (1 if target.name == "__init__.py" else 0)
+    return target.parents[depth - 1] if depth <= len(target.parents) else PurePosixPath()
+
+
+def _package_of(folder: PurePosixPath, paths: Collection[str]) -> PurePosixPath:
+    """The outermost package that a folder lies in; the folder itself where nothing shows that it is one."""
+    while str(folder.parent / "__init__.py") in paths and folder.parent != folder:
+        folder = folder.parent
+    return folder

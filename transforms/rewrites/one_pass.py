@@ -1,0 +1,246 @@
+"""All changes of a file in one pass over its libcst tree, from the inside out."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+
+import libcst as cst
+from libcst import matchers
+
+from ..text.source import Source
+from .changes import Change, Statement, Where
+from .positions import NodeMap
+
+
+def apply_changes(source: Source, changes: Sequence[Change]) -> tuple[cst.Module, cst.Module]:
+    """The tree of a file, and it with all changes made. Changes of one node are made in the order given."""
+    nodes = NodeMap(source)
+    made = _OnePass(nodes, changes)
+    changed = nodes.module.visit(made)
+    return nodes.module, changed.visit(_LostComments(_comments(nodes.module))) if made.marks else changed
+
+
+class _OnePass(cst.CSTTransformer):
+    def __init__(self, nodes: NodeMap, changes: Sequence[Change]) -> None:
+        super().__init__()
+        source = nodes.source
+        self.replaced: dict[cst.CSTNode, list[Change]] = {}
+        self.around: dict[cst.CSTNode, list[Change]] = {}
+        """Changes of whole statements: by the small statement, or by the compound one."""
+        self._elifs: set[cst.CSTNode] = set()
+        self.marks = False
+        """Whether comments that may be lost were marked."""
+        self._nodes = nodes
+        self._starts = sorted(source.span(change.node)[0] for change in changes)
+        for change in sorted(changes, key=lambda change: change.late):
+            by = self.replaced if change.where is Where.REPLACE else self.around
+            by.setdefault(nodes.find(change.node), []).append(change)
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        """Statements in which nothing changes are passed over: libcst would copy each of their nodes."""
+        if isinstance(node, cst.BaseStatement):
+            start, end = self._nodes.span(node)
+            index = bisect_left(self._starts, start)
+            if index == len(self._starts) or self._starts[index] > end:
+                return False
+        return super().on_visit(node)
+
+    def on_leave(self, original_node: cst.CSTNode, updated_node: cst.CSTNode) -> cst.CSTNode | cst.FlattenSentinel[cst.CSTNode]:  # type: ignore[override]
+        node = super().on_leave(original_node, updated_node)
+        assert isinstance(node, cst.CSTNode)
+        for change in self.replaced.get(original_node, ()):
+            node = change.build(node)  # type: ignore[arg-type]
+            assert isinstance(node, cst.CSTNode)
+        if isinstance(node, cst.FormattedString):
+            node = cst.ensure_type(node.visit(_OtherQuotes(node.quote)), cst.FormattedString)
+        if isinstance(original_node, cst.SimpleStatementLine) and isinstance(node, cst.SimpleStatementLine):
+            return self._line(original_node, node)
+        if isinstance(original_node, cst.SimpleStatementSuite) and isinstance(node, cst.SimpleStatementSuite):
+            return self._suite(original_node, node)
+        if isinstance(original_node, cst.If) and isinstance(original_node.orelse, cst.If):
+            node = self._else_if(original_node.orelse, node)
+        if isinstance(original_node, cst.BaseCompoundStatement) and original_node in self.around:
+            if isinstance(original_node, cst.If) and original_node in self._elifs:
+                return node
+            return cst.FlattenSentinel(self._marked(node, _statements(node, self.around[original_node])))  # type: ignore[arg-type]
+        return node
+
+    def visit_If(self, node: cst.If) -> None:
+        if isinstance(node.orelse, cst.If):
+            self._elifs.add(node.orelse)
+
+    def _else_if(self, original: cst.If, outer: cst.CSTNode) -> cst.CSTNode:
+        """An ``elif`` that statements are put beside becomes an ``else`` with an ``if`` in it."""
+        if original not in self.around or not isinstance(outer, cst.If) or not isinstance(outer.orelse, cst.If):
+            return outer
+        body = _statements(outer.orelse, self.around[original])
+        return outer.with_changes(orelse=cst.Else(cst.IndentedBlock(body)) if body else None)
+
+    def _line(self, original: cst.SimpleStatementLine, line: cst.SimpleStatementLine):
+        changes = [self.around.get(part, []) for part in original.body]
+        if not any(changes):
+            if _comments(original) - _comments(line):
+                return with_comments(line, _comments(original))
+            return line
+        found: list[Statement] = []
+        for part, own in zip(line.body, changes, strict=True):
+            single = line if len(line.body) == 1 else cst.SimpleStatementLine([part.with_changes(semicolon=_NO_SEMICOLON)])
+            found += _statements(single, own)
+        return cst.FlattenSentinel(self._marked(line, found))
+
+    def _suite(self, original: cst.SimpleStatementSuite, suite: cst.SimpleStatementSuite):
+        changes = [self.around.get(part, []) for part in original.body]
+        if not any(changes):
+            return suite
+        found: list[Statement] = []
+        for part, own in zip(suite.body, changes, strict=True):
+            found += _statements(cst.SimpleStatementLine([part.with_changes(semicolon=_NO_SEMICOLON)]), own)
+        return cst.IndentedBlock(self._marked(suite, found))
+
+    def _marked(self, old: cst.CSTNode, new: list[Statement]) -> list[Statement]:
+        """New statements, with a mark in front that holds the comments of the old code that none of them holds.
+
+        Whether a comment is lost is known only when the whole file is done: another change may have taken it along.
+        """
+        missing = _comments(old) - _all_comments(new)
+        if not missing:
+            return new
+        self.marks = True
+        lines = [cst.EmptyLine(comment=cst.Comment(text)) for text in missing.elements()]
+        return [cst.SimpleStatementLine([cst.Expr(cst.Name(_PLACE))], leading_lines=lines), *new]
+
+
+class _OtherQuotes(cst.CSTTransformer):
+    """Generated strings inside of an f-string: before Python 3.12 they cannot have its quotes."""
+
+    def __init__(self, quote: str) -> None:
+        super().__init__()
+        self.quote = quote
+
+    def leave_SimpleString(self, original_node: cst.SimpleString, updated_node: cst.SimpleString) -> cst.SimpleString:
+        other = "'" if self.quote == '"' else '"'
+        if updated_node.quote != self.quote or other in updated_node.raw_value:
+            return updated_node
+        return updated_node.with_changes(value=f"{updated_node.prefix}{other}{updated_node.raw_value}{other}")
+
+
+_NO_SEMICOLON = cst.MaybeSentinel.DEFAULT
+
+
+def _statements(node: Statement, changes: Sequence[Change]) -> list[Statement]:
+    """A statement with what was put in its place, in front of it and behind it.
+
+    Comments above it stay above all of these.
+    """
+    before = [s for c in changes if c.where is Where.BEFORE for s in c.build(node)]  # type: ignore[union-attr]
+    after = [s for c in changes if c.where is Where.AFTER for s in c.build(node)]  # type: ignore[union-attr]
+    middle: list[Statement] = [node]
+    for change in changes:
+        if change.where is Where.STATEMENT:
+            new = [s for statement in middle for s in change.build(statement)]  # type: ignore[union-attr]
+            if new:
+                new = _with_lines_above(middle, new)
+            middle = new  # type: ignore[assignment]
+    if before and middle:
+        lines = middle[0].leading_lines
+        middle[0] = middle[0].with_changes(leading_lines=[])
+        before[0] = before[0].with_changes(leading_lines=[*lines, *before[0].leading_lines])
+    return [*before, *middle, *after]
+
+
+def _with_lines_above(old: Sequence[Statement], new: Sequence[cst.CSTNode]) -> list[Statement]:
+    """New statements with the blank lines and comments of the old ones above them."""
+    first, *rest = new
+    assert isinstance(first, (cst.SimpleStatementLine, cst.BaseCompoundStatement))
+    if not first.leading_lines:
+        held = _all_comments(new)
+        lines = [line for line in old[0].leading_lines if line.comment is None or not held[line.comment.value]]
+        first = first.with_changes(leading_lines=lines)
+    return [first, *rest]  # type: ignore[list-item]
+
+
+_PLACE = "__comments_of_what_was_here__"
+
+
+class _LostComments(cst.CSTTransformer):
+    """Comments that are nowhere any more go above the statement that follows their place; the marks go."""
+
+    def __init__(self, wanted: Counter[str]) -> None:
+        super().__init__()
+        self.lost = wanted
+
+    def visit_Module(self, node: cst.Module) -> None:
+        there = _comments(node)
+        for mark in _marks_in(node):
+            there -= _comments(mark)
+        self.lost = self.lost - there
+
+    def leave_IndentedBlock(self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock) -> cst.IndentedBlock:
+        body, rest = self._without_marks(updated_node.body)
+        return updated_node.with_changes(body=body, footer=[*rest, *updated_node.footer])
+
+    def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
+        body, rest = self._without_marks(updated_node.body)
+        return updated_node.with_changes(body=body, footer=[*rest, *updated_node.footer])
+
+    def _without_marks(self, body: Sequence[cst.BaseStatement]) -> tuple[list[cst.BaseStatement], list[cst.EmptyLine]]:
+        kept: list[cst.BaseStatement] = []
+        lines: list[cst.EmptyLine] = []
+        for statement in body:
+            if _is_mark(statement):
+                lines += [line for line in statement.leading_lines if self._is_lost(line)]  # type: ignore[attr-defined]
+            else:
+                if lines:
+                    above = statement.leading_lines  # type: ignore[attr-defined]
+                    statement = statement.with_changes(leading_lines=[*lines, *above])
+                    lines = []
+                kept.append(statement)
+        return kept, lines
+
+    def _is_lost(self, line: cst.EmptyLine) -> bool:
+        assert line.comment is not None
+        self.lost[line.comment.value] -= 1
+        return self.lost[line.comment.value] >= 0
+
+
+def _is_mark(statement: cst.CSTNode) -> bool:
+    if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
+        return False
+    expression = statement.body[0]
+    return isinstance(expression, cst.Expr) and isinstance(expression.value, cst.Name) and expression.value.value == _PLACE
+
+
+def _marks_in(module: cst.Module) -> list[cst.CSTNode]:
+    return matchers.findall(module, matchers.SimpleStatementLine(body=[matchers.Expr(matchers.Name(_PLACE))]))  # type: ignore[return-value]
+
+
+def with_comments(statement: Statement, wanted: Counter[str]) -> Statement:
+    """The statement with those comments as lines above it that it does not hold already."""
+    missing = list((wanted - _comments(statement)).elements())
+    lines = [cst.EmptyLine(comment=cst.Comment(text)) for text in missing]
+    return statement.with_changes(leading_lines=[*statement.leading_lines, *lines])
+
+
+def _all_comments(nodes: Sequence[cst.CSTNode]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for node in nodes:
+        found += _comments(node)
+    return found
+
+
+def _comments(node: cst.CSTNode) -> Counter[str]:
+    collector = _Comments()
+    node.visit(collector)
+    return collector.found
+
+
+class _Comments(cst.CSTVisitor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[str] = Counter()
+
+    def visit_Comment(self, node: cst.Comment) -> None:
+        self.found[node.value] += 1
+

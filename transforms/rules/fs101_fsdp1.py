@@ -1,0 +1,63 @@
+"""FS101: FullyShardedDataParallel, called or handed on."""
+
+from __future__ import annotations
+
+import ast
+
+from ..facts.symbols import FSDP1
+from ..findings import Level
+from ..migration import Migration
+from ..rewrites.changes import remove_statement
+from ..rewrites.fully_shard_lines import lines_for_fsdp1
+from ..rewrites.helper_calls import call_instead, name_instead
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+
+
+def written_out(site: Site, migration: Migration) -> Outcome | None:
+    """The calls of fully_shard that people write, where every argument is written out and has a plain counterpart."""
+    plan = migration.plan(site)
+    if plan is None:
+        return None
+    names = migration.names(site.file)
+    lines = lines_for_fsdp1(plan.arguments, names.torch, names.local)
+    changes = [plan.place.rewritten(lines), *(remove_statement(site.file, s) for s in plan.arguments.needless)]
+    return Outcome("fully_shard shards the blocks and then the model, in place", changes)
+
+
+def shard_like(site: Site, migration: Migration) -> Outcome | None:
+    """The class's place is taken by a function with its signature, which shards in place and returns the module."""
+    if not migration.options.wraps:
+        return None
+    name = migration.helper(site, "shard_like_fsdp1")
+    if site.call is not None:
+        change = call_instead(site.file, site.call, name)
+    else:
+        assert isinstance(site.node, ast.expr)
+        change = name_instead(site.file, site.node, name)
+    return Outcome("fully_shard takes the wrapper's place; its arguments are translated when it runs", [change])
+
+
+RULE = Rule(
+    id="FS101",
+    title="FullyShardedDataParallel",
+    symbols=(FSDP1,),
+    roles=("call", "value"),
+    why="FSDP2 shards a module in place: there is no wrapper, parameters are DTensors, and children are sharded before parents.",
+    idiom=written_out,
+    fallback=shard_like,
+    examples=(
+        Example(
+            before=(
+                "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\n"
+                "def wrap(model, **options):\n    return FSDP(model, **options)\n"
+            ),
+            after=(
+                "from fsdp2_helpers import shard_like_fsdp1\n\n\n"
+                "def wrap(model, **options):\n    return shard_like_fsdp1(model, **options)\n"
+            ),
+            level=Level.SAFE,
+        ),
+    ),
+    proof=("keywords_in_a_dict",),
+)

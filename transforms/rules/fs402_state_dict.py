@@ -1,0 +1,92 @@
+"""FS402: `state_dict()` of models, optimizers, and what may be either."""
+
+from __future__ import annotations
+
+import ast
+
+from ..findings import Level
+from ..migration import Migration
+from ..queries.answers import Answer
+from ..queries.full_state import full_state_around
+from ..queries.unwrapping import is_unwrapped
+from ..rewrites.changes import replace
+from ..rewrites.helper_calls import as_method, is_looked_at, method_as_function
+from ..rewrites.templates import expression
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+
+_STATE = "torch.distributed.checkpoint.state_dict"
+
+
+def full(site: Site, migration: Migration) -> Outcome | None:
+    """Full state that FSDP1's context asked for is what PyTorch's own function for it gives, for any model."""
+    found = full_state_around(migration.program, site.file, site.call) if site.call is not None else None
+    if found is None or site.receiver is None:
+        return None
+    take = migration.torch(site, f"{_STATE}.get_model_state_dict")
+    kind = migration.torch(site, f"{_STATE}.StateDictOptions")
+    model = site.file.text(site.receiver)
+    options = f"{kind}(full_state_dict=True{', cpu_offload=True' if found.offloads else ''})"
+    where = "on the first rank's CPU" if found.offloads else "on every rank"
+    change = replace(site.file, site.call, lambda _: expression(f"{take}({model}, options={options})"))  # type: ignore[arg-type]
+    return Outcome(f"the full state of the model, {where}", [change])
+
+
+def gathered(site: Site, migration: Migration) -> Outcome | None:
+    """The state with every shard gathered, in the format that it always had."""
+    assert site.receiver is not None and site.sharding is not None
+    optimizer = migration.sharding.of_optimizer(site.file, site.receiver)
+    if site.sharding.answer is Answer.NO and optimizer.answer is Answer.NO:
+        return None
+    if migration.is_before_wrap(site):
+        return Outcome("the model is still plain here", level=Level.OK)
+    if optimizer.wrappers and not site.sharding.wrappers:
+        name, what = "optimizer_state", "the optimizer's state is gathered, in the format of the old files"
+    elif site.sharding.in_place or (site.sharding.wrappers and is_unwrapped(site.file, site.receiver)):
+        name, what = "state_of", "the model's state is gathered, in the format of the old files"
+    elif site.sharding.wrappers:
+        name, what = "model_state", "the model's state is gathered, in the format of the old files"
+    else:
+        name, what = "state_of", "the state is gathered if it is a sharded model's or its optimizer's"
+    function = migration.helper(site, name)
+    if site.call is not None:
+        return Outcome(what, [method_as_function(site.file, site.call, function)])
+    if is_looked_at(site.file, site.node):
+        return None
+    assert isinstance(site.node, ast.Attribute)
+    return Outcome(what, [as_method(site.file, site.node, migration.helper(site, "as_method"), function)])
+
+
+RULE = Rule(
+    id="FS402",
+    title="state_dict()",
+    symbols=("torch.nn.Module.state_dict",),
+    roles=("call", "read"),
+    why="Under FSDP2 state_dict() holds DTensors: a rank that saves them saves its own rows only.",
+    idiom=full,
+    fallback=gathered,
+    examples=(
+        Example(
+            before=(
+                "import torch\n"
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "def f(net, options, path):\n"
+                "    model = DDP(net, **options)\n"
+                "    torch.save(model.state_dict(), path)\n"
+            ),
+            after=(
+                "import torch\n"
+                "from fsdp2_helpers import model_state, shard_like_ddp\n"
+                "\n"
+                "\n"
+                "def f(net, options, path):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                "    torch.save(model_state(model), path)\n"
+            ),
+            level=Level.SAFE,
+        ),
+    ),
+    proof=("ddp_prefixed_checkpoint", "finetuning_package"),
+)

@@ -1,0 +1,72 @@
+"""FS403: `load_state_dict()` of models, optimizers, and what may be either."""
+
+from __future__ import annotations
+
+import ast
+
+from ..findings import Level
+from ..flow.values import Optimizer
+from ..migration import Migration
+from ..queries.answers import Answer
+from ..rewrites.helper_calls import as_method, is_looked_at, method_as_function
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+
+
+def distributed(site: Site, migration: Migration) -> Outcome | None:
+    """Full state is distributed over the ranks, whoever wrote it."""
+    assert site.receiver is not None and site.sharding is not None
+    optimizer = migration.sharding.of_optimizer(site.file, site.receiver)
+    if site.sharding.answer is Answer.NO and optimizer.answer is Answer.NO:
+        return None
+    if migration.is_before_wrap(site):
+        return Outcome("the model is still plain here", level=Level.OK)
+    if site.call is not None and not site.call.args and not site.call.keywords:
+        return None
+    if optimizer.wrappers and not site.sharding.wrappers:
+        name, what = "load_optimizer_state", "full state is distributed over the sharded parameters by position"
+    elif site.sharding.wrappers and not any(isinstance(v, Optimizer) for v in site.file.values(site.receiver)):
+        name, what = "load_model_state", "full state is distributed over the sharded parameters by name"
+    else:
+        name, what = "load_state", "full state is distributed if it is for a sharded model or its optimizer"
+    function = migration.helper(site, name)
+    if site.call is not None:
+        return Outcome(what, [method_as_function(site.file, site.call, function)])
+    if is_looked_at(site.file, site.node):
+        return None
+    assert isinstance(site.node, ast.Attribute)
+    return Outcome(what, [as_method(site.file, site.node, migration.helper(site, "as_method"), function)])
+
+
+RULE = Rule(
+    id="FS403",
+    title="load_state_dict()",
+    symbols=("torch.nn.Module.load_state_dict",),
+    roles=("call", "read"),
+    why="A sharded model's load_state_dict refuses full tensors, and an optimizer's keeps them beside sharded parameters.",
+    fallback=distributed,
+    examples=(
+        Example(
+            before=(
+                "import torch\n"
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "def f(net, options, path):\n"
+                "    model = DDP(net, **options)\n"
+                "    model.load_state_dict(torch.load(path))\n"
+            ),
+            after=(
+                "import torch\n"
+                "from fsdp2_helpers import load_model_state, shard_like_ddp\n"
+                "\n"
+                "\n"
+                "def f(net, options, path):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                "    load_model_state(model, torch.load(path))\n"
+            ),
+            level=Level.SAFE,
+        ),
+    ),
+    proof=("ddp_prefixed_checkpoint",),
+)

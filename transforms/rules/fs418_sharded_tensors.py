@@ -1,0 +1,55 @@
+"""FS418: ShardedTensor, in which FSDP1 gave sharded state."""
+
+from __future__ import annotations
+
+import ast
+
+from ..findings import Form, Level
+from ..migration import Migration
+from ..rewrites.helper_calls import around
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+
+_MODULE = "torch.distributed._shard.sharded_tensor"
+_DTENSOR = "torch.distributed.tensor.DTensor"
+
+
+def both(site: Site, migration: Migration) -> Outcome:
+    """Tests hold for both kinds of tensors; what only one of them can do is for a person."""
+    if site.role == "test" and isinstance(site.node, ast.Call) and isinstance(site.node.args[1], (ast.Name, ast.Attribute)):
+        change = around(site.file, site.node.args[1], f"({{it}}, {migration.torch(site, _DTENSOR)})")
+        return Outcome("sharded state comes as DTensors: the test asks for either", [change])
+    if site.role == "annotation":
+        return Outcome("an annotation: sharded state comes as DTensors", level=Level.OK)
+    return Outcome("no state of FSDP2 is a ShardedTensor: its state dicts hold DTensors", level=Level.REVIEW, form=Form.NOTE,
+                   advice="Read a rank's part by .to_local(), and the whole by .full_tensor().")  # fmt: skip
+
+
+RULE = Rule(
+    id="FS418",
+    title="ShardedTensor",
+    symbols=(_MODULE, f"{_MODULE}.*"),
+    roles=("call", "value", "test", "annotation", "base"),
+    why="FSDP1 gave sharded state as ShardedTensors, FSDP2 gives DTensors: a test for the one is silently false for the other.",
+    fallback=both,
+    examples=(
+        Example(
+            before=(
+                "from torch.distributed._shard.sharded_tensor import ShardedTensor\n"
+                "\n"
+                "\n"
+                "def f(state):\n"
+                "    return [name for name, value in state.items() if isinstance(value, ShardedTensor)]\n"
+            ),
+            after=(
+                "from torch.distributed._shard.sharded_tensor import ShardedTensor\n"
+                "from torch.distributed.tensor import DTensor\n"
+                "\n"
+                "\n"
+                "def f(state):\n"
+                "    return [name for name, value in state.items() if isinstance(value, (ShardedTensor, DTensor))]\n"
+            ),
+            level=Level.REVIEW,
+        ),
+    ),
+)

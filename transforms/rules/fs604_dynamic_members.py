@@ -1,0 +1,258 @@
+"""FS604: members of wrapped models that are named in quotes: `hasattr(model, "no_sync")` and its kin."""
+
+from __future__ import annotations
+
+import ast
+
+import libcst as cst
+
+from ..facts.symbols import FSDP_MODULE
+from ..findings import Form, Level
+from ..migration import Migration
+from ..queries.unwrapping import unwrapping_choice
+from ..rewrites.changes import replace
+from ..rewrites.helper_calls import around, as_method
+from ..rewrites.templates import call_of, expression
+from ..rule import Example, Outcome, Rule
+from ..sites import MEMBERS, Site
+
+_INNER = frozenset({"module", "_fsdp_wrapped_module"})
+_ALSO_OF_MODULES = frozenset({"state_dict", "load_state_dict"})
+_FUNCTIONS = {
+    "no_sync": "no_gradient_sync",
+    "state_dict": "state_of",
+    "load_state_dict": "load_state",
+    "clip_grad_norm_": "clip_model_grad_norm",
+    "summon_full_params": "full_parameters",
+    "register_comm_hook": "register_comm_hook",
+}
+"""Helpers that take the model first, in the place of methods."""
+_VALUES = {"process_group": "group_of", "rank": "rank_of", "world_size": "world_size_of", "_handles": "unit_handles",
+           "require_backward_grad_sync": "gradient_sync"}  # fmt: skip
+_OF_FSDP1 = frozenset({"clip_grad_norm_", "summon_full_params", "_fsdp_wrapped_module", "_handles"})
+
+
+def on_sharded(site: Site, migration: Migration) -> Outcome | None:
+    """What ``getattr`` gives is used at once, of a model that is always sharded: the helper itself is called."""
+    call = site.call
+    assert call is not None and site.receiver is not None and site.sharding is not None
+    member, parent = _member(site), site.file.parents[call]
+    is_read = (site.file.external(call.func) or "") == "builtins.getattr"
+    bilingual = member in _ALSO_OF_MODULES and len(call.args) == 2 and _has_sharded_state(site, migration)
+    if not is_read or member not in _FUNCTIONS or not (bilingual or migration.is_sharded_here(site)):
+        return None
+    if not isinstance(parent, ast.Call) or parent.func is not call or migration.is_before_wrap(site):
+        return None
+    name = migration.helper(site, _FUNCTIONS[member])
+
+    def build(node: cst.CSTNode) -> cst.CSTNode:
+        assert isinstance(node, cst.Call) and isinstance(node.func, cst.Call)
+        return call_of(name, node.func.args[0].value, node)
+
+    return Outcome(f"a function of sharded models takes the place of `{member}`", [replace(site.file, parent, build)])
+
+
+def _has_sharded_state(site: Site, migration: Migration) -> bool:
+    """Whether state is read off, or loaded into, what may be sharded, or the optimizer of what may be."""
+    assert site.sharding is not None and site.receiver is not None
+    return site.sharding.possible or migration.sharding.of_optimizer(site.file, site.receiver).possible
+
+
+def answered(site: Site, migration: Migration) -> Outcome | None:
+    """What the wrapper would have answered, where the model is sharded."""
+    call = site.call
+    assert call is not None and site.sharding is not None and site.receiver is not None
+    has_state = _member(site) in _ALSO_OF_MODULES and _has_sharded_state(site, migration)
+    if (not site.sharding.possible and not has_state) or migration.is_before_wrap(site):
+        return None
+    function = (site.file.external(call.func) or "").rpartition(".")[2]
+    if function == "hasattr":
+        return _asked(site, migration)
+    if function == "getattr":
+        return _read(site, migration)
+    if function == "setattr" and _member(site) == "require_backward_grad_sync" and len(call.args) == 3:
+        name = migration.helper(site, "set_gradient_sync")
+        return Outcome("the switch of FSDP2 says whether the coming backward reduces gradients",
+                       [_as_call(site, name, [0, 2])])  # fmt: skip
+    return Outcome("it changes nothing on a sharded model", level=Level.REVIEW, form=Form.NOTE,
+                   advice="See what reads it, and say it to fully_shard.")  # fmt: skip
+
+
+def _asked(site: Site, migration: Migration) -> Outcome:
+    """``hasattr``: yes for sharded models as for wrapped ones, but where code takes the wrapper off."""
+    member = _member(site)
+    if member in _ALSO_OF_MODULES:
+        return Outcome("every module has it", level=Level.OK)
+    if member in _INNER and _takes_wrapper_off(site):
+        return Outcome("it answers no for models of FSDP2, and the branch for plain models is right", level=Level.OK)
+    if member not in _INNER and member not in _FUNCTIONS and member not in _VALUES:
+        return Outcome("it answers no for models of FSDP2: there is nothing to set or to ask", level=Level.OK)
+    if member in _OF_FSDP1 and "fsdp1" not in migration.wrapper_kinds:
+        return Outcome("it answers no, as it did for DDP", level=Level.OK)
+    if not _is_path(site.receiver):
+        return _by_hand(f"it answers no for models of FSDP2, where the wrapper has `{member}`")
+    sharded = migration.torch(site, FSDP_MODULE)
+    model = site.file.text(site.receiver)  # type: ignore[arg-type]
+    joined = f"isinstance({model}, {sharded}) or {{it}}"
+    template = joined if _stands_alone(site) or _is_or(site.file.parents[site.node]) else f"({joined})"
+    return Outcome(f"sharded models answer yes, as wrapped ones did; `{member}` is replaced where it is used",
+                   [around(site.file, site.node, template)])  # type: ignore[arg-type]  # fmt: skip
+
+
+def _read(site: Site, migration: Migration) -> Outcome:
+    member, call = _member(site), site.call
+    assert call is not None and site.receiver is not None
+    default = call.args[2] if len(call.args) > 2 else None
+    if member in _INNER:
+        if default is not None and ast.dump(default) == ast.dump(site.receiver):
+            return Outcome("it falls back to the model itself, which is right", level=Level.OK)
+        if _takes_wrapper_off(site):
+            return Outcome("models of FSDP2 take the branch for plain models, which is right", level=Level.OK)
+        if default is None:
+            return Outcome("a sharded model is its own module", [_as_call(site, migration.helper(site, "unwrap"), [0])])
+    if member in _ALSO_OF_MODULES:
+        return _bound(site, migration, default)
+    value = _value(site, migration)
+    if value is None:
+        return Outcome("sharded models have no such member", level=Level.OK if default is not None else Level.REVIEW,
+                       form=Form.NOTE)  # fmt: skip
+    if not _is_path(site.receiver):
+        return _by_hand(f"sharded models have no `{member}`")
+    sharded = migration.torch(site, FSDP_MODULE)
+    template = f"{value} if isinstance({site.file.text(site.receiver)}, {sharded}) else {{it}}"
+    if not _stands_alone(site):
+        template = f"({template})"
+    return Outcome(f"sharded models have no `{member}`: what takes its place is given", [around(site.file, call, template)])
+
+
+def _bound(site: Site, migration: Migration, default: ast.expr | None) -> Outcome:
+    """``getattr(x, "state_dict")`` as a function, for whatever has a state."""
+    assert site.receiver is not None and site.call is not None
+    helper, function = migration.helper(site, "as_method"), migration.helper(site, _FUNCTIONS[_member(site)])
+    change = as_method(site.file, site.call, helper, function)
+    if default is not None:
+        if not _is_path(site.receiver):
+            return _by_hand("the state of a sharded model has to be gathered")
+        member, model = _member(site), site.file.text(site.receiver)
+        made = f'({helper}({model}, "{member}", {function}) if hasattr({model}, "{member}") else {site.file.text(default)})'
+        change = replace(site.file, site.call, lambda _: expression(made))
+    return Outcome("state is gathered, or distributed, if it is a sharded model's or its optimizer's", [change])
+
+
+def _value(site: Site, migration: Migration) -> str | None:
+    """What stands for a member of a sharded model."""
+    member, model = _member(site), site.file.text(site.receiver)  # type: ignore[arg-type]
+    if member in _INNER:
+        return model
+    if member in _VALUES:
+        return f"{migration.helper(site, _VALUES[member])}({model})"
+    if member == "no_sync":
+        return f"(lambda: {migration.helper(site, _FUNCTIONS[member])}({model}))"
+    if member in _FUNCTIONS:
+        return f"(lambda *args, **kwargs: {migration.helper(site, _FUNCTIONS[member])}({model}, *args, **kwargs))"
+    return None
+
+
+def _as_call(site: Site, name: str, kept: list[int]):
+    def build(node: cst.CSTNode) -> cst.CSTNode:
+        assert isinstance(node, cst.Call)
+        *first, last = [node.args[place] for place in kept]
+        return node.with_changes(func=expression(name), args=[*first, last.with_changes(comma=node.args[-1].comma)])
+
+    assert site.call is not None
+    return replace(site.file, site.call, build)
+
+
+def _member(site: Site) -> str:
+    assert site.call is not None
+    key = site.call.args[1]
+    assert isinstance(key, ast.Constant)
+    return key.value  # type: ignore[return-value]
+
+
+def _takes_wrapper_off(site: Site) -> bool:
+    """Whether the answer decides only between ``x.module`` and ``x``; so it does where it ends a loop or a recursion."""
+    if unwrapping_choice(site.file, site.node) is not None:
+        return True
+    inside: ast.AST = site.node
+    for node in site.file.ancestors(site.node):
+        if isinstance(node, ast.While) and inside is node.test:
+            return True
+        if isinstance(node, ast.Assert) and inside is node.test:
+            return False
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return any(isinstance(n, (ast.Name, ast.Attribute)) and getattr(n, "id", getattr(n, "attr", "")) == node.name
+                       for n in ast.walk(node))  # fmt: skip
+        inside = node
+    return False
+
+
+def _is_path(node: ast.expr | None) -> bool:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name)
+
+
+def _stands_alone(site: Site) -> bool:
+    return isinstance(site.file.parents[site.node], (ast.If, ast.Assert, ast.Assign, ast.Return, ast.keyword))
+
+
+def _is_or(node: ast.AST) -> bool:
+    return isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or)
+
+
+def _by_hand(message: str) -> Outcome:
+    advice = "Give the model a name, and ask isinstance(model, FSDPModule)."
+    return Outcome(message, level=Level.REVIEW, form=Form.NOTE, advice=advice)
+
+
+RULE = Rule(
+    id="FS604",
+    title="members named in quotes",
+    symbols=tuple(dict.fromkeys(MEMBERS.values())),
+    roles=("dynamic",),
+    why="Models of FSDP2 lack the wrappers' members: hasattr silently answers no, and getattr gives its default.",
+    idiom=on_sharded,
+    fallback=answered,
+    examples=(
+        Example(
+            before=(
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = DDP(net, **options)\n"
+                '    return hasattr(model, "no_sync")\n'
+            ),
+            after=(
+                "from fsdp2_helpers import shard_like_ddp\n"
+                "from torch.distributed.fsdp import FSDPModule\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                '    return isinstance(model, FSDPModule) or hasattr(model, "no_sync")\n'
+            ),
+            level=Level.REVIEW,
+        ),
+        Example(
+            before=(
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = DDP(net, **options)\n"
+                '    return getattr(model, "module", model)\n'
+            ),
+            after=(
+                "from fsdp2_helpers import shard_like_ddp\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                '    return getattr(model, "module", model)\n'
+            ),
+            level=Level.OK,
+        ),
+    ),
+)

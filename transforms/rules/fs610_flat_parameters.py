@@ -1,0 +1,114 @@
+"""FS610: handles and flat parameters of FSDP1."""
+
+from __future__ import annotations
+
+import ast
+
+from ..facts.symbols import FSDP1
+from ..findings import Form, Level
+from ..migration import Migration
+from ..queries.answers import Answer
+from ..queries.file import File
+from ..rewrites.helper_calls import attribute_as_call, call_instead, name_instead
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+
+_TRAVERSAL = "torch.distributed.fsdp._traversal_utils"
+_GET_HANDLES = (f"{_TRAVERSAL}._get_fsdp_handles", "torch.distributed.fsdp._common_utils._get_fsdp_handles")
+
+
+def itself(site: Site, migration: Migration) -> Outcome | None:
+    """``handle.flat_param`` in a loop over what ``_get_fsdp_handles`` gave: the parameter itself."""
+    if site.member != "flat_param" or site.role != "read" or not isinstance(site.receiver, ast.Name):
+        return None
+    if not _comes_from_handles(site.file, site.receiver):
+        return None
+    assert isinstance(site.node, ast.Attribute)
+    return Outcome(_MESSAGE, [attribute_as_call(site.file, site.node, "{receiver}")])
+
+
+def by_helper(site: Site, migration: Migration) -> Outcome | None:
+    """Parameters in the place of handles; a handle of FSDP1 gives its flat parameter as before."""
+    if site.sharding is not None and site.member != "flat_param" and site.sharding.answer is Answer.NO:
+        return None
+    if site.symbol in _GET_HANDLES:
+        name = migration.helper(site, "handle_parameters")
+        assert isinstance(site.node, ast.expr)
+        change = call_instead(site.file, site.call, name) if site.call else name_instead(site.file, site.node, name)
+        return Outcome(_MESSAGE, [change])
+    if isinstance(site.receiver, ast.Attribute) and site.receiver.attr == "_handle":
+        return None  # the handle itself is told of
+    if site.role != "read" or site.member == "_handle":
+        message = "a sharded module has no flat parameter: reaching this raises AttributeError"
+        advice = "Work on module.parameters(): each is a DTensor of its own name and shape."
+        return Outcome(message, level=Level.MANUAL, form=Form.NOTE, advice=advice)
+    helper = "unit_handles" if site.member == "_handles" else "flat_parameter"
+    assert isinstance(site.node, ast.Attribute)
+    return Outcome(_MESSAGE, [attribute_as_call(site.file, site.node, migration.helper(site, helper) + "({receiver})")])
+
+
+def _comes_from_handles(file: File, name: ast.Name) -> bool:
+    """Whether a name is the variable of a loop, with ``zip`` or without, over results of ``_get_fsdp_handles``."""
+    for around in file.ancestors(name):
+        if isinstance(around, ast.For):
+            loops = [(around.target, around.iter)]
+        elif isinstance(around, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
+            loops = [(g.target, g.iter) for g in around.generators]
+        else:
+            continue
+        for target, iterable in loops:
+            pairs = [(target, iterable)]
+            zipped = isinstance(iterable, ast.Call) and file.external(iterable.func) == "builtins.zip"
+            if isinstance(target, ast.Tuple) and isinstance(iterable, ast.Call) and zipped:
+                pairs = list(zip(target.elts, iterable.args, strict=False))
+            for own, given in pairs:
+                if isinstance(own, ast.Name) and own.id == name.id:
+                    return _are_handles(file, given)
+    return False
+
+
+def _are_handles(file: File, node: ast.expr) -> bool:
+    if isinstance(node, ast.Call):
+        return file.external(node.func) in _GET_HANDLES
+    if not isinstance(node, ast.Name):
+        return False
+    scope = file.function(node) or file.tree
+    stores = [s for s in ast.walk(scope) if isinstance(s, ast.Assign) and any(ast.unparse(t) == node.id for t in s.targets)]
+    return bool(stores) and all(isinstance(s.value, ast.Call) and _are_handles(file, s.value) for s in stores)
+
+
+_MESSAGE = "models of FSDP2 have no flat parameters: each sharded parameter stands for itself"
+
+RULE = Rule(
+    id="FS610",
+    title="handles and flat parameters",
+    symbols=(f"{FSDP1}._handles", f"{FSDP1}._handle", f"{FSDP1}.flat_param", *_GET_HANDLES),
+    roles=("call", "read", "store", "value"),
+    why="FSDP1 laid the parameters of a unit into one flat tensor behind a handle; fully_shard keeps them apart.",
+    idiom=itself,
+    fallback=by_helper,
+    examples=(
+        Example(
+            before=(
+                "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+                "from torch.distributed.fsdp._traversal_utils import _get_fsdp_handles\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = FSDP(net, **options)\n"
+                "    for handle in _get_fsdp_handles(model):\n"
+                "        handle.flat_param.data.mul_(0.9)\n"
+            ),
+            after=(
+                "from fsdp2_helpers import handle_parameters, shard_like_fsdp1\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = shard_like_fsdp1(net, **options)\n"
+                "    for handle in handle_parameters(model):\n"
+                "        handle.data.mul_(0.9)\n"
+            ),
+            level=Level.REVIEW,
+        ),
+    ),
+)

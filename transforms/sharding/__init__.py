@@ -1,1 +1,0 @@
-"""What a wrap becomes: the plan of its sharding, and the statements that carry it out."""

@@ -1,1 +1,0 @@
-"""Reads and loads of model and optimizer state, and what they become."""

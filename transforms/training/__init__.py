@@ -1,1 +1,0 @@
-"""The loop around the model: synchronisation, clipping, order, unwrapping."""
