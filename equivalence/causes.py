@@ -11,6 +11,7 @@ from .sketch import Sketch
 
 SAME_FACTOR = 1e-3
 """How close to one common factor all gradients must be for it to be named."""
+DEAD = "the optimizer holds parameters that the model no longer has: it was built before fully_shard (see coverage)"
 ROUNDING = 1e-6
 """Relative difference below which only the order of additions can differ."""
 
@@ -36,9 +37,17 @@ def _initial_differs(comparison: Comparison) -> bool:
     return result.outcome == "fail" and result.reason.startswith("before the first step")
 
 
+def _dead_parameters(comparison: Comparison) -> bool:
+    """Whether the optimizer holds parameters that no model has: everything else follows from it."""
+    result = comparison.results.get("coverage")
+    return result is not None and result.outcome == "fail" and "belong to no module" in result.reason
+
+
 def causes_of_parameters(comparison: Comparison) -> Iterator[str]:
     step = _step(comparison, "parameters")
-    if _initial_differs(comparison):
+    if _dead_parameters(comparison):
+        yield DEAD
+    elif _initial_differs(comparison):
         if _all_zero(comparison.new, "initial"):
             yield "the new side starts from zeros: after meta initialisation the weights were not initialised or loaded"
             return
@@ -64,11 +73,18 @@ def causes_of_gradients(comparison: Comparison) -> Iterator[str]:
     step = _step(comparison, "gradients")
     old, new = comparison.old, comparison.new
     reason = comparison.results["gradients"].reason
-    if _initial_differs(comparison):
+    if _dead_parameters(comparison):
+        yield DEAD
+    elif _initial_differs(comparison):
         yield "the weights differ before the first step (see parameters)"
     elif "no gradient on the new side" in reason or ("old side only" in reason):
         yield "gradients are never synchronised again: set_requires_gradient_sync(True) before the last micro-step"
         yield "the optimizer was built before fully_shard, so that its parameters get no gradients"
+    elif "but one on the new" in reason:
+        yield (
+            "set_reduce_scatter_unused_params gives parameters that no rank uses a gradient of zero, on which weight decay "
+            "and moments act: freeze them, or keep them out of the optimizer"
+        )
     elif "between the ranks" in reason:
         yield "these parameters are in no fully_shard unit (ignored_params, or an unsharded root): nothing reduces them"
         yield "the mesh has the wrong dimension"
@@ -126,7 +142,9 @@ def _factor(old: Sketch, new: Sketch) -> float | None:
 
 def causes_of_loss(comparison: Comparison) -> Iterator[str]:
     step = _step(comparison, "loss")
-    if _initial_differs(comparison):
+    if _dead_parameters(comparison):
+        yield DEAD
+    elif _initial_differs(comparison):
         yield "the weights differ before the first step (see parameters)"
     elif min(_step(comparison, "gradients"), _step(comparison, "parameters"), _step(comparison, "coverage")) < step:
         yield "follows from an earlier difference (see the check with the first step)"
@@ -166,7 +184,9 @@ def causes_of_clipping(comparison: Comparison) -> Iterator[str]:
 
 def causes_of_optimizer(comparison: Comparison) -> Iterator[str]:
     reason = comparison.results["optimizer"].reason
-    if "no optimizer state for" in reason:
+    if _dead_parameters(comparison):
+        yield DEAD
+    elif "no optimizer state for" in reason:
         yield "the optimizer was built before fully_shard, or these parameters never had a gradient"
     elif _step(comparison, "gradients") <= _step(comparison, "optimizer"):
         yield "the gradients differ (see there)"
@@ -174,6 +194,19 @@ def causes_of_optimizer(comparison: Comparison) -> Iterator[str]:
         yield "clipping differs (see there)"
     else:
         yield "gradients equal, optimizer state differs: another optimizer, other betas, or state that was loaded"
+
+
+def causes_of_evaluation(comparison: Comparison) -> Iterator[str]:
+    step = _step(comparison, "evaluation")
+    if min(_step(comparison, name) for name in ("parameters", "loss", "coverage")) < step:
+        yield "training differs before (see there)"
+    elif "differs" in comparison.results["buffers"].reason:
+        yield (
+            "the buffers differ (see there): DistributedDataParallel sends rank 0's, such as the statistics of "
+            "BatchNorm, before every forward pass; broadcast them before evaluating"
+        )
+    else:
+        yield "the model is evaluated with other data, in another precision, or after other weights were loaded into it"
 
 
 def causes_of_buffers(comparison: Comparison) -> Iterator[str]:
@@ -197,4 +230,5 @@ FINDERS = {
     "parameters": causes_of_parameters,
     "optimizer": causes_of_optimizer,
     "buffers": causes_of_buffers,
+    "evaluation": causes_of_evaluation,
 }

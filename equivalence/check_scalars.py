@@ -72,7 +72,8 @@ def _clip_missing(step: int, in_old: bool) -> CheckResult:
 
 def _compare_clip(old: Event, new: Event, limit: float) -> CheckResult | None:
     for entry, text in (("kind", "kind of clipping"), ("max_norm", "limit"), ("norm_type", "type of norm")):
-        if old.get(entry) != new.get(entry):
+        unknown = entry == "norm_type" and (old.get(entry) is None or new.get(entry) is None)
+        if old.get(entry) != new.get(entry) and not unknown:
             reason = f"the {text} is {new.get(entry)}, on the old side {old.get(entry)}"
             return CheckResult("clipping", "fail", reason)
     if old["total"] and new["total"] and old["covered"] / old["total"] != new["covered"] / new["total"]:

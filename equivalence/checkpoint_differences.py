@@ -147,7 +147,8 @@ def _keys(old: ModelState, new: ModelState) -> Iterator[Difference]:
     if changed:
         name = sorted(changed)[0]
         text = f"{old.keys[name]!r} became {new.keys[name]!r}: programs that load files of the old form break"
-        yield Difference("key prefix", "fail", text, name)
+        compiled = ("_orig_mod" in old.keys[name].split(".")) != ("_orig_mod" in new.keys[name].split("."))
+        yield Difference("compiled keys" if compiled else "key prefix", "fail", text, name)
 
 
 def compare_tensors(
@@ -223,7 +224,7 @@ def _optimizers(
 ) -> Iterator[Difference]:
     if old.by_number != new.by_number:
         form = ("numbers", "names") if old.by_number else ("names", "numbers")
-        text = f"the optimizer's state is keyed by parameter {form[1]} instead of {form[0]}"
+        text = f"the optimizer's state is keyed by parameter {form[1]} instead of {form[0]}: the old program cannot load it"
         outcome: Outcome = "expected" if old.by_number else "fail"
         yield Difference("optimizer keys", outcome, text)
     if old.named != new.named:
@@ -255,6 +256,8 @@ def _entries(name: str, old: dict[str, Any], new: dict[str, Any], tolerance: flo
         yield Difference("optimizer entries", "fail", f"the new state of {name} {side} {key}", name)
     for key in sorted(old.keys() & new.keys()):
         a, b = old[key], new[key]
+        if isinstance(a, torch.Tensor) and isinstance(b, (torch.Tensor, Shards)) and (a.shape, b.shape) == ((), (1,)):
+            a = a.reshape(1)  # the state of a parameter without dimensions, which fully_shard does not take
         if isinstance(a, (torch.Tensor, Shards)) and isinstance(b, (torch.Tensor, Shards)) and _size(a) > 1:
             yield from (
                 Difference(f"optimizer {d.kind}", d.outcome, d.text, name, d.size)

@@ -11,14 +11,17 @@ import io
 import json
 import math
 import struct
+import tarfile
 import warnings
 import zipfile
+from collections import deque
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import torch
 
+from .checkpoint_numpy import ArrayState
 from .checkpoint_pickle import Opaque, pickle_module
 
 Format = Literal["torch.save", "safetensors", "DCP"]
@@ -29,6 +32,12 @@ _SAFETENSORS_TYPES = {
     "F64": torch.float64,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
 }  # fmt: skip
+
+_LONGEST_HEADER = 100_000_000
+"""Bytes; the limit of the format's own library."""
+_DEEPEST = 100
+_MOST = 10_000_000
+"""How deep containers may lie in each other, and how many entries they may have: a few bytes can ask for any number."""
 
 
 class UnreadableCheckpoint(Exception):
@@ -101,11 +110,32 @@ def read_torch_save(source: Path | io.BytesIO) -> Any:
     options: dict[str, Any] = {"map_location": "cpu", "weights_only": False, "pickle_module": pickle_module}
     try:
         mapped = isinstance(source, Path) and zipfile.is_zipfile(source)
-        loaded = torch.load(source, mmap=mapped, **options)
+        _require_data(source)
+        return _plain(torch.load(source, mmap=mapped, **options))
     except Exception as error:  # torch raises whatever the broken file makes its parsers raise
         name = source.name if isinstance(source, Path) else "an entry"
-        raise UnreadableCheckpoint(f"{name} cannot be read by torch.load: {type(error).__name__}: {error}") from error
-    return _plain(loaded)
+        raise UnreadableCheckpoint(f"{name} cannot be read by torch.load: {described(error)}") from error
+
+
+def _require_data(source: Path | io.BytesIO) -> None:
+    """Raises ValueError for formats that torch.load runs or unpacks: TorchScript programs, tar and compressed archives."""
+    if zipfile.is_zipfile(source):
+        with zipfile.ZipFile(source) as archive:
+            entries = archive.infolist()
+        if any(PurePosixPath(entry.filename).name == "constants.pkl" for entry in entries):
+            raise ValueError("it is a TorchScript program")
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise ValueError("it is compressed, which torch.save does not do")
+    elif isinstance(source, Path) and tarfile.is_tarfile(source):
+        raise ValueError("it is a tar archive, as torch wrote them before 0.4")
+    if isinstance(source, io.BytesIO):
+        source.seek(0)
+
+
+def described(error: Exception) -> str:
+    """An error of a parser in one line that is no longer than people read."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= 200 else text[:199] + "…"
 
 
 def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
@@ -114,7 +144,7 @@ def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
-            text = file.read(length)
+            text = file.read(min(length, _LONGEST_HEADER))
         if len(text) < length:
             raise ValueError("it ends within its header")
         header = json.loads(text)
@@ -122,8 +152,8 @@ def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
         data = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)[8 + length :]
         header.pop("__metadata__", None)
         return {name: _safetensor(data, entry) for name, entry in header.items()}
-    except (struct.error, ValueError, KeyError, RuntimeError) as error:
-        raise UnreadableCheckpoint(f"{path.name} is not a complete safetensors file: {error}") from error
+    except Exception as error:  # whatever a broken header makes torch and the parser raise
+        raise UnreadableCheckpoint(f"{path.name} is not a complete safetensors file: {described(error)}") from error
 
 
 def _safetensor(data: torch.Tensor, entry: dict[str, Any]) -> torch.Tensor:
@@ -145,13 +175,19 @@ def read_dcp(path: Path) -> Any:
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
+    from .checkpoint_metadata import read_metadata
+
     class Planner(DefaultLoadPlanner):
         def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
             self.state_dict[read_item.dest_index.fqn] = read_torch_save(value)
 
+    class Reader(FileSystemReader):
+        def read_metadata(self, *arguments: Any, **options: Any) -> Any:
+            return metadata  # torch's own would run what the pickle says
+
     try:
-        reader = FileSystemReader(path)
-        metadata = reader.read_metadata()
+        metadata = read_metadata(path)
+        reader = Reader(path)
         flat: dict[str, Any] = {
             name: torch.empty(entry.size, dtype=entry.properties.dtype)
             if isinstance(entry, TensorStorageMetadata)
@@ -162,9 +198,9 @@ def read_dcp(path: Path) -> Any:
             warnings.filterwarnings("ignore", message=".*torch.distributed is disabled, unavailable or uninitialized.*")
             planner = Planner(flatten_state_dict=False, flatten_sharded_tensors=False)
             state_dict_loader.load(flat, storage_reader=reader, planner=planner)
+        return _nested(flat, metadata.planner_data or {})
     except Exception as error:  # as above: whatever the parsers raise
-        raise UnreadableCheckpoint(f"{path.name} cannot be read by DCP: {type(error).__name__}: {error}") from error
-    return _nested(flat, metadata.planner_data or {})
+        raise UnreadableCheckpoint(f"{path.name} cannot be read by DCP: {described(error)}") from error
 
 
 def _nested(flat: dict[str, Any], paths: dict[str, tuple[str | int, ...]]) -> Any:
@@ -189,21 +225,42 @@ def _lists(node: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Stand-ins of sharded tensors become `Shards`, other stand-ins dictionaries of what they hold."""
-    if isinstance(value, Opaque):
+    """Stand-ins of sharded tensors become `Shards`, other stand-ins dictionaries of what they hold.
+
+    Raises ValueError for containers that lie too deep in each other, or hold too much.
+    """
+    return _Plain().of(value, 0)
+
+
+class _Plain:
+    def __init__(self) -> None:
+        self.entries = 0
+
+    def of(self, value: Any, depth: int) -> Any:
+        self.entries += 1
+        if depth > _DEEPEST or self.entries > _MOST:
+            raise ValueError("its containers are nested too deeply, or hold too much")
+        if isinstance(value, ArrayState):
+            return self.of(value.value, depth + 1)
+        if isinstance(value, Opaque):
+            return self._stand_in(value, depth + 1)
+        if isinstance(value, dict):
+            # Its own methods may have been given other meanings by the file.
+            entries = dict.items(value)
+            return {key if isinstance(key, (str, int)) else str(key): self.of(entry, depth + 1) for key, entry in entries}
+        if isinstance(value, (list, tuple, deque)):
+            return [self.of(entry, depth + 1) for entry in value]
+        return value
+
+    def _stand_in(self, value: Opaque, depth: int) -> Any:
         name = value.qualified_name.rsplit(".", 1)[-1]
         if name == "DTensor":
             return _dtensor(value)
         if name == "ShardedTensor":
             return _sharded_tensor(value)
         if name == "AsyncCollectiveTensor":
-            return _plain(value.attributes()["elem"])
-        return {"class": value.qualified_name, **{k: _plain(v) for k, v in value.attributes().items()}}
-    if isinstance(value, dict):
-        return {key if isinstance(key, (str, int)) else str(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
-    return value
+            return self.of(value.attributes()["elem"], depth)
+        return {"class": value.qualified_name, **{k: self.of(v, depth) for k, v in value.attributes().items()}}
 
 
 def _dtensor(stand_in: Opaque) -> Shards:

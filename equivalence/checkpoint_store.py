@@ -23,7 +23,7 @@ _UNFINISHED = (".tmp", ".temp", ".part", ".partial", ".incomplete")
 class SavedFile:
     """A checkpoint file or directory: its name as the script wrote it, relative to the script's own root if
     it lies there; the path of the copy (None: it was gone when the run ended); rank and optimizer step of
-    the last save; how often it was saved."""
+    the last save; how often it was saved; further ranks that wrote to the same file."""
 
     name: str
     original: str
@@ -31,6 +31,7 @@ class SavedFile:
     rank: int
     step: int
     saves: int = 1
+    others: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -113,6 +114,8 @@ def _take(run: SavedRun, rank: int, event: dict[str, Any], roots: list[Path]) ->
             run.files.append(SavedFile(_relative(Path(path), roots), path, None, rank, event["step"]))
         elif known.rank == rank:
             known.step, known.saves = event["step"], known.saves + 1
+        elif event["kind"] != "dcp" and rank not in known.others:
+            known.others.append(rank)
 
 
 def _merge_renamed(run: SavedRun) -> None:

@@ -38,6 +38,9 @@ _CAUSES = {
     "dtype": "a mixed-precision copy was saved instead of the parameters themselves",
     "values": "training differs (see the other checks), or the file was saved at another step",
     "optimizer values": "training differs (see the other checks), or the file was saved at another step",
+    "overwritten": "the condition that let one rank save was lost; state that is gathered is whole on rank 0 alone",
+    "compiled keys": "the state_dict() of a model that torch.compile wrapped has `_orig_mod.` in its keys, that of the "
+    "model inside it, or of one that was compiled in place (model.compile()), has not",
     "key prefix": "DistributedDataParallel's state_dict() has `module.` in front of its keys, that of a "
     "sharded model has not",
     "optimizer keys": "the state dict helpers of Distributed Checkpoint name parameters; loaders of old "
@@ -202,6 +205,10 @@ def _form(old: _Checkpoint, new: _Checkpoint, format_old: Format, format_new: Fo
     if len(old.files) != len(new.files):
         text = f"{len(new.files)} file(s) instead of {len(old.files)}"
         yield Difference("files", "expected" if format_new == "DCP" != format_old else "fail", text)
+    others = [side.files[0].others if len(side.files) == 1 else [] for side in (old, new)]
+    if others[1] and not others[0]:
+        ranks = ", ".join(map(str, [new.files[0].rank, *others[1]]))
+        yield Difference("overwritten", "fail", f"ranks {ranks} save to this one file: each overwrites what the others saved")
     steps = [(side.files[0].step, side.files[0].saves) for side in (old, new)]
     if steps[0] != steps[1]:
         (step_old, saves_old), (step_new, saves_new) = steps
@@ -211,7 +218,7 @@ def _form(old: _Checkpoint, new: _Checkpoint, format_old: Format, format_new: Fo
 
 def _of_new_format(difference: Difference) -> Difference:
     """In another format, keys and sections are loaded by other code anyway."""
-    if difference.kind in ("key prefix", "section", "tied name"):
+    if difference.kind in ("key prefix", "compiled keys", "section", "tied name"):
         return Difference(difference.kind, "expected", difference.text, difference.tensor, difference.size)
     return difference
 

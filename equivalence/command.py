@@ -6,9 +6,7 @@ import importlib.util
 import json
 import re
 import shlex
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 from rich.console import Console
@@ -26,21 +24,20 @@ def verify(options: VerifyOptions) -> int:
 
     Returns 0 equivalent, 1 different, 2 not judged. Raises UsageError for a request that makes no sense (exit code
     64) and KeyboardInterrupt when interrupted, by Ctrl-C, SIGTERM or SIGHUP (130); in every case nothing that it
-    started is left: no process, no worktree, no temporary file.
+    started is left: no process, no worktree, no temporary file. (After SIGKILL the next call clears up.)
     """
     check_options(options)
     from .launch import end_by_signal
 
     end_by_signal()
-    workspace = Path(tempfile.mkdtemp(prefix="to-fsdp2-")).resolve()
-    try:
+    from .workspace import open_workspace
+
+    with open_workspace() as workspace:
         verdict = _judge(options, workspace)
         if verdict is not None and options.report is not None:
             from . import report
 
             report.write(verdict, options.report)
-    finally:
-        shutil.rmtree(workspace, ignore_errors=True)
     if verdict is None:
         print("judged on the machine of rank 0", file=sys.stderr)
         return 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .check_resources import check_communication, check_memory
+from .check_communication import check_communication
+from .check_evaluation import check_evaluation
+from .check_memory import check_memory
 from .check_scalars import check_clipping, check_hyperparameters, check_loss, check_scaler
 from .check_tensors import (
     TensorCheck,
@@ -14,6 +16,7 @@ from .check_tensors import (
     check_optimizer,
     check_parameters,
 )
+from .check_tripwires import check_tripwires
 from .record import Record
 from .tolerance import Tolerance
 from .verdict import CheckResult
@@ -50,6 +53,8 @@ def compare(old: Record, new: Record, tolerance: Tolerance) -> Comparison:
     comparison.results["scaler"] = check_scaler(old, new)
     comparison.results["communication"] = check_communication(old, new)
     comparison.results["memory"] = check_memory(old, new)
+    comparison.results["tripwires"] = check_tripwires(new)
+    comparison.results["evaluation"] = check_evaluation(old, new, tolerance)
     for check in (check_gradients, check_parameters, check_optimizer, check_buffers):
         found = check(old, new, tolerance)
         name = found.result.name

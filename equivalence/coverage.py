@@ -14,6 +14,7 @@ from .changes import Changes, executed
 from .launch import INJECT
 from .record import Record
 from .sides import Place
+from .unproved import unproved
 from .verdict import CheckResult, NotExecuted
 
 
@@ -24,6 +25,7 @@ class Coverage:
     result: CheckResult
     blocking: str | None = None
     not_executed: list[NotExecuted] = field(default_factory=list)
+    unproved: str | None = None
 
 
 def check_coverage(places: tuple[Place, Place], records: tuple[Record, Record], changes: Changes) -> Coverage:
@@ -34,10 +36,10 @@ def check_coverage(places: tuple[Place, Place], records: tuple[Record, Record], 
     for problem in (_no_steps(places, records), _foreign_code(places, records, changes), _nothing_ran(changes, ran)):
         if problem is not None:
             return Coverage(CheckResult("coverage", "fail", problem), problem, missed)
-    result = _dead_parameters(new) or _other_counts(old, new) or _left_out(old, new)
+    result = dead_parameters(new) or _other_counts(old, new) or _left_out(old, new)
     if result is None:
         result = CheckResult("coverage", "pass", _summary(old, changes, ran, missed))
-    return Coverage(result, None, missed)
+    return Coverage(result, None, missed, unproved(changes, lines))
 
 
 def _summary(old: Record, changes: Changes, ran: int, missed: list[NotExecuted]) -> str:
@@ -101,7 +103,7 @@ def _is_changed_package(module: str, changes: Changes) -> bool:
     return False
 
 
-def _dead_parameters(new: Record) -> CheckResult | None:
+def dead_parameters(new: Record) -> CheckResult | None:
     """Parameters of an optimizer that no live module has: they are stepped, and nothing trains."""
     for rank, events in sorted(new.optimizers.items()):
         for event in events:
@@ -112,7 +114,8 @@ def _dead_parameters(new: Record) -> CheckResult | None:
                     "belong to no module: stepping them trains nothing"
                 )
                 cause = "the optimizer was built before fully_shard, which replaces the parameters"
-                return CheckResult("coverage", "fail", reason, event["step"], causes=[cause])
+                places = [event["built_at"]] if event.get("built_at") else []
+                return CheckResult("coverage", "fail", reason, event["step"], causes=[cause], places=places)
     return None
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 
 from .causes import ROUNDING
-from .check_resources import SHARDED, volumes
+from .check_communication import SHARDED, volumes
 from .check_scalars import by_parameter, differing_entries
 from .comparison import Comparison
 from .record import Record, TensorKey
@@ -22,6 +22,9 @@ LARGEST_ROUNDING = 0.05
 """Relative difference of a gradient that low-precision accumulation can explain: a dozen units of bfloat16."""
 DECAY_MATCH = 1e-3
 """How well the difference after one step must agree with what weight decay alone would have made of it."""
+
+AFFECTED = ("gradients", "clipping", "parameters", "optimizer", "buffers", "loss", "evaluation", "checkpoints")
+"""What follows once gradients are other ones."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +104,7 @@ def low_precision_accumulation(comparison: Comparison) -> Explanation | None:
         )
     else:
         return None
-    affected = ("gradients", "clipping", "parameters", "optimizer", "buffers", "loss", "checkpoints")
-    return Explanation(reason, "gradients", step, frozenset(affected), needs_control=True)
+    return Explanation(reason, "gradients", step, frozenset(AFFECTED), needs_control=True)
 
 
 def sum_reduced_again(comparison: Comparison) -> Explanation | None:
@@ -123,8 +125,7 @@ def sum_reduced_again(comparison: Comparison) -> Explanation | None:
         f"DistributedDataParallel reduces the sum so far again in each of {old.micros(step)} micro-steps, FSDP2 the "
         "gradients of each alone: the same but for rounding"
     )
-    affected = ("gradients", "clipping", "parameters", "optimizer", "buffers", "loss", "checkpoints")
-    return Explanation(reason, "gradients", step, frozenset(affected), needs_control=True)
+    return Explanation(reason, "gradients", step, frozenset(AFFECTED), needs_control=True)
 
 
 def decay_by_dimension(comparison: Comparison) -> Explanation | None:
@@ -155,8 +156,7 @@ def decay_by_dimension(comparison: Comparison) -> Explanation | None:
         "parameters were grouped by p.dim() after FSDP1 had flattened them to one dimension, so none of the matrices "
         "decayed on the old side; on the new side they do"
     )
-    affected = ("hyperparameters", "parameters", "optimizer", "loss", "gradients", "clipping", "buffers", "checkpoints")
-    return Explanation(reason, "hyperparameters", 0, frozenset(affected), frozenset(changed))
+    return Explanation(reason, "hyperparameters", 0, frozenset((*AFFECTED, "hyperparameters")), frozenset(changed))
 
 
 def _only_decay(old: Record, new: Record, names: frozenset[str], before: dict, after: dict) -> bool:
@@ -191,9 +191,30 @@ def buffers_of_other_ranks(comparison: Comparison) -> Explanation | None:
     return Explanation(reason, "buffers", buffers.step, frozenset(("buffers",)))
 
 
+def evaluated_in_full_precision(comparison: Comparison) -> Explanation | None:
+    """Under FSDP1's summon_full_params a model computes in its parameters' own precision, whatever its policy says."""
+    old, result = comparison.old, comparison.results["evaluation"]
+    step = result.step
+    if result.outcome != "fail" or step is None or result.difference is None or result.difference > LARGEST_ROUNDING:
+        return None
+    if any(comparison.fails_up_to(name, step) for name in ("loss", "parameters", "buffers")):
+        return None
+    # The first pass through a unit brings it to rest, with its parameters still gathered.
+    summoned = any(e.get("summoned") for events in old.evaluations.values() for e in events if e["step"] == step)
+    policy = volumes(comparison.new, max(comparison.new.steps, default=0))["all_gather"].dtypes
+    if not (summoned and policy & LOW_PRECISION):
+        return None
+    reason = (
+        "under FSDP1's summon_full_params the model is evaluated in the precision of its parameters, under fully_shard "
+        f"in that of the policy ({', '.join(sorted(policy))})"
+    )
+    return Explanation(reason, "evaluation", step, frozenset(("evaluation",)))
+
+
 RULES: tuple[Callable[[Comparison], Explanation | None], ...] = (
     low_precision_accumulation,
     sum_reduced_again,
     decay_by_dimension,
     buffers_of_other_ranks,
+    evaluated_in_full_precision,
 )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from . import checkpoints, expected, resume
+from . import checkpoints, expected, reordering, resume
 from .causes import add_causes
 from .changes import find_changes
+from .check_tripwires import check_tripwires
 from .comparison import Comparison, compare
-from .coverage import Coverage, check_coverage
+from .coverage import Coverage, check_coverage, dead_parameters
 from .devices import choose_device
+from .headline import sentence
 from .launch import needs_of
 from .options import VerifyOptions
 from .record import Record
@@ -21,10 +23,15 @@ from .sides import Place, open_sides
 from .terminal import Progress
 from .tolerance import Tolerance
 from .verdict import CHECKS, CheckResult, Judgement, Run, Side, Verdict
+from .weighing import weigh
 
 DECISIVE = ("loss", "gradients", "parameters")
 """Without one of these having been compared, nothing can be called equivalent."""
 EMULATION_HINT = " (CUDA was emulated; --device cpu lets the script take its branch for the CPU, if it has one)"
+SAME_CODE = (
+    "the code of the two sides does not differ: there is nothing to compare (give both the same value to see whether "
+    "a script agrees with itself)"
+)
 PERTURBED = {"TO_FSDP2_MODE": "exact", "TO_FSDP2_PERTURB": "1"}
 
 
@@ -40,15 +47,15 @@ def judge(options: VerifyOptions, places: tuple[Place, Place], workspace: Path, 
         options, {"old": old, "new": new}, needs, find_changes(old, new),
         choose_device(options, any(need.cuda for need in needs.values())), keep, workspace / "tmp", progress,
     )  # fmt: skip
-    if not session.changes.files and not session.changes.other:
-        return _not_judged(session, "the code of the two sides does not differ: there is nothing to compare")
+    if options.old != options.new and not session.changes.files and not session.changes.other:
+        return _not_judged(session, SAME_CODE)
     for side in ("old", "new"):
         run, record = session.run(side, side)
         if record.starts and session.holds_rank_0(side):
             session.keep_checkpoints(side)
         if run.failure is not None:
             hint = EMULATION_HINT if session.device.name == "emulated cuda" else ""
-            return _not_judged(session, f"the {side} run failed: {run.failure}{hint}")
+            return _not_judged(session, f"the {side} run failed: {run.failure}{hint}{_why(side, record)}")
     return _compare(session, workspace) if session.holds_rank_0("new") else None
 
 
@@ -66,8 +73,12 @@ def _compare(session: Session, workspace: Path) -> Verdict:
     comparison = compare(old, new, tolerance)
     comparison.results["coverage"] = coverage.result
     comparison.results["checkpoints"] = _checkpoints(session, tolerance)
-    comparison.results["resume"] = _resume(session)
     _explain(session, comparison, workspace)
+    reordered = _reorder(session, comparison, workspace / "reordered")
+    comparison.results["resume"] = _resume(session, comparison, reordered)
+    resumed = [record for name, (_, record) in session.runs.items() if name.startswith("new-from-")]
+    comparison.results["tripwires"] = check_tripwires(new, *resumed)
+    weigh(comparison)
     add_causes(comparison)
     return _verdict(session, coverage, comparison)
 
@@ -79,19 +90,23 @@ def _verdict(session: Session, coverage: Coverage, comparison: Comparison) -> Ve
     judgement: Judgement = "equivalent"
     if failed:
         judgement = "different"
-        first = min(failed, key=lambda result: (-1 if result.step is None else result.step, _causal(result.name)))
-        others = [result.name for result in failed if result is not first]
-        reason = f"{first.name}: {first.reason}" + (f" (also: {', '.join(others)})" if others else "")
+        reason = sentence(results)
+    elif session.options.resume and comparison.results["resume"].outcome == "not compared":
+        judgement = "not judged"
+        reason = f"resume: {comparison.results['resume'].reason}"
     elif not decided:
         judgement = "not judged"
         reason = "neither losses nor gradients nor parameters could be compared"
     else:
-        expected_names = [result.name for result in results if result.outcome == "expected"]
-        passed = sum(result.outcome == "pass" for result in results)
-        reason = f"{passed} checks pass" + (
-            f", {', '.join(expected_names)} differ as intended" if expected_names else ""
-        )
-    notes = list(session.device.notes)
+        named = {kind: [r.name for r in results if r.outcome == kind] for kind in ("pass", "expected", "warn")}
+        reason = f"{len(named['pass'])} checks pass"
+        if named["expected"]:
+            reason += f", {', '.join(named['expected'])} differ as intended"
+        if named["warn"]:
+            reason += f"; done in another way, with the same results: {', '.join(named['warn'])}"
+    notes = [*session.device.notes, *([coverage.unproved] if coverage.unproved else [])]
+    if session.options.old == session.options.new:
+        notes.append("both sides are the same code: that it agrees with itself says nothing about a migration")
     if comparison.tolerance.exact and comparison.old.world & (comparison.old.world - 1):
         notes.append(f"{comparison.old.world} ranks: only powers of two divide without rounding, last bits may differ")
     return Verdict(
@@ -100,10 +115,10 @@ def _verdict(session: Session, coverage: Coverage, comparison: Comparison) -> Ve
     )  # fmt: skip
 
 
-def _causal(name: str) -> int:
-    """Among checks that fail at the same step, the one that explains the others comes first."""
-    order = ("coverage", "hyperparameters", "scaler", "gradients", "clipping", "optimizer", "parameters", "loss")
-    return order.index(name) if name in order else len(order)
+def _why(side: Side, record: Record) -> str:
+    """What the record of a failed run says about it, where it is what makes saving and clipping fail."""
+    dead = dead_parameters(record) if side == "new" else None
+    return "" if dead is None else f"; likely: {dead.causes[0]} ({dead.reason})"
 
 
 def _not_judged(session: Session, reason: str, coverage: Coverage | None = None) -> Verdict:
@@ -120,6 +135,9 @@ def _not_judged(session: Session, reason: str, coverage: Coverage | None = None)
     if coverage is not None:
         results["coverage"] = coverage.result
         verdict.not_executed = coverage.not_executed
+    if len(records) == 2 and records[1].tripwires:
+        results["tripwires"] = check_tripwires(records[1])
+        verdict.reason += f"; tripwire: {results['tripwires'].reason}"
     verdict.checks = list(results.values())
     verdict.notes = list(session.device.notes)
     return verdict
@@ -144,6 +162,8 @@ def _elsewhere(
         for side in sides:
             name = f"{directory.name}-{side}"
             session.runs[name] = fresh.run("old" if side == "old" else "new", name, extra, environment)
+            if session.runs[name][1].starts and session.holds_rank_0("old"):
+                fresh.keep_checkpoints(name)
     return {side: session.runs[f"{directory.name}-{side}"] for side in sides}
 
 
@@ -152,7 +172,7 @@ def _checkpoints(session: Session, tolerance: Tolerance) -> CheckResult:
     return checkpoints.joined(checkpoints.compare(old, new, tolerance.largest("parameter")))
 
 
-def _resume(session: Session) -> CheckResult:
+def _resume(session: Session, comparison: Comparison, reordered: dict[str, str]) -> CheckResult:
     if not session.options.resume:
         return CheckResult("resume", "not compared", "not asked for (--resume)")
     resumption = resume.Resumption(
@@ -160,11 +180,36 @@ def _resume(session: Session) -> CheckResult:
         kept={side: session.kept_checkpoints(side) for side in session.places},
         arguments=session.options.resume_arguments,
     )
-    return resume.check(resumption, session.run_again, _training_results)
+
+    def start(side: Side, extra: list[str], name: str) -> tuple[Run, Record]:
+        return session.run(side, name, extra, reordered if side == "old" else None)
+
+    rounded = comparison.results["checkpoints"].outcome == "expected"
+    return resume.check(resumption, start, _training_results, rounded)
 
 
 def _training_results(old: Record, new: Record) -> list[CheckResult]:
-    return list(compare(old, new, Tolerance()).results.values())
+    """What the main runs are compared by, in a pair of resumed runs."""
+    comparison = compare(old, new, Tolerance())
+    expected.apply(comparison, expected.explain(comparison))
+    weigh(comparison)
+    return list(comparison.results.values())
+
+
+def _reorder(session: Session, comparison: Comparison, workspace: Path) -> dict[str, str]:
+    """Where gradients differ by rounding, runs the old side once more, with sums in fully_shard's order.
+
+    Returns what the old side has to be told to add up in that order; nothing where this is not what differs.
+    """
+    environment = reordering.environment(comparison)
+    if environment is None:
+        return {}
+    run, record = _elsewhere(session, workspace, ("old",), [], environment)["old"]
+    if run.failure is None:
+        control = compare(record, session.runs["new"][1], comparison.tolerance)
+        saved = session.kept_checkpoints(f"{workspace.name}-old"), session.kept_checkpoints("new")
+        reordering.apply(comparison, control, checkpoints.joined(checkpoints.compare(*saved)))
+    return environment if comparison.results["gradients"].outcome == "expected" else {}
 
 
 def _explain(session: Session, comparison: Comparison, workspace: Path) -> None:

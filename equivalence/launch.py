@@ -22,6 +22,8 @@ INJECT = Path(__file__).parent / "inject"
 SUPERVISOR = Path(__file__).parent / "supervisor.py"
 STEP_EVENT = re.compile(rb'"event":\s*"step"')
 POLL_SECONDS = 0.1
+UNEVEN, UNEVEN_SECONDS = "uneven", 30.0
+"""Ranks that do not make the same calls (the recorder leaves a file of this name) are not waited for any longer."""
 
 # Ranks started by one shell line each, so that every rank gets its own --local_rank.
 PASS_LOCAL_RANK = 'script=$1; flag=$2; shift 2; exec "$0" -u "$script" "$flag=$LOCAL_RANK" "$@"'
@@ -110,6 +112,8 @@ def environment_of(launch: Launch, temporary: Path) -> dict[str, str]:
     # The default of torchrun, made the same for scripts that start their own ranks: thread counts change sums.
     environment.setdefault("OMP_NUM_THREADS", "1")
     environment.setdefault("PYTHONHASHSEED", "0")
+    # MKL's kernels round by how their operands are aligned, which gathered parameters and DDP's are not alike.
+    environment.setdefault("MKL_CBWR", "AUTO,STRICT")
     environment["TMPDIR"] = str(temporary)
     environment["TO_FSDP2_RECORD"] = str(launch.record)
     environment["TO_FSDP2_ROOT"] = str(launch.place.top)
@@ -138,6 +142,7 @@ def run(launch: Launch, timeout: float, temporary: Path, progress: Callable[[int
             stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT,
         )  # fmt: skip
     hung = None
+    done, since, longest = 0, started, 0.0
     counter = StepCounter(launch.record)
     try:
         while supervisor.poll() is None:
@@ -145,7 +150,15 @@ def run(launch: Launch, timeout: float, temporary: Path, progress: Callable[[int
                 dump_stacks(launch.record)
                 hung = describe_waiting(launch.record, launch.place.top)
                 break
-            progress(counter.steps())
+            steps = counter.steps()
+            if steps != done:
+                longest = max(longest, time.monotonic() - since)
+                done, since = steps, time.monotonic()
+            elif (launch.record / UNEVEN).exists() and time.monotonic() - since > max(UNEVEN_SECONDS, 3 * longest):
+                dump_stacks(launch.record)
+                hung = describe_waiting(launch.record, launch.place.top)
+                break
+            progress(steps)
             time.sleep(POLL_SECONDS)
     finally:
         assert supervisor.stdin is not None

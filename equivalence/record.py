@@ -43,6 +43,8 @@ class Record:
     tensors: dict[int, dict[TensorKey, Tensor]] = field(default_factory=dict)
     steps: dict[int, dict[int, Event]] = field(default_factory=dict)
     checkpoints: dict[int, list[Event]] = field(default_factory=dict)
+    evaluations: dict[int, list[Event]] = field(default_factory=dict)
+    tripwires: dict[int, list[Event]] = field(default_factory=dict)
     modules: dict[int, Event] = field(default_factory=dict)
     lines: dict[str, set[int]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -104,6 +106,11 @@ def _events(path: Path) -> Iterator[Event]:
                 yield json.loads(line)
 
 
+def _joined(clip: Event, part: Event) -> Event:
+    """A call that clips with a norm, and another one for more parameters with the same norm."""
+    return {**clip, **{field: clip[field] + part[field] for field in ("tensors", "covered")}}
+
+
 def _take(record: Record, rank: int, event: Event) -> None:
     kind = event["event"]
     if kind == "start":
@@ -113,7 +120,8 @@ def _take(record: Record, rank: int, event: Event) -> None:
     elif kind == "loss":
         record.losses.setdefault((event["step"], event["micro"], event.get("index", 0)), {})[rank] = event
     elif kind == "clip":
-        record.clips.setdefault((event["step"], event["call"]), {})[rank] = event
+        parts = record.clips.setdefault((event["step"], event["call"]), {})
+        parts[rank] = _joined(parts[rank], event) if rank in parts else event
     elif kind == "scaler":
         record.scaler.setdefault(rank, []).append(event)
     elif kind == "optimizer":
@@ -124,6 +132,10 @@ def _take(record: Record, rank: int, event: Event) -> None:
         _take_tensors(record.tensors.setdefault(event["step"], {}), event)
     elif kind == "step":
         record.steps.setdefault(event["step"], {})[rank] = event
+    elif kind == "tripwire":
+        record.tripwires.setdefault(rank, []).append(event)
+    elif kind == "evaluation":
+        record.evaluations.setdefault(rank, []).append(event)
     elif kind == "checkpoint":
         record.checkpoints.setdefault(rank, []).append(event)
     elif kind == "modules":

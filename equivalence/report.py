@@ -168,7 +168,7 @@ def _seconds(value: float) -> str:
 
 
 def _counts(verdict: Verdict) -> list[tuple[str, int]]:
-    outcomes = ("pass", "expected", "fail", "not compared")
+    outcomes = ("pass", "expected", "warn", "fail", "not compared")
     counted = [(name, sum(check.outcome == name for check in verdict.checks)) for name in outcomes]
     return [(outcome, count) for outcome, count in counted if count]
 

@@ -17,13 +17,14 @@ SPAWNERS = frozenset(
     )
 )
 LOCAL_RANK = re.compile(r"""["'](--local[-_]rank)["']""")
-CUDA = re.compile(r"\bcuda\b|\bnccl\b", re.IGNORECASE)
+CUDA = re.compile(r"\bcuda\b|\bnccl\b|\btorch\.accelerator\b|\bcurrent_accelerator\b|import accelerator\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Needs:
     """`spawns`: it starts its own ranks. `local_rank_flag`: the option it expects the launcher to pass, as
-    torch.distributed.launch does. `cuda`: it names CUDA or NCCL somewhere."""
+    torch.distributed.launch does. `cuda`: it names CUDA or NCCL somewhere, or asks
+    torch.accelerator for its device."""
 
     spawns: bool
     local_rank_flag: str | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from .check_resources import traffic
+from .check_communication import traffic
 from .comparison import Comparison
 from .record import Record
 from .verdict import Series, TensorDifference

@@ -66,10 +66,6 @@ class Session:
         self.runs[name] = run, record
         return run, record
 
-    def run_again(self, side: Side, extra: list[str], name: str) -> tuple[Run, Record]:
-        """Runs a side once more in its place, over what it left there."""
-        return self.run(side, name, extra)
-
     def holds_rank_0(self, side: Side) -> bool:
         """Whether rank 0 ran on this machine: every machine has temporary directories of its own."""
         start = self.runs[side][1].starts.get(0, {})
@@ -91,5 +87,6 @@ class Session:
             **self.device.environment,
             "TO_FSDP2_RECORD_LEVEL": self.options.record,
             "TO_FSDP2_SEED": SEED,
+            "TO_FSDP2_TRIPWIRES": "1" if side == "new" else "0",
             "TO_FSDP2_TRACE": json.dumps([str(path) for path in self.changes.paths(side)]),
         }

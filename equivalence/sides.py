@@ -18,6 +18,7 @@ from . import git
 from .options import UsageError, VerifyOptions
 from .verdict import Side
 from .working_files import check_size, repoint_links, transfer, walk
+from .workspace import note_worktree
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ def _open(request: _Request, options: VerifyOptions, place: Path, against_ref: b
 
 def _worktree(place: Path, commit: str, repository: Path, cleanup: ExitStack) -> None:
     cleanup.callback(_forget, place, repository)
+    note_worktree(place, repository)
     try:
         git.add_worktree(place, commit, at=repository)
     except subprocess.CalledProcessError as error:

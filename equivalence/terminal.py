@@ -11,9 +11,9 @@ from rich.text import Text
 
 from .verdict import CheckResult, Verdict
 
-STYLES = {"pass": "green", "fail": "bold red", "expected": "yellow", "not compared": "dim"}
+STYLES = {"pass": "green", "fail": "bold red", "warn": "yellow", "expected": "yellow", "not compared": "dim"}
 VERDICT_STYLES = {"equivalent": "bold green", "different": "bold red", "not judged": "bold yellow"}
-MARKS = {"pass": "✓", "fail": "✗", "expected": "~", "not compared": "-"}
+MARKS = {"pass": "✓", "fail": "✗", "warn": "!", "expected": "~", "not compared": "-"}
 MOST_LINES = 10
 
 
@@ -72,6 +72,8 @@ def _print_check(result: CheckResult, console: Console) -> None:
     mark = MARKS[result.outcome] if console.encoding.lower().startswith("utf") else result.outcome[0]
     line = Text.assemble((f"{mark} {result.name:<15} {result.outcome:<13}", style), result.reason)
     console.print(line, soft_wrap=True)
+    for place in result.places[:MOST_LINES]:
+        console.print(Text(f"    at {place}"), soft_wrap=True)
     for cause in result.causes[:3]:
         console.print(Text(f"    likely: {cause}", style="italic"), soft_wrap=True)
 

@@ -79,6 +79,10 @@ class Tolerance:
         ]
         return max(LOSS_FLOOR, FACTOR * max(seen, default=0.0))
 
+    def evaluation(self, step: int) -> float:
+        """The largest relative difference of an output in eval mode that passes after this many steps."""
+        return 0.0 if self.exact else max(self.loss(step), self.largest("parameter"))
+
     def norm(self, step: int) -> float:
         """The largest relative difference of a clip norm that passes at this step.
 

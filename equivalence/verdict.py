@@ -1,6 +1,6 @@
 """What `verify` concludes: the checks, the two runs, and the figures that a report draws.
 
-Everything here is plain data. `Verdict.to_json` is the machine contract (schema 1, kind `verdict`).
+Everything here is plain data. `Verdict.to_json` is the machine contract (schema 2, kind `verdict`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-Outcome = Literal["pass", "fail", "expected", "not compared"]
+Outcome = Literal["pass", "fail", "warn", "expected", "not compared"]
 Judgement = Literal["equivalent", "different", "not judged"]
 Side = Literal["old", "new"]
 
@@ -22,9 +22,11 @@ CHECKS = (
     "optimizer",
     "hyperparameters",
     "buffers",
+    "evaluation",
     "scaler",
     "checkpoints",
     "resume",
+    "tripwires",
     "communication",
     "memory",
 )
@@ -37,7 +39,9 @@ class CheckResult:
 
     `step` is the first optimizer step (0-based) that differs, `tensor` the first tensor by canonical FQN,
     `difference` its size: relative, ‖new - old‖ / max(‖old‖, ‖new‖), unless the reason says otherwise.
-    `causes` are ordered, the likeliest first.
+    `causes` are ordered, the likeliest first; `places` are lines of the new side ("train.py:12") that explain it.
+    `conclusive`: the results of training cannot show this difference (yet), so that it decides by itself. Without it,
+    a difference in how training got there is a warning where its results are the same.
     """
 
     name: str
@@ -47,6 +51,14 @@ class CheckResult:
     tensor: str | None = None
     difference: float | None = None
     causes: list[str] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
+    conclusive: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """As the contract has it; `conclusive` is in the outcome."""
+        document = asdict(self)
+        del document["conclusive"]
+        return document
 
 
 @dataclass
@@ -144,19 +156,19 @@ class Verdict:
         return {"equivalent": 0, "different": 1, "not judged": 2}[self.verdict]
 
     def to_json(self) -> dict[str, Any]:
-        """The document of schema 1; the order of the keys is part of what people read.
+        """The document of schema 2; the order of the keys is part of what people read.
 
         JSON has no NaN and no infinity: they become null.
         """
         document = {
             "tool": "to-fsdp2",
-            "schema": 1,
+            "schema": 2,
             "kind": "verdict",
             "verdict": self.verdict,
             "reason": self.reason,
             "mode": self.mode,
             "device": self.device,
-            "checks": [asdict(check) for check in self.checks],
+            "checks": [check.to_json() for check in self.checks],
             "runs": {side: asdict(run) for side, run in self.runs.items()},
             "not_executed": [asdict(entry) for entry in self.not_executed],
             "notes": self.notes,

@@ -53,6 +53,8 @@ function show() {
 }
 
 if (table) {
+  // A link to a view of the table shows the table.
+  if (location.hash.length > 1) table.closest("details").open = true;
   filter.addEventListener("input", () => change({ filter: filter.value }));
   different.addEventListener("change", () => change({ different: different.checked ? "1" : "" }));
   for (const head of table.tHead.rows[0].cells) {

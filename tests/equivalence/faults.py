@@ -21,6 +21,7 @@ from to_fsdp2.equivalence.coverage import check_coverage
 from to_fsdp2.equivalence.record import Record, read_record
 from to_fsdp2.equivalence.sides import Place
 from to_fsdp2.equivalence.tolerance import Tolerance
+from to_fsdp2.equivalence.weighing import weigh
 
 HERE = Path(__file__).parent
 LOSS_ONLY = 1e-3
@@ -202,6 +203,7 @@ def outcome_of(places: tuple[Path, Path]) -> Outcome:
     comparison.results["coverage"] = check_coverage(sides, records, Changes()).result
     comparison.results["checkpoints"] = compare_checkpoints(places, records)
     expected.apply(comparison, expected.explain(comparison))
+    weigh(comparison)
     add_causes(comparison)
     return Outcome(comparison, "", *largest_loss_difference(*records))
 

@@ -79,7 +79,7 @@ def work(job: dict[str, Any], rank: int) -> int:
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=world, LOCAL_WORLD_SIZE=world, MASTER_ADDR="localhost",
         MASTER_PORT=str(job["port"]), TO_FSDP2_RECORD=str(record), TO_FSDP2_MODE="exact", TO_FSDP2_ROOT=job["folder"],
-        TO_FSDP2_RECORD_LEVEL="full",
+        TO_FSDP2_RECORD_LEVEL="full", TO_FSDP2_TRIPWIRES="1",
     )  # fmt: skip
     from _to_fsdp2_recorder import install  # pyright: ignore[reportMissingImports]
 

@@ -384,3 +384,24 @@ def test_restore_puts_files_and_their_companions_to_the_same_places(tmp_path):
     path = restore(run, other)
     assert path == other / "out" / "step4.pt" and path.is_file()
     assert (other / "out" / "latest").read_text() == "step4.pt"
+
+
+def test_keys_of_a_compiled_model_are_not_blamed_on_data_parallel(tmp_path):
+    state = {"layer.weight": torch.ones(2, 2)}
+    torch.save({f"_orig_mod.{name}": tensor for name, tensor in state.items()}, tmp_path / "old.pt")
+    torch.save(state, tmp_path / "new.pt")
+    (result,) = [r for r in checkpoints.compare_paths(tmp_path / "old.pt", tmp_path / "new.pt") if r.outcome == "fail"]
+    assert "'_orig_mod.layer.weight' became 'layer.weight'" in result.reason
+    assert "torch.compile" in result.causes[0]
+    assert not any("DistributedDataParallel" in cause for cause in result.causes)
+
+
+def test_ranks_that_overwrite_each_other_are_told(tmp_path):
+    for side in ("old", "new"):
+        (tmp_path / side).mkdir()
+        torch.save({"model": {"w": torch.ones(2)}}, tmp_path / side / "a.pt")
+        events = [(rank, save_event(tmp_path / side / "a.pt")) for rank in ((0, 1) if side == "new" else (0,))]
+        record = write_record(tmp_path / f"{side}-record", tmp_path / side, events)
+        checkpoints.preserve(read_record(record), tmp_path / f"{side}-kept")
+    found = [r for r in checkpoints.compare(tmp_path / "old-kept", tmp_path / "new-kept") if r.outcome == "fail"]
+    assert "ranks 0, 1 save to this one file" in found[0].reason

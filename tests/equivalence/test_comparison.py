@@ -189,6 +189,19 @@ def test_a_clip_call_that_is_gone_is_seen_although_all_numbers_are_equal(judge):
     assert "the old side clips gradients, the new one does not" in comparison.results["clipping"].reason
 
 
+def test_a_clip_call_in_parts_with_one_norm_is_one_call(judge):
+    new = training()
+    for rank in new:
+        split = []
+        for event in new[rank]:
+            if event["event"] == "clip":
+                split.append({**event, "norm_type": None, "tensors": 1, "covered": 1})
+                event = {**event, "norm_type": None, "tensors": 2, "covered": 2}
+            split.append(event)
+        new[rank] = split
+    assert judge(training(), new).results["clipping"].outcome == "pass"
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -184,3 +184,12 @@ def test_two_files_given_by_name_are_compared_with_each_other(tmp_path: Path):
         places.append(Place(side, side, root, root, tmp_path, "before.py" if side == "old" else "after.py"))
     changes = find_changes(places[0], places[1])
     assert [path.name for side in ("old", "new") for path in changes.paths(side)] == ["before.py", "after.py"]
+
+
+def test_functions_and_branches_that_no_run_entered_are_named(pair: Pair):
+    new = NEW + "\n\ndef save(model):\n    if model:\n        keep(model)\n    else:\n        lose(model)\n"
+    pair.write("new", "train.py", new)
+    pair.ran("new", "train.py", [2, 5, 7, 8, 13, 17, 18, 19])
+    note = pair.coverage().unproved
+    assert note is not None
+    assert note.endswith("what they did not enter: in train.py the function unused and the branch at line 21")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hand_made import SHAPES, Events, entry, of, replace_tensor, training, values_of, written
+from hand_made import SHAPES, Events, entry, of, replace_tensor, sketch, training, values_of, written
 from to_fsdp2.equivalence import expected
 from to_fsdp2.equivalence.comparison import Comparison, compare
 from to_fsdp2.equivalence.tolerance import Tolerance
@@ -97,6 +97,33 @@ def test_not_if_the_old_side_is_data_parallel(tmp_path: Path):
     for event in of(old, "optimizer"):
         event["models"][0]["layout"] = "ddp"
     assert "hyperparameters" in outcomes(judged(old, new, tmp_path), "fail")
+
+
+def evaluation_pair(summoned: bool, gathered: str, error: float = 3e-3) -> tuple[Events, Events]:
+    """The same training; what the model answers in eval mode differs."""
+    old, new = training("fsdp1"), training()
+    for event in of(new, "step"):
+        event["collectives"][0]["dtype"] = gathered
+    for events, size in ((old, 0.0), (new, error)):
+        for rank in events:
+            answer = {"shape": [2], "dtype": "float32", **sketch([1.0 + size, 2.0])}
+            fields = {"call": 0, "class": "Net", "summoned": summoned and events is old, "outputs": [answer]}
+            events[rank].append({"event": "evaluation", "step": 2, **fields})
+    return old, new
+
+
+def test_evaluation_in_the_precision_of_the_policy_is_expected(tmp_path: Path):
+    comparison = judged(*evaluation_pair(summoned=True, gathered="bfloat16"), tmp_path)
+    assert "evaluation" in outcomes(comparison, "expected")
+    assert "summon_full_params" in comparison.results["evaluation"].reason
+
+
+@pytest.mark.parametrize(
+    ("summoned", "gathered", "error"),
+    [(False, "bfloat16", 3e-3), (True, "float32", 3e-3), (True, "bfloat16", 0.5)],
+)
+def test_another_answer_is_not(tmp_path: Path, summoned: bool, gathered: str, error: float):
+    assert "evaluation" in outcomes(judged(*evaluation_pair(summoned, gathered, error), tmp_path), "fail")
 
 
 def buffer_pair(layout: str, rank: int) -> tuple[Events, Events]:

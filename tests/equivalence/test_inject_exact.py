@@ -45,6 +45,14 @@ def test_full_precision_with_accumulation_and_clipping(run: Run, wrap: str, rank
     assert all(norm > 0.2 for _, norm in new["norms"]), "clipping has to bite"
 
 
+def test_clipping_in_parts_with_one_norm(run: Run) -> None:
+    old = gpt(run, "ddp", "--accumulate", "2")
+    new = gpt(run, "fsdp2", "--accumulate", "2", "--clip-parts")
+    assert bits(old)["tensors"] == bits(new)["tensors"]
+    assert [e["norm"] for e in select(old[0], "clip")] == [e["norm"] for e in select(new[0], "clip")[::2]]
+    assert [e["call"] for e in select(new[0], "clip")] == [0, 0] * 3
+
+
 @pytest.mark.parametrize(("wrap", "precision"), [("fsdp1", "bf16"), ("fsdp1-flat", "fp16")])
 def test_mixed_precision(run: Run, wrap: str, precision: str) -> None:
     assert bits(gpt(run, wrap, "--precision", precision)) == bits(gpt(run, "fsdp2", "--precision", precision))

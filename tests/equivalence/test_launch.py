@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from to_fsdp2.equivalence import devices, launch
 from to_fsdp2.equivalence.command import check_options
-from to_fsdp2.equivalence.failures import failure_of
+from to_fsdp2.equivalence.failures import failure_of, first_exception
 from to_fsdp2.equivalence.launch import Finished, Launch, environment_of, launcher_command, needs_of, script_of
 from to_fsdp2.equivalence.options import UsageError, VerifyOptions
 from to_fsdp2.equivalence.record import Record, read_record
@@ -67,6 +67,11 @@ def test_needs_are_found_in_imported_modules_of_the_repository(tmp_path: Path):
         unrelated="parser.add_argument('--local_rank')\n",
     )
     assert read_needs(script, tmp_path) == Needs(spawns=False, local_rank_flag="--local-rank", cuda=True)
+
+
+@pytest.mark.parametrize("line", ["torch.accelerator.init()", "from torch import accelerator", "x = current_accelerator()"])
+def test_asking_for_whatever_accelerator_there_is_wants_one(tmp_path: Path, line: str):
+    assert read_needs(write(tmp_path, train=f"import torch\n{line}\n"), tmp_path).cuda
 
 
 def test_a_script_with_a_syntax_error_is_its_own_problem(tmp_path: Path):
@@ -200,6 +205,47 @@ class Failed:
 def test_the_exception_of_the_rank_that_failed(tmp_path: Path):
     failed = Failed(tmp_path, 1, 1, rank0="", rank1="Traceback:\n[rank1]: my.OwnError: no batch\nnoise\n")
     assert failed.sentence() == "rank 1 ended with exit code 1: my.OwnError: no batch, before training began"
+
+
+TRACEBACK = """[rank0]: Traceback (most recent call last):
+[rank0]:   File "train.py", line 3, in <module>
+[rank0]:     import numpy
+[rank0]: ImportError: numpy was built for another version of Python,
+[rank0]: and cannot be imported. See
+[rank0]: https://numpy.org/devdocs
+
+[rank0]: During handling of the above exception, another exception occurred:
+
+[rank0]: Traceback (most recent call last):
+[rank0]: RuntimeError: no data
+"""
+
+
+def test_the_exception_of_a_spawned_rank_is_told():
+    text = """Traceback (most recent call last):
+  File "torch/multiprocessing/spawn.py", line 215, in join
+    raise ProcessRaisedException(msg, error_index, failed_process.pid)
+torch.multiprocessing.spawn.ProcessRaisedException:
+
+-- Process 1 terminated with the following error:
+Traceback (most recent call last):
+  File "main.py", line 223, in main_worker
+    best = best.to(gpu)
+AttributeError: 'float' object has no attribute 'to'
+"""
+    assert first_exception(text) == "AttributeError: 'float' object has no attribute 'to'"
+
+
+def test_the_first_exception_is_told_with_all_its_lines(tmp_path: Path):
+    sentence = str(Failed(tmp_path, 0, 1, rank0=TRACEBACK).sentence())
+    assert "ImportError: numpy was built for another version of Python, and cannot be imported. See https://numpy" in sentence
+    assert "no data" not in sentence
+
+
+def test_a_mismatch_of_collectives_is_a_consequence(tmp_path: Path):
+    gloo = "RuntimeError: [enforce fail at gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes. 8 vs 4"
+    failed = Failed(tmp_path, 0, 1, rank0=f"{gloo}\n", rank1="ValueError: save() on rank 1 only\n")
+    assert "rank 1 ended with exit code 1: ValueError: save() on rank 1 only" in str(failed.sentence())
 
 
 def test_a_lost_connection_is_a_consequence(tmp_path: Path):

@@ -106,7 +106,7 @@ def test_json_is_the_contract_and_strict(tmp_path):
         raise AssertionError(f"{constant} is not JSON")
 
     document = json.loads((tmp_path / "report.json").read_text(), parse_constant=refuse)
-    assert (document["tool"], document["schema"], document["kind"]) == ("to-fsdp2", 1, "verdict")
+    assert (document["tool"], document["schema"], document["kind"]) == ("to-fsdp2", 2, "verdict")
     assert [check["name"] for check in document["checks"]] == list(CHECKS)
     assert document["checks"][4]["causes"] == ["weight decay <lost>", "learning rate"]
     assert document["series"]["losses"]["old"] == [4.0, 3.0, 2.0, None]

@@ -57,13 +57,13 @@ class Sides:
         failed = [CheckResult("loss", "fail", "0.2 instead of 0.1", 1, None, 0.5)] if pair in self.different else []
         return [CheckResult("memory", "fail", "more"), CheckResult("gradients", "pass", "equal"), *failed]
 
-    def check(self, arguments="--resume {checkpoint} --steps 6"):
+    def check(self, arguments="--resume {checkpoint} --steps 6", rounded=False):
         resumption = resume.Resumption(
             tops={side: self.directory / side for side in ("old", "new")},
             kept={side: self.directory / f"{side}-kept" for side in ("old", "new")},
             arguments=arguments,
         )
-        return resume.check(resumption, self.start, self.compare)
+        return resume.check(resumption, self.start, self.compare, rounded)
 
 
 @pytest.fixture
@@ -120,6 +120,15 @@ def test_an_old_script_that_takes_the_new_file_and_differs_fails(sides):
     result = sides.check()
     assert result.outcome == "fail"
     assert "rollback" in result.reason
+
+
+def test_checkpoints_that_are_meant_to_differ_are_continued_by_both_sides(sides):
+    sides.different = {BACK}
+    result = sides.check(rounded=True)
+    assert result.outcome == "expected" and "as the new one does" in result.reason
+    assert [name for _, _, name in sides.started][-1] == "new-from-new"
+    sides.different = {BACK, "old-from-new new-from-new"}
+    assert sides.check(rounded=True).outcome == "fail"
 
 
 @pytest.mark.parametrize(

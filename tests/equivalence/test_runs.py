@@ -130,6 +130,57 @@ def test_a_rank_that_raises(verify):
     assert "rank 1 ended with exit code 1: ValueError: no such batch, after 1 steps" in result.reason
 
 
+def test_all_lines_of_the_first_exception_of_the_rank_that_failed_first_are_shown(verify):
+    crash = """
+    if step == 1 and rank == 1:
+        try:
+            raise ValueError("the batch has 3 rows,\\nnot 4: see\\nhttps://example.org/batches")
+        finally:
+            {}["absent"]
+    """
+    result = verify(script(DDP), script(before=textwrap.indent(textwrap.dedent(crash), "    ").strip()))
+    assert result.code == 2
+    whole = "rank 1 ended with exit code 1: ValueError: the batch has 3 rows, not 4: see https://example.org/batches"
+    assert f"{whole} (then KeyError: 'absent')" in result.reason
+
+
+def test_what_a_script_printed_when_it_refused_to_start_is_shown(verify):
+    refuse = "import torch\nprint('this script needs --data')\nraise SystemExit(3)\n"
+    result = verify(script(DDP), refuse)
+    assert result.code == 2
+    assert "ended with exit code 3: this script needs --data, before training began" in result.reason
+
+
+def test_a_save_that_fails_because_the_optimizer_came_first_says_so(verify):
+    first = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1); " + FSDP2
+    late = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
+    save = "from torch.distributed.checkpoint.state_dict import get_state_dict; get_state_dict(model, optimizer)\n"
+    result = verify(script(DDP), script(first, end=save + END).replace(late + "\nfor", "for"))
+    assert result.code == 2
+    assert "likely: the optimizer was built before fully_shard, which replaces the parameters" in result.reason
+
+
+def test_resuming_that_was_asked_for_and_could_not_be_compared_is_not_judged(verify):
+    result = verify(script(DDP), script(), "--resume")
+    assert (result.code, result.document["verdict"]) == (2, "not judged")
+    assert result.reason == "resume: the old run left no checkpoint to continue from"
+
+
+def test_a_script_agrees_with_itself(verify, tmp_path: Path):
+    result = verify(script(DDP), script(), "--old", "old.py", "--new", "old.py")
+    assert (result.code, result.document["verdict"]) == (0, "equivalent")
+
+
+def test_gradients_that_fully_shard_adds_up_in_another_order_are_shown_to_be_that(verify, tmp_path: Path):
+    source = (Path(__file__).parent / "scripts" / "encoder_decoder.py").read_text()
+    old, new, rate = (source.replace("Path(__file__).stem", repr(wrap)) for wrap in ("fsdp1", "fsdp2", "rate"))
+    result = verify(old, new)
+    assert (result.code, result.document["verdict"]) == (0, "equivalent")
+    assert result.check("gradients")["outcome"] == "expected"
+    assert "an old run with the same nodes agrees" in result.check("gradients")["reason"]
+    assert verify(old, rate).code == 1
+
+
 def test_a_rank_that_is_killed_as_for_lack_of_memory(verify):
     kill = "if step == 1 and rank == 1: os.kill(os.getpid(), 9)"
     result = verify(script(DDP), script(before=kill))

@@ -21,11 +21,11 @@ def verdict(judgement: Judgement = "different") -> Verdict:
 
 def test_the_document_is_json_without_nan():
     document = json.loads(json.dumps(verdict().to_json(), allow_nan=False))
-    assert (document["tool"], document["schema"], document["kind"]) == ("to-fsdp2", 1, "verdict")
+    assert (document["tool"], document["schema"], document["kind"]) == ("to-fsdp2", 2, "verdict")
     assert [check["name"] for check in document["checks"]] == list(CHECKS)
     assert document["checks"][1] == {
         "name": "loss", "outcome": "fail", "reason": "at step 1 [rank] 0", "step": 1, "tensor": None,
-        "difference": None, "causes": ["data"],
+        "difference": None, "causes": ["data"], "places": [],
     }  # fmt: skip
     assert document["not_executed"] == [{"file": "a.py", "lines": [1, 2, 3, 7]}]
     assert document["series"]["losses"]["old"] == [1.0, None]

@@ -19,7 +19,7 @@ def install(recorder: Recorder) -> None:
     watch = _Watch(recorder)
     wrap(clip_grad, "clip_grad_norm_", watch.by_norm)
     wrap(clip_grad, "clip_grad_value_", watch.by_value)
-    wrap(clip_grad, "clip_grads_with_norm_", watch.with_norm)
+    wrap(torch.nn.utils, "clip_grads_with_norm_", watch.with_norm)  # clip_grad has it under another name
 
     def fsdp1() -> None:
         from torch.distributed.fsdp import FullyShardedDataParallel
@@ -35,6 +35,8 @@ class _Watch:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._inside = False
+        self._norm: torch.Tensor | None = None
+        """What `clip_grads_with_norm_` was last called with."""
 
     def by_norm(self, original: Function) -> Function:
         def clip_grad_norm_(parameters: Any, max_norm: float, norm_type: float = 2.0, *args: Any, **kwargs: Any) -> Any:
@@ -66,10 +68,15 @@ class _Watch:
 
             def clip() -> torch.Tensor:
                 original(parameters, max_norm, total_norm, foreach)
-                return total_norm
+                gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+                # Exact mode hands out norms in float64.
+                return total_norm.to(gradients[0].dtype) if gradients else total_norm
 
+            # Plain and sharded parameters, and those of several meshes, are clipped one after the other with one norm.
+            again = self._norm is total_norm and not self._inside
+            self._norm = total_norm
             fields = {"kind": "norm", "through": "torch", "max_norm": float(max_norm), "norm_type": None}
-            self._around(parameters, fields, clip)
+            self._around(parameters, fields, clip, again)
 
         return clip_grads_with_norm_
 
@@ -83,7 +90,7 @@ class _Watch:
 
         return clip_grad_norm_
 
-    def _around(self, parameters: list[torch.Tensor], fields: dict[str, Any], clip: Any) -> Any:
+    def _around(self, parameters: list[torch.Tensor], fields: dict[str, Any], clip: Any, again: bool = False) -> Any:
         if self._inside:
             return clip()
         recorder = self._recorder
@@ -95,7 +102,7 @@ class _Watch:
         finally:
             self._inside = False
         value = _number(norm) if isinstance(norm, torch.Tensor) else None
-        recorder.clip(norm=value, tensors=tensors, parameters=parameters, **fields)
+        recorder.clip(again, norm=value, tensors=tensors, parameters=parameters, **fields)
         return norm
 
 

@@ -162,6 +162,12 @@ def _install_mixed_precision() -> None:
 
         return init
 
+    def custom(kwargs: dict[str, Any]) -> None:
+        if str(kwargs.get("device_type")).split(":")[0] == "cuda":
+            kwargs["device_type"] = "cpu"
+
+    for name in ("custom_fwd", "custom_bwd"):
+        wrap(torch.amp.autocast_mode, name, changed_arguments(custom))
     wrap(torch.amp.autocast_mode.autocast, "__init__", autocast)
     wrap(torch.amp.grad_scaler.GradScaler, "__init__", scaler)
 
@@ -182,8 +188,20 @@ def _install_distributed(devices: DeviceMap) -> None:
 
         return init
 
+    def comm_hook(original: Function) -> Function:
+        def check(self: Any, hook: Any) -> None:
+            # bf16_compress_hook is refused where torch was built without CUDA.
+            built_with, torch.version.cuda = torch.version.cuda, torch.version.cuda or "12.8"
+            try:
+                original(self, hook)
+            finally:
+                torch.version.cuda = built_with
+
+        return check
+
     wrap(torch.nn.parallel.DistributedDataParallel, "__init__", ddp)
     if devices.to_cpu:
+        wrap(torch.nn.parallel.DistributedDataParallel, "_check_comm_hook", comm_hook)
         on_cpu = functools.partial(_device_type_first, "cpu")
         wrap(device_mesh, "init_device_mesh", lambda original: on_cpu(original, 0))
         wrap(device_mesh.DeviceMesh, "__init__", lambda original: on_cpu(original, 1))

@@ -15,20 +15,26 @@ from typing import Any
 
 import torch
 
-from . import devices
+from . import devices, not_emulated
 from .settings import Settings
 
 _MEMORY = 80 << 30
 _DO_NOTHING = (
     "synchronize", "empty_cache", "ipc_collect", "init", "_lazy_init", "set_stream", "manual_seed", "manual_seed_all",
     "seed", "seed_all", "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached",
-    "reset_accumulated_memory_stats", "set_per_process_memory_fraction",
+    "reset_accumulated_memory_stats", "set_per_process_memory_fraction", "set_sync_debug_mode", "check_error",
+    "caching_allocator_enable", "reset_accumulated_host_memory_stats", "reset_peak_host_memory_stats", "empty_host_cache",
 )  # fmt: skip
 _ZERO = (
     "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_cached",
-    "max_memory_cached", "utilization", "memory_usage", "temperature", "power_draw",
+    "max_memory_cached", "utilization", "memory_usage", "temperature", "power_draw", "clock_rate", "device_memory_used",
+    "get_sync_debug_mode",
 )  # fmt: skip
-_TENSOR_TYPES = ("FloatTensor", "DoubleTensor", "HalfTensor", "BFloat16Tensor", "IntTensor", "LongTensor", "BoolTensor")
+_ELEMENTS = (
+    "Float", "Double", "Half", "BFloat16", "Int", "Long", "Short", "Char", "Byte", "Bool", "ComplexFloat", "ComplexDouble",
+)  # fmt: skip
+_NCCL = (2, 27, 5)
+_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.bool)
 
 
 def install(settings: Settings) -> None:
@@ -125,13 +131,17 @@ def _emulate(count: int) -> None:
             for name in names:
                 if hasattr(namespace, name):
                     setattr(namespace, name, _always(value))
-    for name in _TENSOR_TYPES:
-        setattr(cuda, name, getattr(torch, name))
+    for element in _ELEMENTS:
+        for name in (f"{element}Tensor", f"{element}Storage"):
+            if hasattr(torch, name):
+                setattr(cuda, name, getattr(torch, name))
     _emulate_devices(cuda, current)
     _emulate_streams(cuda)
     _emulate_memory(cuda)
     _emulate_random(cuda)
+    _emulate_libraries(cuda)
     _emulate_accelerator(current)
+    not_emulated.install()
 
 
 def _emulate_devices(cuda: Any, current: _Current) -> None:
@@ -151,10 +161,15 @@ def _emulate_devices(cuda: Any, current: _Current) -> None:
     cuda.current_device = lambda: current.index
     cuda.set_device = lambda device: current.set(device)
     cuda.device = device
+    cuda.device_of = lambda tensor: contextlib.nullcontext()
     cuda.get_device_name = _always(_Properties.name)
     cuda.get_device_capability = _always((_Properties.major, _Properties.minor))
     cuda.get_device_properties = _always(_Properties())
     cuda.can_device_access_peer = _always(True)
+    cuda.is_tf32_supported = _always(True)
+    cuda.get_arch_list = _always([f"sm_{_Properties.major}{_Properties.minor}"])
+    cuda.get_gencode_flags = _always("")
+    cuda.list_gpu_processes = _always("")
 
 
 def _emulate_streams(cuda: Any) -> None:
@@ -162,9 +177,12 @@ def _emulate_streams(cuda: Any) -> None:
     cuda.Stream, cuda.Event = Stream, Event
     cuda.current_stream = _always(stream)
     cuda.default_stream = _always(stream)
+    cuda.ExternalStream = Stream
+    cuda.get_stream_from_external = _always(stream)
     cuda.stream = lambda stream: contextlib.nullcontext()
+    cuda.StreamContext = contextlib.nullcontext
     cuda.is_current_stream_capturing = _always(False)
-    for name in ("range_push", "range_pop", "mark"):
+    for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         setattr(cuda.nvtx, name, _always(None))
     cuda.nvtx.range = lambda *args, **kwargs: contextlib.nullcontext()
 
@@ -172,15 +190,37 @@ def _emulate_streams(cuda: Any) -> None:
 def _emulate_memory(cuda: Any) -> None:
     cuda.mem_get_info = _always((_MEMORY, _MEMORY))
     cuda.memory_summary = _always("")
-    cuda.memory_stats = lambda *args, **kwargs: collections.defaultdict(int)
+    cuda.memory_snapshot = _always([])
+    cuda.get_allocator_backend = _always("native")
+    cuda.get_per_process_memory_fraction = _always(1.0)
+    cuda.caching_allocator_disabled = lambda *args: contextlib.nullcontext()
+    for name in ("memory_stats", "memory_stats_as_nested_dict", "host_memory_stats", "host_memory_stats_as_nested_dict"):
+        setattr(cuda, name, lambda *args, **kwargs: collections.defaultdict(int))
 
 
 def _emulate_random(cuda: Any) -> None:
+    cuda.default_generators = (torch.default_generator,)
     cuda.initial_seed = torch.initial_seed
     cuda.get_rng_state = lambda *args: torch.get_rng_state()
     cuda.set_rng_state = lambda state, *args: torch.set_rng_state(state)
     cuda.get_rng_state_all = lambda: [torch.get_rng_state()]
     cuda.set_rng_state_all = lambda states: torch.set_rng_state(states[0])
+
+
+class _Runtime:
+    """The CUDA runtime, which scripts call to start and stop profilers: every call succeeds and does nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return _always(0)
+
+
+def _emulate_libraries(cuda: Any) -> None:
+    cuda.cudart = _always(_Runtime())
+    for name in ("start", "stop"):
+        setattr(cuda.profiler, name, _always(None))
+    # Compression hooks and the logger of Distributed Checkpoint ask for it.
+    cuda.nccl.version = _always(_NCCL)
+    cuda.nccl.is_available = _always(True)
 
 
 def _emulate_accelerator(current: _Current) -> None:
@@ -193,7 +233,9 @@ def _emulate_accelerator(current: _Current) -> None:
     accelerator.device_count = _always(current.count)
     accelerator.current_stream = _always(Stream())
     accelerator.get_memory_info = _always((_MEMORY, _MEMORY))
-    accelerator.memory_stats = torch.cuda.memory_stats
+    accelerator.memory_stats = lambda *args, **kwargs: collections.defaultdict(int)
+    accelerator.device_index = torch.cuda.device
+    accelerator.get_device_capability = _always({"supported_dtypes": set(_DTYPES)})
     for name in ("current_device_index", "current_device_idx"):
         setattr(accelerator, name, lambda: current.index)
     for name in ("set_device_index", "set_device_idx"):

@@ -19,11 +19,15 @@ from .after_import import after_import
 from .collectives import traffic
 from .patching import Function, wrap
 
+WAS_PARTIAL = "_to_fsdp2_partial"
+"""Set on norms that torch itself would return as sums that each rank has a part of."""
+
 
 def install() -> None:
     """Replace the norm under `torch.nn.utils.clip_grad_norm_` and `get_total_norm`, and FSDP1's clipping."""
     wrap(clip_grad, "_get_total_norm", _exact_total_norm)
-    wrap(clip_grad, "get_total_norm", _exact_total_norm)
+    wrap(torch.nn.utils, "get_total_norm", _precise_total_norm)  # the same function under another name
+    wrap(torch.nn.utils, "clip_grads_with_norm_", _rounded_norm)
     after_import("torch.distributed.fsdp", _install_fsdp1)
 
 
@@ -33,7 +37,23 @@ def _install_fsdp1() -> None:
     wrap(FullyShardedDataParallel, "clip_grad_norm_", _exact_fsdp1_clip)
 
 
-def _exact_total_norm(original: Function) -> Function:
+def _precise_total_norm(original: Function) -> Function:
+    """In float64: code that combines the norms of several groups would round each of them, and DDP's one norm is rounded once."""
+    return _exact_total_norm(original, torch.float64)
+
+
+def _rounded_norm(original: Function) -> Function:
+    def clip_grads_with_norm_(parameters: Any, max_norm: float, total_norm: Any, *args: Any, **kwargs: Any) -> None:
+        parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        dtypes = [parameter.grad.dtype for parameter in parameters if parameter.grad is not None]
+        if dtypes and isinstance(total_norm, torch.Tensor) and total_norm.dtype == torch.float64:
+            total_norm = total_norm.to(dtypes[0])
+        original(parameters, max_norm, total_norm, *args, **kwargs)
+
+    return clip_grads_with_norm_
+
+
+def _exact_total_norm(original: Function, dtype: torch.dtype | None = None) -> Function:
     def total_norm(
         tensors: torch.Tensor | Iterable[torch.Tensor],
         norm_type: float = 2.0,
@@ -46,7 +66,7 @@ def _exact_total_norm(original: Function) -> Function:
             return original(tensors, norm_type, error_if_nonfinite, foreach)
         norm_type = float(norm_type)
         total = _combined(_sharded_sums(sharded, norm_type) if sharded else [_power_sum(tensors, norm_type)], norm_type)
-        result = _root(total, norm_type).to(tensors[0].dtype)
+        result = _root(total, norm_type).to(dtype or tensors[0].dtype)
         _check_finite(result, norm_type, error_if_nonfinite)
         return _replicated(result, sharded[0]) if sharded else result
 
@@ -147,7 +167,10 @@ def _replicated(norm: torch.Tensor, like: Any) -> torch.Tensor:
     from torch.distributed.tensor import DTensor, Replicate
 
     placements = [Replicate()] * like.device_mesh.ndim
-    return DTensor.from_local(norm.to(like.device), like.device_mesh, placements, run_check=False)
+    result = DTensor.from_local(norm.to(like.device), like.device_mesh, placements, run_check=False)
+    sizes = zip(like.placements, like.device_mesh.shape, strict=True)
+    setattr(result, WAS_PARTIAL, any(not placement.is_replicate() and size > 1 for placement, size in sizes))
+    return result
 
 
 def _is_dtensor(tensor: torch.Tensor) -> bool:

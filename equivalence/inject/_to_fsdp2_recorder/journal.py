@@ -99,6 +99,12 @@ def _mapped(path: Path) -> mmap.mmap:
 
 
 def uncaught_error() -> str | None:
-    """The exception that is ending this process, if one is."""
-    error = getattr(sys, "last_value", None)
-    return None if error is None else f"{type(error).__name__}: {error}"
+    """The exception that is ending this process, if one is: the first of a chain, and what became of it."""
+    last = getattr(sys, "last_value", None)
+    if last is None:
+        return None
+    first = last
+    while (before := first.__cause__ or (None if first.__suppress_context__ else first.__context__)) is not None:
+        first = before
+    text = f"{type(first).__name__}: {first}"
+    return text if first is last else f"{text} (then {type(last).__name__}: {last})"

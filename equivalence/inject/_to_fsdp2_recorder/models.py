@@ -103,14 +103,22 @@ class Model:
                     found[self.prefix + join(path, key)] = buffer
         return found
 
+    def layout(self) -> str:
+        """How the model is wrapped: plain, ddp, fsdp1, fsdp1-flat or fsdp2."""
+        return _layout([module for _, module in modules_with_paths(self.root)])[0]
+
     def describe(self) -> dict[str, Any]:
         """An entry of `models` in the `optimizer` event."""
-        modules = list({id(module): module for _, module in modules_with_paths(self.root)}.values())
+        from .units import units_of  # which needs this module's notion of a wrapper
+
+        named = list({id(module): (path, module) for path, module in modules_with_paths(self.root)}.values())
+        modules = [module for _, module in named]
         layout, units = _layout(modules)
         return {
             "class": _class_name(_unwrapped(self.root)),
             "layout": layout,
             "units": units,
+            "unit_modules": units_of(named),
             "parameters": self.elements(),
             "checkpointed": sum("_checkpoint_wrapped_module" in module._modules for module in modules),
             "compiled": any(

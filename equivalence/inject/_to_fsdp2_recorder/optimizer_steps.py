@@ -11,6 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from .after_import import after_import
 from .patching import Function, wrap
+from .places import user_place
 
 
 class OptimizerSteps:
@@ -20,8 +21,13 @@ class OptimizerSteps:
     """
 
     def __init__(
-        self, before: Callable[[Optimizer], None], after: Callable[[Optimizer, list[Optimizer]], None]
+        self,
+        before: Callable[[Optimizer], None],
+        after: Callable[[Optimizer, list[Optimizer]], None],
+        root: str | None,
     ) -> None:
+        self._root = root
+        self._built_at: weakref.WeakKeyDictionary[Optimizer, str] = weakref.WeakKeyDictionary()
         self._before = before
         self._after = after
         self._created: list[weakref.ref[Optimizer]] = []
@@ -44,6 +50,10 @@ class OptimizerSteps:
             if optimizer is not None:
                 yield optimizer
 
+    def built_at(self, optimizer: Optimizer) -> str | None:
+        """The line of the script on which the optimizer was built."""
+        return self._built_at.get(optimizer)
+
     def owner_of(self, parameters: set[int]) -> Optimizer | None:
         """The optimizer that holds most of the parameters with these ids."""
         best: tuple[int, Optimizer] | None = None
@@ -58,6 +68,7 @@ class OptimizerSteps:
         def init(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
             self._created.append(weakref.ref(optimizer))
+            self._built_at[optimizer] = user_place(self._root)
             self.created += 1
 
         return init

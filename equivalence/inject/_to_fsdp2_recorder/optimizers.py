@@ -34,6 +34,7 @@ class OptimizerRecord:
         self.models: list[Model] = []
         self.uses_ddp = False
         self.inner: list[Optimizer] = []
+        self.built_at: str | None = None
         self._journal = journal
         self._level = level
         self._rank = rank
@@ -47,6 +48,10 @@ class OptimizerRecord:
     def recorded(self) -> bool:
         """Whether tensors are recorded at the current step."""
         return self._level.records(self.steps)
+
+    def trained(self) -> dict[int, torch.Tensor]:
+        """The parameters of the models, by identity."""
+        return self._layout.parameters
 
     def finish_step(self) -> None:
         """The next step begins."""
@@ -72,6 +77,7 @@ class OptimizerRecord:
             **{"class": type(optimizer).__name__},
             found=sum(self._layout.knows(parameter) for parameter in parameters),
             total=len(parameters),
+            built_at=self.built_at,
             groups=self._group_names(),
             not_in_optimizer=self._left_out(),
             models=descriptions,

@@ -8,7 +8,7 @@ import sys
 
 import torch
 
-from . import determinism, emulated_cuda, exact_clip, fsdp1_on_cpu, process_groups, recorder
+from . import determinism, emulated_cuda, exact_clip, fsdp1_on_cpu, process_groups, recorder, unit_inputs
 from .executed_lines import ExecutedLines
 from .settings import Settings
 
@@ -26,6 +26,8 @@ def prepare_torch(settings: Settings, lines: ExecutedLines | None) -> None:
         fsdp1_on_cpu.install()
     if settings.exact:
         exact_clip.install()
+    if settings.unit_inputs:
+        unit_inputs.install(settings.unit_inputs)
     groups = process_groups.install(settings)
     if settings.record:
         recorder.install(settings, groups, applied, lines)

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.optim import Optimizer
 
-from . import checkpoints, clipping, losses, scalers
+from . import checkpoints, clipping, evaluations, joined, losses, scalers, tripwires
 from .collectives import traffic
 from .executed_lines import ExecutedLines
 from .imported_modules import ImportedModules
@@ -43,6 +43,10 @@ def install(settings: Settings, groups: ProcessGroups, applied: dict[str, str], 
     scalers.install(recorder)
     clipping.install(recorder)
     checkpoints.install(recorder)
+    evaluations.install(recorder)
+    joined.install(recorder)
+    if settings.tripwires:
+        recorder.watch_tripwires()
     atexit.register(recorder.end)
 
 
@@ -84,11 +88,15 @@ class Recorder:
         self._modules = ImportedModules()
         self._lines = lines
         self._losses: list[dict[str, Any]] = []
-        self.optimizers = OptimizerSteps(self._before_step, self._after_step)
+        self.optimizers = OptimizerSteps(self._before_step, self._after_step, settings.root)
+        self.after_step: list[Callable[[], None]] = []
+        self._tripwires: tripwires.Tripwires | None = None
         self._records: list[OptimizerRecord] = []
         self._step_started = time.perf_counter()
         self._recorded_before = 0.0
         self._saved = SavedForBackward()
+        self._stepped: OptimizerRecord | None = None
+        self._passes = self._joined = 0
         self._ended = False
 
     def _describe(self) -> dict[str, Any]:
@@ -139,6 +147,10 @@ class Recorder:
         self.micro += 1
         self.backwards += 1
 
+    def watch_tripwires(self) -> None:
+        """Notice what goes wrong on sharded models without an error."""
+        self._tripwires = tripwires.install(self)
+
     def event(self, name: str, **fields: Any) -> None:
         self.journal.write(name, step=self.step, **fields)
 
@@ -150,20 +162,30 @@ class Recorder:
         if owner is not None:
             self._record_of(owner).gradients(self.step)
 
-    def clip(self, norm: float | None, tensors: int, parameters: list[torch.Tensor], **fields: Any) -> None:
-        """A clip call has returned."""
+    def clip(
+        self, again: bool, norm: float | None, tensors: int, parameters: list[torch.Tensor], **fields: Any
+    ) -> None:
+        """A clip call has returned. `again`: it is a part of the call before it."""
         clipped = {id(parameter) for parameter in parameters}
         owner = self.optimizers.owner_of(clipped)
         held = [] if owner is None else [id(p) for group in owner.param_groups for p in group["params"]]
         covered = sum(key in clipped for key in held)
+        self.clips -= again and self.clips > 0
         self.event("clip", call=self.clips, norm=norm, tensors=tensors, covered=covered, total=len(held), **fields)
         self.clips += 1
 
     @guarded
+    def evaluation(self, call: int, fields: dict[str, Any], outputs: Callable[[], list[dict[str, Any]]]) -> None:
+        """A model has answered in eval mode."""
+        self.event("evaluation", call=call, **fields, outputs=outputs())
+
+    @guarded
     def before_checkpoint(self) -> None:
         """Make sure that the record names the parameters of every optimizer that a checkpoint may hold."""
+        inner = {id(optimizer) for record in self._records for optimizer in record.inner}
         for optimizer in self.optimizers.alive():
-            if optimizer.state:
+            # One that another one steps (ZeroRedundancyOptimizer) is part of it.
+            if optimizer.state and id(optimizer) not in inner:
                 self._record_of(optimizer).describe(self.step)
 
     def index_of(self, optimizer: Optimizer) -> int:
@@ -192,6 +214,17 @@ class Recorder:
         finally:
             # Whatever could not be read, the step has been made.
             self._finish_step(record, skipped)
+        self._look_at_hooks()
+
+    def _look_at_hooks(self) -> None:
+        for look in self.after_step:
+            look()
+
+    def trained(self) -> dict[int, torch.Tensor]:
+        """The parameters of the models of all optimizers, by identity; empty where fully_shard shards none of them."""
+        if not any(model.layout() == "fsdp2" for record in self._records for model in record.models):
+            return {}
+        return {key: value for record in self._records for key, value in record.trained().items()}
 
     @guarded
     def skipped_step(self, optimizer: Optimizer) -> None:
@@ -201,7 +234,16 @@ class Recorder:
         record.hyperparameters(self.step)
         self._finish_step(record, skipped=True)
 
+    @guarded
+    def joined_pass(self) -> None:
+        """This rank has run out of data and took part in one forward and backward pass of the others (Join): a step,
+        once there were as many passes as its own last step had."""
+        self._joined += 1
+        if self._stepped is not None and self._joined % max(1, self._passes) == 0:
+            self._finish_step(self._stepped, skipped=False)
+
     def _finish_step(self, record: OptimizerRecord, skipped: bool) -> None:
+        self._stepped, self._passes = record, self.micro or self._passes
         self._write_losses()
         now = time.perf_counter()
         recording = self.recording_seconds + (now - self.call_started) - self._recorded_before
@@ -236,6 +278,7 @@ class Recorder:
                 return record
         settings = self.settings
         record = OptimizerRecord(len(self._records), optimizer, self.journal, settings.level, self.rank, self._records)
+        record.built_at = self.optimizers.built_at(optimizer)
         self._records.append(record)
         return record
 
@@ -267,6 +310,8 @@ class Recorder:
         self._ended = True
         self._write_losses()
         self._write_modules()
+        if self._tripwires is not None:
+            self._tripwires.at_end()
         self.journal.write(
             "end",
             steps=self.step,

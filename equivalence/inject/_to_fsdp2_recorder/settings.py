@@ -51,6 +51,8 @@ class Settings:
     seed: int | None
     root: str | None
     trace: tuple[str, ...]
+    unit_inputs: tuple[str, ...] = ()
+    tripwires: bool = False
 
     @classmethod
     def from_environment(cls) -> Settings:
@@ -69,6 +71,8 @@ class Settings:
             seed=_integer("TO_FSDP2_SEED"),
             root=text("TO_FSDP2_ROOT"),
             trace=tuple(json.loads(text("TO_FSDP2_TRACE", "[]"))),
+            tripwires=bool(_integer("TO_FSDP2_TRIPWIRES")),
+            unit_inputs=tuple(json.loads(text("TO_FSDP2_UNIT_INPUTS", "[]"))),
         )
 
     @property

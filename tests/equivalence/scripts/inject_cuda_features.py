@@ -5,6 +5,7 @@ import os
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.utils.checkpoint import checkpoint
@@ -35,6 +36,7 @@ def train(rank):
     torch.manual_seed(0)
     model = torch.compile(Model().cuda(), backend="aot_eager")
     model = nn.parallel.DistributedDataParallel(model, device_ids=[rank])
+    model.register_comm_hook(None, bf16_compress_hook)
     optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.Adam, lr=1e-3)
     for _ in range(2):
         with torch.cuda.amp.autocast(dtype=torch.bfloat16):

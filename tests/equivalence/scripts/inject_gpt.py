@@ -116,6 +116,15 @@ def save(model: nn.Module, optimizer: torch.optim.Optimizer, options: argparse.N
         torch.save({"model": state, "optimizer": moments}, options.save)
 
 
+def clip_parts(parameters: list[torch.Tensor], limit: float) -> None:
+    """One norm over two halves, as code does for parameters of several meshes."""
+    halves = [parameters[::2], parameters[1::2]]
+    norms = [torch.nn.utils.get_total_norm([p.grad for p in half if p.grad is not None]) for half in halves]
+    total = torch.linalg.vector_norm(torch.stack([norm.full_tensor() for norm in norms]))
+    for half in halves:
+        torch.nn.utils.clip_grads_with_norm_(half, limit, total)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--wrap", default="ddp", choices=("plain", "ddp", "fsdp1", "fsdp1-flat", "fsdp2"))
@@ -124,7 +133,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--clip", type=float, default=0.2)
     parser.add_argument("--save")
-    for flag in ("hybrid", "checkpointing", "frozen", "autocast", "early-optimizer"):
+    for flag in ("hybrid", "checkpointing", "frozen", "autocast", "early-optimizer", "clip-parts"):
         parser.add_argument(f"--{flag}", action="store_true")
     options = parser.parse_args()
     dist.init_process_group("gloo")
@@ -147,6 +156,8 @@ def main() -> None:
         scaler.unscale_(optimizer)
         if options.clip and options.wrap.startswith("fsdp1"):
             model.clip_grad_norm_(options.clip)
+        elif options.clip and options.clip_parts:
+            clip_parts(list(model.parameters()), options.clip)
         elif options.clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), options.clip)
         scaler.step(optimizer)

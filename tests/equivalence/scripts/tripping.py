@@ -1,0 +1,86 @@
+"""One thing at a time that goes wrong on a sharded model without an error; with `right-`, the same done rightly."""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import distribute_tensor
+
+KIND = sys.argv[1]
+RIGHT = KIND.startswith("right-")
+KIND = KIND.removeprefix("right-")
+
+
+class Model(nn.Sequential):
+    def encode(self, x):
+        return self(x) * 2
+
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = Model(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+fired = []
+if KIND == "hook-before":
+    model[0].weight.register_hook(fired.append)  # LINE hook-before
+fully_shard(model[0])
+fully_shard(model)
+register_fsdp_forward_method(model, "encode")
+weight = model[2].weight
+if KIND == "hook":
+    if RIGHT:
+        weight.register_post_accumulate_grad_hook(fired.append)
+    else:
+        weight.register_hook(fired.append)  # LINE hook
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.ones(3, 4)
+
+
+def answer():
+    with torch.no_grad():
+        return model(x)  # LINE edit
+
+
+for _ in range(3):
+    model(x).square().mean().backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    if KIND == "item":
+        print((norm.full_tensor() if RIGHT else norm).item())  # LINE item
+    if KIND == "float":
+        value = weight.detach().full_tensor().norm() if RIGHT else weight.detach().norm()
+        print(float(value), weight.detach().std().item())  # LINE float
+    if KIND == "bool":
+        total = weight.detach().full_tensor().sum() if RIGHT else weight.detach().sum()
+        print("not zero" if total else "zero", bool(weight.detach().norm() > 1e9))  # LINE bool
+    optimizer.step()
+    optimizer.zero_grad()
+    if KIND == "data":
+        if RIGHT:
+            with torch.no_grad():
+                weight.copy_(distribute_tensor(torch.ones(2, 8), weight.device_mesh, weight.placements))
+        else:
+            weight.data = torch.ones(2, 8)  # LINE data
+    if KIND == "edit":
+        answer()
+        if RIGHT:
+            model.reshard()
+        for parameter in model.parameters():
+            parameter.data.mul_(0.5)
+    if KIND == "ranks-method":
+        if rank == 0 or RIGHT:
+            model.encode(x)  # LINE ranks-method
+        answer()
+    if KIND == "ranks-full" and (rank == 0 or RIGHT):
+        weight.detach().full_tensor()  # LINE ranks-full
+    if KIND == "ranks-branch":
+        if rank == 0:
+            answer()
+        else:
+            answer()
+if KIND == "stop":
+    raise RuntimeError("FS413: the optimizer's state is loaded by number")  # LINE stop
+os._exit(0) if KIND.startswith("ranks") and not RIGHT else None
+dist.destroy_process_group()
