@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from importlib.metadata import version
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +20,8 @@ from .commands.diff import diff
 from .commands.rules import rules
 from .commands.scan import scan
 from .commands.verify import verify
+from .signals import Ended, raise_on_signals
+from .terminal import say
 
 app = typer.Typer(
     name="to-fsdp2",
@@ -43,13 +47,17 @@ def _show_version(value: bool) -> None:
 
 @app.callback()
 def _root(
-    show_version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True)] = False,
+    show_version: Annotated[bool, typer.Option("--version", "-V", callback=_show_version, is_eager=True)] = False,
 ) -> None:
     pass
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with the code that `--help` documents."""
+    raise_on_signals()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a console's encoding must not end a run
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -61,18 +69,18 @@ def run(arguments: list[str]) -> int:
     except _UsageError as error:
         _complain(error.format_message())
         if error.ctx is not None:
-            print(f"`{error.ctx.command_path} --help` lists the options", file=sys.stderr)
+            say(f"`{error.ctx.command_path} --help` lists the options")
         return exits.USAGE
     except UserError as error:
         _complain(str(error))
         return exits.USAGE
+    except Ended as ended:
+        what = "interrupted" if ended.number == signal.SIGINT else f"ended by {signal.Signals(ended.number).name}"
+        _complain(f"{what}; {ended.done}" if ended.done else what)
+        return 128 + ended.number  # as a shell gives it
     except (KeyboardInterrupt, typer.Abort):
         _complain("interrupted")
         return exits.INTERRUPTED
-    except BrokenPipeError:
-        # The reader has gone (`| head`); what is left in the buffer must not raise again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return exits.DONE
     except Exception as error:  # the last line of defence, for one line in place of a traceback
         if os.environ.get("TO_FSDP2_TRACEBACK"):
             raise
@@ -84,7 +92,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _complain(message: str) -> None:
-    print(f"to-fsdp2: {message}", file=sys.stderr)
+    say(f"to-fsdp2: {message}")
 
 
 if __name__ == "__main__":

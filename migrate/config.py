@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..transforms.findings import UserError
+from .reading import read_small_text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -17,17 +18,20 @@ else:
 
 OLDEST_TORCH = (2, 6)
 """The first release whose FSDP2 and checkpoint functions generated code can rely on."""
+NEWEST_TORCH = (2, 13)
+"""The newest release that the tool knows: generated code has been run on it."""
 
 CHOICES = {
     "ddp": ("shard", "replicate", "keep"),
     "checkpoint": ("keep", "dcp"),
-    "level": ("safe", "review"),
+    "level": ("safe", "review", "stop"),
 }
 _LISTS = ("select", "ignore", "exclude")
-_KEYS = (*CHOICES, *_LISTS, "target-torch", "annotate")
+_KEYS = (*CHOICES, *_LISTS, "target-torch", "helpers")
 
 _TORCH = re.compile(r"^\s*torch(?![\w.-])\s*(?:\[[^\]]*\])?\s*(?P<bounds>[^;#]*)", re.IGNORECASE)
 _LOWER_BOUND = re.compile(r"(?:>=|==|~=|>)\s*(\d+)\.(\d+)")
+_UPPER_BOUND = re.compile(r"<\s*(\d+)\.(\d+)")
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Configuration:
     select: list[str] = field(default_factory=list)
     ignore: list[str] = field(default_factory=list)
     exclude: list[str] = field(default_factory=list)
-    annotate: bool = False
+    helpers: str | None = None
 
 
 def find_pyproject(path: Path) -> Path | None:
@@ -86,23 +90,32 @@ def format_version(version: tuple[int, int]) -> str:
     return f"{version[0]}.{version[1]}"
 
 
-def required_torch(folder: Path) -> tuple[int, int]:
-    """The oldest torch that the requirements of a project admit, but not below OLDEST_TORCH, its default too.
+def required_torch(folder: Path) -> tuple[int, int] | None:
+    """The oldest torch that the requirements of a project ask for, None where they do not say.
 
-    Looked for in pyproject.toml, then in requirements*.txt.
+    Looked for in pyproject.toml, then in requirements*.txt. A project that only excludes newer releases asks for the one
+    before them.
     """
     requirements = _pyproject_requirements(folder / "pyproject.toml")
     if not any(_TORCH.match(line) for line in requirements):
         files = sorted(folder.glob("requirements*.txt"))
-        requirements = [line for file in files for line in file.read_text(errors="replace").splitlines()]
-    bounds = [bound for line in requirements if (bound := _lower_bound(line))]
-    return max(min(bounds, default=OLDEST_TORCH), OLDEST_TORCH)
+        requirements = [line for file in files for line in (read_small_text(file) or "").splitlines()]
+    bounds = [match["bounds"] for line in requirements if (match := _TORCH.match(line))]
+    oldest = [_version(found) for text in bounds if (found := _LOWER_BOUND.search(text))]
+    if not oldest:
+        excluded = [_version(found) for text in bounds if (found := _UPPER_BOUND.search(text))]
+        oldest = [(major, minor - 1) for major, minor in excluded if minor and (major, minor) <= NEWEST_TORCH]
+    return min(oldest, default=None)
 
 
-def _lower_bound(requirement: str) -> tuple[int, int] | None:
-    torch = _TORCH.match(requirement)
-    bound = _LOWER_BOUND.search(torch["bounds"]) if torch else None
-    return (int(bound.group(1)), int(bound.group(2))) if bound else None
+def console_scripts(file: Path) -> frozenset[str]:
+    """The modules whose functions a pyproject.toml installs as commands."""
+    scripts = _parse(file)[0].get("project", {}).get("scripts", {})
+    return frozenset(target.partition(":")[0] for target in scripts.values() if isinstance(target, str))
+
+
+def _version(match: re.Match[str]) -> tuple[int, int]:
+    return int(match.group(1)), int(match.group(2))
 
 
 def _pyproject_requirements(file: Path) -> list[str]:
@@ -131,8 +144,8 @@ def _problem(key: str, value: object) -> str | None:
         return f"{key} is {value!r}, but must be one of {', '.join(CHOICES[key])}"
     if key in _LISTS and not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
         return f"{key} must be a list of strings"
-    if key == "annotate" and not isinstance(value, bool):
-        return "annotate must be true or false"
+    if key == "helpers" and not isinstance(value, str):
+        return "helpers must be a string, the path of a folder"
     if key == "target-torch":
         if not isinstance(value, str):
             return "target-torch must be a string like '2.6'"

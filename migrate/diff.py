@@ -7,8 +7,9 @@ import difflib
 _NO_NEWLINE = b"\n\\ No newline at end of file\n"
 
 
-def file_patch(path: str, old: bytes | None, new: bytes) -> bytes:
-    """The patch of one file; `old` is None for a file that is to be added. Empty when nothing changes.
+def file_patch(path: str, old: bytes | None, new: bytes | None) -> bytes:
+    """The patch of one file; `old` is None for a file that is to be added, `new` for one to be removed. Empty when
+    nothing changes.
 
     `path` is POSIX and relative to the repository's root, which is what `git apply` expects from every
     folder.
@@ -18,9 +19,11 @@ def file_patch(path: str, old: bytes | None, new: bytes) -> bytes:
     header = [b"diff --git " + _quoted(f"a/{path}") + b" " + _quoted(f"b/{path}") + b"\n"]
     if old is None:
         header.append(b"new file mode 100644\n")
+    if new is None:
+        header.append(b"deleted file mode 100644\n")
     before = b"/dev/null" if old is None else _label(f"a/{path}")
-    after = _label(f"b/{path}")
-    body = difflib.diff_bytes(difflib.unified_diff, _lines(old or b""), _lines(new), before, after, lineterm=b"\n")
+    after = b"/dev/null" if new is None else _label(f"b/{path}")
+    body = difflib.diff_bytes(difflib.unified_diff, _lines(old or b""), _lines(new or b""), before, after, lineterm=b"\n")
     return b"".join(header + [line if line.endswith(b"\n") else line + _NO_NEWLINE for line in body])
 
 

@@ -6,12 +6,13 @@ import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing.context import BaseContext
 
-from ..transforms.analysis.facts import FileFacts
+from ..transforms.facts.facts import FileFacts
 from ..transforms.findings import FileError
 from .progress import Progress
-from .worker import extract_files
+from .worker import extract_files, serve
 from .workspace import Workspace
 
 _SMALL = 400_000
@@ -41,7 +42,7 @@ def _batches(workspace: Workspace, sizes: dict[str, int], jobs: int) -> Iterator
             yield extract_files(root, chunk)
         return
     crashed: list[str] = []
-    with ProcessPoolExecutor(min(jobs, len(chunks)), _context()) as pool:
+    with _pool(min(jobs, len(chunks))) as pool:
         futures: dict[Future[list[Extracted]], list[str]] = {
             pool.submit(extract_files, root, chunk): chunk for chunk in chunks
         }
@@ -56,11 +57,21 @@ def _batches(workspace: Workspace, sizes: dict[str, int], jobs: int) -> Iterator
 
 def _extract_alone(root: str, label: str) -> Extracted:
     """For the files that were in flight when a worker died: the one that kills again is the one to name."""
-    with ProcessPoolExecutor(1, _context()) as pool:
+    with _pool(1) as pool:
         try:
             return pool.submit(extract_files, root, [label]).result()[0]
         except BrokenProcessPool:
             return FileError(label, None, "Python crashed while reading it; it is probably nested too deeply")
+
+
+@contextmanager
+def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Worker processes, which end when the run is ended and do not outlive it."""
+    pool = ProcessPoolExecutor(jobs, _context(), initializer=serve)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _chunks(sizes: dict[str, int]) -> list[list[str]]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..transforms.analysis.facts import FileFacts
-from ..transforms.analysis.flow import Flow
-from ..transforms.analysis.reach import carriers
+from ..transforms.facts.facts import FileFacts
 from ..transforms.findings import FileError
+from ..transforms.flow.flow import Flow
+from ..transforms.flow.reach import carriers
 from .extraction import extract_all
 from .imports import Neighbours
 from .progress import Progress

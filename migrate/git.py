@@ -1,13 +1,44 @@
-"""What the tool asks git: whether the tree is clean, and which ignored files are tracked all the same."""
+"""What the tool asks git: whether the tree is clean, which ignored files are tracked, which ignore rules count.
+
+A repository's configuration names programs that git runs (`core.fsmonitor`, `filter.*.clean`, hooks and more), so git
+never gets to see it: it works on a folder made here, which borrows the repository's objects, refs and index, and whose
+configuration is a short list of settings that are values. The user's own configuration counts as it always does.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..transforms.findings import UserError
+from .reading import read_small
+
+_BOOLEAN = ("true", "false", "yes", "no", "on", "off", "1", "0", "")
+_HARMLESS = {
+    "core.filemode": _BOOLEAN,
+    "core.symlinks": _BOOLEAN,
+    "core.ignorecase": _BOOLEAN,
+    "core.precomposeunicode": _BOOLEAN,
+    "core.trustctime": _BOOLEAN,
+    "core.checkstat": ("default", "minimal"),
+    "core.autocrlf": (*_BOOLEAN, "input"),
+    "core.eol": ("lf", "crlf", "native"),
+    "extensions.objectformat": ("sha1", "sha256"),
+    "extensions.refstorage": ("files", "reftable"),
+}
+"""Settings that change how files are compared, with the values that they may have. Nothing else is taken over but
+`core.excludesFile`, the path of a file that is read."""
+
+_BORROWED = ("objects", "refs", "reftable", "packed-refs", "shallow", "info/exclude", "info/attributes")
+_OVERRIDDEN = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "core.untrackedCache=false", "submodule.recurse=false")
+_LONGEST = 120
+"""Seconds; a pipe in the place of a file would make git wait for ever."""
 
 
 def repository_of(path: Path) -> Path | None:
@@ -19,52 +50,148 @@ def repository_of(path: Path) -> Path | None:
     return None
 
 
-def ignored_but_tracked(repository: Path) -> list[Path]:
-    """Python files that .gitignore names but git tracks, so that git itself does not ignore them."""
-    result = _git(repository, "ls-files", "-z", "--cached", "--ignored", "--exclude-standard", "--", "*.py")
+def tracked_files(repository: Path) -> list[Path]:
+    """Python files and notebooks that git tracks; none where git cannot say."""
+    result = _git(repository, "ls-files", "-z", "--cached", "--", "*.py", "*.ipynb")
     if result is None or result.returncode != 0:
         return []
     return [repository / os.fsdecode(name) for name in result.stdout.split(b"\0") if name]
 
 
-def changed_files(repository: Path, paths: Iterable[Path]) -> list[str]:
-    """What an edit could be mixed up with: changed tracked files, and untracked Python files below `paths`.
+def exclude_files(repository: Path) -> list[Path]:
+    """The ignore files beside .gitignore that count for a repository, the weaker one first; they need not exist."""
+    result = _git(repository, "config", "-z", "--type=path", "--get", "core.excludesFile")
+    if result is not None and result.returncode == 0:
+        user = repository / os.fsdecode(result.stdout.rstrip(b"\0"))
+    else:
+        settings = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+        user = Path(settings, "git", "ignore")
+    folders = _folders(repository)
+    return [user] if folders is None else [user, folders.common / "info" / "exclude"]
 
-    POSIX paths relative to the repository. Raises UserError when git cannot say.
+
+def changed_files(repository: Path, files: Iterable[Path]) -> list[str]:
+    """What an edit could be mixed up with: changed tracked files, and those of `files` that are not tracked.
+
+    Of a submodule, or another repository inside, only `files` count. POSIX paths relative to the repository. Raises
+    UserError when git cannot say.
     """
+    by_folder: dict[Path, list[Path]] = {}
+    for file in files:
+        by_folder.setdefault(file.parent, []).append(file)
+    by_repository: dict[Path, set[Path]] = {repository: set()}
+    for folder, inside in by_folder.items():
+        by_repository.setdefault(repository_of(folder) or repository, set()).update(inside)
+    found: set[Path] = set()
+    for own, inside in by_repository.items():
+        changed = _changed(own)
+        found |= inside - set(tracked_files(own)) | (changed if own == repository else changed & inside)
+    return sorted(file.relative_to(repository).as_posix() for file in found)
+
+
+def _changed(repository: Path) -> set[Path]:
+    # Untracked files are not asked for: git would open every ignore file, were it a pipe.
     result = _git(
-        repository,
-        "status",
-        "--porcelain=v1",
-        "-z",
-        "--no-renames",
-        "--untracked-files=all",
-        "--ignore-submodules=dirty",
+        repository, "status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=no", "--ignore-submodules=dirty"
     )
     if result is None:
         raise UserError("git is not installed, so the tree cannot be checked; --allow-dirty goes on without")
     if result.returncode != 0:
         reason = result.stderr.decode(errors="replace").strip() or "no reason given"
         raise UserError(f"git cannot tell whether the tree is clean: {reason.splitlines()[0]}")
-    named = list(paths)
-    changed = []
-    for entry in filter(None, result.stdout.split(b"\0")):
-        state, name = entry[:2], os.fsdecode(entry[3:])
-        file = repository / name
-        if state != b"??" or (file.suffix == ".py" and any(path == file or path in file.parents for path in named)):
-            changed.append(name)
-    return changed
+    return {repository / os.fsdecode(entry[3:]) for entry in result.stdout.split(b"\0") if entry}
+
+
+@dataclass(frozen=True)
+class _Folders:
+    """Where a repository keeps its state: `own` is a worktree's, `common` what its worktrees share."""
+
+    own: Path
+    common: Path
+
+
+def _folders(repository: Path) -> _Folders | None:
+    own = repository / ".git"
+    if not own.is_dir():
+        pointer = read_small(own)
+        if pointer is None or not pointer.startswith(b"gitdir: "):
+            return None
+        own = repository / os.fsdecode(pointer[len(b"gitdir: ") :].rstrip(b"\r\n"))
+    shared = read_small(own / "commondir")
+    return _Folders(own, own / os.fsdecode(shared.rstrip(b"\r\n")) if shared else own)
 
 
 def _git(repository: Path, *arguments: str) -> subprocess.CompletedProcess[bytes] | None:
     """The finished command, None where git is not installed."""
-    try:
-        return subprocess.run(
-            ["git", *arguments],
-            cwd=repository,
-            capture_output=True,
-            check=False,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-        )
-    except FileNotFoundError:
+    program = shutil.which("git")
+    folders = _folders(repository)
+    # With `.` on the search path, a repository could bring a git of its own.
+    if program is None or not os.path.isabs(program):
         return None
+    if folders is None:
+        return subprocess.CompletedProcess(arguments, 128, b"", b"the .git file names no folder")
+    with _stand_in(program, repository, folders) as folder:
+        return _run(program, folder, repository, *(part for key in _OVERRIDDEN for part in ("-c", key)), *arguments)
+
+
+@contextmanager
+def _stand_in(program: str, repository: Path, folders: _Folders) -> Iterator[Path]:
+    """A git folder for one command: the repository's objects, refs and index under a configuration of our own."""
+    with tempfile.TemporaryDirectory(prefix="to-fsdp2-git-") as name:
+        folder = Path(name)
+        (folder / "info").mkdir()
+        parts = {part: folders.common / part for part in _BORROWED}
+        parts |= {part.name: part for part in (folders.own / "index", *folders.own.glob("sharedindex.*"))}
+        for part, place in parts.items():
+            if place.is_dir() or place.is_file():
+                (folder / part).symlink_to(place.absolute())
+        (folder / "HEAD").write_bytes(read_small(folders.own / "HEAD") or b"")
+        (folder / "config").write_bytes(b"")
+        settings: dict[str, str] = {}
+        for file in (folders.common / "config", folders.own / "config.worktree"):
+            if (text := read_small(file)) is not None:
+                (folder / "theirs").write_bytes(text)
+                settings |= _harmless(program, folder, repository)
+        extended = any(key.startswith("extensions.") for key in settings)
+        settings["core.repositoryformatversion"] = "1" if extended else "0"
+        (folder / "config").write_text("".join(_setting(*item) for item in settings.items()), errors="surrogateescape")
+        yield folder
+
+
+def _harmless(program: str, folder: Path, repository: Path) -> dict[str, str]:
+    """The settings of a configuration file that are taken over."""
+    listed = _run(program, folder, repository, "config", "--file", str(folder / "theirs"), "--no-includes", "-z", "--list")
+    found = {}
+    for entry in filter(None, listed.stdout.split(b"\0")):
+        key, _, value = os.fsdecode(entry).partition("\n")
+        if value.lower() in _HARMLESS.get(key, ()):
+            found[key] = value.lower() or "true"
+        elif key == "core.excludesfile" and (repository / os.path.expanduser(value)).is_file():
+            found[key] = value
+    return found
+
+
+def _setting(key: str, value: str) -> str:
+    section, _, name = key.partition(".")
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'[{section}]\n\t{name} = "{escaped}"\n'
+
+
+def _run(program: str, folder: Path, repository: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    # A hook of git's, which may be where this runs, has variables set that speak of another repository or index.
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("GIT_") or "CONFIG" in key}
+    environment = {
+        **inherited,
+        "GIT_DIR": str(folder),
+        "GIT_WORK_TREE": str(repository),
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_TERMINAL_PROMPT": "0",
+        "LC_ALL": "C",
+    }
+    command = [program, *arguments]
+    with suppress(subprocess.TimeoutExpired):
+        return subprocess.run(
+            command, cwd=repository, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_LONGEST
+        )
+    return subprocess.CompletedProcess(command, 128, b"", b"it did not answer within two minutes")

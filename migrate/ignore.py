@@ -9,6 +9,9 @@ from pathlib import Path
 
 from pathspec import GitIgnoreSpec
 
+from . import git
+from .reading import read_small_text
+
 _NEVER = frozenset(
     {
         ".eggs",
@@ -60,24 +63,25 @@ def exclude_rules(base: Path, patterns: Iterable[str]) -> IgnoreRules:
     return IgnoreRules(str(base), GitIgnoreSpec.from_lines(patterns))
 
 
-def read_ignore_file(folder: str, name: str = ".gitignore") -> IgnoreRules | None:
-    """The rules of a folder's ignore file, None without one."""
-    try:
-        with open(os.path.join(folder, name), encoding="utf-8", errors="surrogateescape") as file:
-            return IgnoreRules(folder, GitIgnoreSpec.from_lines(file.read().splitlines()))
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError):
-        return None
+def read_ignore_file(folder: str, file: Path | None = None) -> IgnoreRules | None:
+    """The rules of a folder's .gitignore, or of another file that speaks of that folder; None without one."""
+    text = read_small_text(file or Path(folder, ".gitignore"))
+    return None if text is None else IgnoreRules(folder, GitIgnoreSpec.from_lines(text.splitlines()))
 
 
 def rules_above(folder: Path, repository: Path | None) -> list[IgnoreRules]:
-    """The ignore files from a repository's root down to the parent of `folder`, outermost first.
+    """The ignore files that count in a folder of a repository before its own, the weakest first.
 
-    When they ignore `folder` itself, they do not count: who names a folder wants what is in it.
+    These are what git is configured with, then those from the repository's root down to the parent of `folder`. When
+    they ignore `folder` itself, they do not count: who names a folder wants what is in it.
     """
-    if repository is None or folder == repository:
+    if repository is None:
         return []
     parents = [parent for parent in folder.parents if parent == repository or repository in parent.parents]
-    rules = [found for parent in reversed(parents) if (found := read_ignore_file(str(parent)))]
+    rules = [found for file in git.exclude_files(repository) if (found := read_ignore_file(str(repository), file))]
+    rules += [found for parent in reversed(parents) if (found := read_ignore_file(str(parent)))]
+    if folder == repository:
+        return rules
     on_the_way = [*reversed([parent for parent in parents if parent != repository]), folder]
     if any(is_ignored(rules, str(step), is_directory=True) for step in on_the_way):
         return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,8 +12,12 @@ import typer
 from ..transforms.engine import Options
 from ..transforms.findings import Level, UserError
 from ..transforms.rule import all_rules
+from ..transforms.text.generated import HELPER_MODULE, is_generated
 from .config import (
+    NEWEST_TORCH,
+    OLDEST_TORCH,
     Configuration,
+    console_scripts,
     find_pyproject,
     format_version,
     parse_torch_version,
@@ -21,26 +25,27 @@ from .config import (
     required_torch,
 )
 from .ignore import exclude_rules
+from .reading import read_small_text
 from .workspace import Workspace, open_workspace
 
 Format = Literal["text", "json", "markdown", "sarif", "html"]
 Ddp = Literal["shard", "replicate", "keep"]
 Checkpoint = Literal["keep", "dcp"]
-Highest = Literal["safe", "review"]
+Highest = Literal["safe", "review", "stop"]
 
 Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Files, folders or globs. Default: .")]
 FormatOption = Annotated[Format, typer.Option("--format", help="Format of the report on stdout.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the report here.")]
 LevelOption = Annotated[
-    Highest | None, typer.Option("--level", help="Rewrite groups of at most this level. Default: review.")
+    Highest | None, typer.Option("--level", help="Leave programs alone that have anything above this level. Default: stop.")
 ]
 Select = Annotated[
     list[str] | None,
-    typer.Option("--select", metavar="RULES", help="Only groups with these rules, as FS301 or FS3,FS4; repeatable."),
+    typer.Option("--select", metavar="RULES", help="Only programs with these rules, as FS301 or FS3,FS4; repeatable."),
 ]
 Ignore = Annotated[
     list[str] | None,
-    typer.Option("--ignore", metavar="RULES", help="Leave groups with these rules alone; repeatable."),
+    typer.Option("--ignore", metavar="RULES", help="Leave out programs with these rules; repeatable."),
 ]
 Exclude = Annotated[
     list[str] | None,
@@ -52,7 +57,7 @@ TargetTorch = Annotated[
     typer.Option(
         "--target-torch",
         metavar="X.Y",
-        help="The oldest torch the new code must run on. Default: the project's own requirement, else 2.6.",
+        help="The oldest torch the new code must run on. Default: the project's own requirement, else the newest known.",
     ),
 ]
 DdpOption = Annotated[Ddp | None, typer.Option("--ddp", help="What DistributedDataParallel becomes. Default: shard.")]
@@ -60,9 +65,13 @@ CheckpointOption = Annotated[
     Checkpoint | None,
     typer.Option("--checkpoint", help="keep: files keep their format. (dcp, DCP folders instead, is refused so far.)"),
 ]
-Annotate = Annotated[
-    bool, typer.Option("--annotate", help="Write a `# TODO(to-fsdp2: ID)` comment at every manual site.")
+
+Helpers = Annotated[
+    Path | None,
+    typer.Option("--helpers", metavar="DIR", help="Folder for the module of helpers. Default: where all can import it."),
 ]
+
+_LEVELS = {"safe": Level.SAFE, "review": Level.REVIEW, "stop": Level.MANUAL}
 
 
 @dataclass
@@ -80,7 +89,8 @@ class Request:
     target_torch: str | None = None
     ddp: Ddp | None = None
     checkpoint: Checkpoint | None = None
-    annotate: bool = False
+    helpers: Path | None = None
+    show_safe: bool = False
     show_ok: bool = False
 
 
@@ -91,6 +101,8 @@ class Run:
     workspace: Workspace
     options: Options
     jobs: int
+    notes: list[str] = field(default_factory=list)
+    """Lines for the user on what was decided."""
 
     @property
     def target_torch(self) -> str:
@@ -112,15 +124,22 @@ def resolve(request: Request) -> Run:
             "torch.distributed.checkpoint.format_utils.torch_save_to_dcp converts them"
         )
     workspace = open_workspace(paths, exclude)
+    stated = _stated_torch(request, configuration)
+    required = None if stated else required_torch(pyproject.parent if pyproject else workspace.root)
+    notes = []
+    if required and required < OLDEST_TORCH:
+        versions = format_version(required), format_version(OLDEST_TORCH)
+        notes.append("the project asks for torch>={}, the new code needs {}".format(*versions))
     options = Options(
-        target_torch=_target_torch(request, configuration, pyproject.parent if pyproject else workspace.root),
+        target_torch=stated or max(required or NEWEST_TORCH, OLDEST_TORCH),
         ddp=request.ddp or configuration.ddp or "shard",
         select=_rule_ids("select", request.select or configuration.select),
         ignore=_rule_ids("ignore", request.ignore or configuration.ignore),
-        level=Level(request.level or configuration.level or "review"),
-        annotate=request.annotate or configuration.annotate,
+        helpers=_helpers_folder(workspace, request, configuration, pyproject),
+        scripts=console_scripts(pyproject) if pyproject else frozenset(),
+        level=_LEVELS[request.level or configuration.level or "stop"],
     )
-    return Run(workspace, options, request.jobs or available_cores())
+    return Run(workspace, options, request.jobs or available_cores(), notes)
 
 
 def available_cores() -> int:
@@ -128,13 +147,31 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _target_torch(request: Request, configuration: Configuration, project: Path) -> tuple[int, int]:
+def _stated_torch(request: Request, configuration: Configuration) -> tuple[int, int] | None:
     if request.target_torch is None:
-        return configuration.target_torch or required_torch(project)
+        return configuration.target_torch
     try:
         return parse_torch_version(request.target_torch)
     except ValueError as error:
         raise UserError(f"--target-torch: {error}") from error
+
+
+def _helpers_folder(workspace: Workspace, request: Request, configuration: Configuration, pyproject: Path | None) -> str:
+    """The label of the folder for the module of helpers; empty when nothing is said."""
+    if request.helpers is not None:
+        name, folder = f"--helpers {request.helpers}", Path(os.path.realpath(request.helpers))
+    elif configuration.helpers is not None and pyproject is not None:
+        name, folder = f"helpers = {configuration.helpers!r}", Path(os.path.realpath(pyproject.parent / configuration.helpers))
+    else:
+        return ""
+    if not folder.is_dir():
+        raise UserError(f"{name}: there is no such folder")
+    if not folder.is_relative_to(workspace.root):
+        raise UserError(f"{name}: lies outside of {workspace.root}")
+    module = folder / f"{HELPER_MODULE}.py"
+    if os.path.lexists(module) and not is_generated(read_small_text(module) or ""):
+        raise UserError(f"{name}: the folder has a {module.name} that this tool has not written")
+    return folder.relative_to(workspace.root).as_posix()
 
 
 def _rule_ids(option: str, values: list[str]) -> frozenset[str]:

@@ -1,18 +1,16 @@
-"""One run: files → facts → findings and edits → new texts. Nothing is written here."""
+"""One run: files → facts → findings and new texts. Nothing is written here."""
 
 from __future__ import annotations
 
-import ast
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import groupby
+from pathlib import PurePosixPath
 
 from ..transforms.engine import STRONG_TOKENS, Analysis, Options, analyse, holds_token
 from ..transforms.findings import FileError, Finding
-from ..transforms.text.annotations import annotation_edits
-from ..transforms.text.edits import Edit, EditConflict, apply_edits
+from ..transforms.rewrites.helper_place import is_current
+from ..transforms.text.generated import HELPER_MODULE, is_generated, is_helper_module
 from ..transforms.text.source import Source
 from .gather import Gathered, gather
 from .imports import imported_modules, package_of
@@ -30,6 +28,10 @@ class Migration:
     findings: list[Finding] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     errors: list[FileError] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """Lines for the user on what else was seen."""
+    left_alone: dict[str, str] = field(default_factory=dict)
+    """Programs, by entry point, of which nothing is written, and why."""
 
 
 def migrate(workspace: Workspace, options: Options, jobs: int, progress: Progress) -> Migration:
@@ -40,6 +42,7 @@ def migrate(workspace: Workspace, options: Options, jobs: int, progress: Progres
     if hits:
         imports = {label: imported_modules(data, package_of(label)) for label, data in contents.items()}
         gathered = gather(workspace, contents, hits, imports, jobs, progress)
+    migration.notes += _other_helpers(workspace, contents)
     del contents
     migration.errors += [result for result in gathered.results if isinstance(result, FileError)]
     facts = [result for result in gathered.results if not isinstance(result, FileError)]
@@ -47,10 +50,12 @@ def migrate(workspace: Workspace, options: Options, jobs: int, progress: Progres
     if facts:
         progress.stage("linking", 1)
         load = _loader(workspace)
-        analysis = analyse(facts, load, options, gathered.flow)
+        paths = {*workspace.files, *_helper_modules(workspace, options)}
+        analysis = analyse(facts, load, options, gathered.flow, paths)
         migration.findings = sorted(analysis.findings, key=lambda finding: (finding.file, finding.line, finding.column))
         migration.errors += analysis.errors
-        _rewrite(migration, analysis, load, options.annotate)
+        migration.left_alone = analysis.left_alone
+        _rewrite(migration, analysis, load)
     migration.errors.sort(key=lambda error: (error.file, error.line or 0))
     return migration
 
@@ -99,6 +104,24 @@ def _notebooks_with_sites(workspace: Workspace) -> list[FileError]:
     return errors
 
 
+def _helper_modules(workspace: Workspace, options: Options) -> list[str]:
+    """Labels of the modules of helpers that generated code may be added to, whether or not they were named."""
+    folders = {folder for label in workspace.files for folder in PurePosixPath(label).parents}
+    labels = [str(folder / f"{HELPER_MODULE}.py") for folder in {*folders, PurePosixPath(options.helpers)}]
+    return [label for label in labels if workspace.path(label).is_file()]
+
+
+def _other_helpers(workspace: Workspace, contents: Mapping[str, bytes]) -> list[str]:
+    """A line for each module of helpers that is not what this version of the tool writes."""
+    notes = []
+    for label, data in contents.items():
+        if is_helper_module(label):
+            text = data.decode("utf-8", "replace")
+            if is_generated(text) and not is_current(text):
+                notes.append(f"{workspace.display(label)} was changed, or written by another version of to-fsdp2")
+    return notes
+
+
 def _loader(workspace: Workspace) -> Callable[[str], Source]:
     @cache
     def load(label: str) -> Source:
@@ -108,47 +131,21 @@ def _loader(workspace: Workspace) -> Callable[[str], Source]:
     return load
 
 
-def _rewrite(migration: Migration, analysis: Analysis, load: Callable[[str], Source], annotate: bool) -> None:
-    """New bytes of every edited file.
-
-    A group is applied whole or not at all, and only the analysis knows its parts: when one file cannot be
-    rewritten no file is.
-    """
+def _rewrite(migration: Migration, analysis: Analysis, load: Callable[[str], Source]) -> None:
+    """New bytes of every changed file; none at all when one of them cannot be encoded."""
     workspace = migration.workspace
     failures: list[FileError] = []
-    changes: list[Change] = []
-    all_edits = _with_annotations(migration, analysis, load) if annotate else analysis.edits
-    for label, edits in sorted(all_edits.items()):
+    for label, text in sorted(analysis.texts.items()):
         source = load(label)
         try:
-            text = apply_edits(source, edits)
-            if text == source.text:
-                continue
-            _require_syntax(text)
-            new = source.encode(text)
-        except (EditConflict, SyntaxError, UnicodeEncodeError) as error:
+            change = Change(label, workspace.path(label), source.encode(source.text), source.encode(text))
+        except UnicodeEncodeError as error:
             failures.append(FileError(label, None, f"its rewrite failed, so nothing is rewritten: {error}"))
             continue
-        changes.append(Change(label, workspace.path(label), source.encode(source.text), new))
+        migration.changes.append(change)
     for label, text in sorted(analysis.new_files.items()):
-        _require_syntax(text)
-        if workspace.path(label).exists():
-            failures.append(FileError(label, None, "would be added but exists already, so nothing is rewritten"))
-        changes.append(Change(label, workspace.path(label), None, text.encode()))
-    migration.errors += failures
-    migration.changes = [] if failures else changes
-
-
-def _with_annotations(migration: Migration, analysis: Analysis, load: Callable[[str], Source]) -> dict[str, list[Edit]]:
-    """The edits, and comments at the sites that are left to a person."""
-    edits = dict(analysis.edits)
-    for label, findings in groupby(migration.findings, key=lambda finding: finding.file):
-        own = edits.get(label, [])
-        edits[label] = [*annotation_edits(load(label), findings, own), *own]
-    return edits
-
-
-def _require_syntax(text: str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        ast.parse(text)
+        path = workspace.path(label)
+        migration.changes.append(Change(label, path, path.read_bytes() if path.is_file() else None, text.encode()))
+    if failures:
+        migration.errors += failures
+        migration.changes = []

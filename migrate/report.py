@@ -2,44 +2,34 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from ..transforms.findings import FileError, Finding, Level
 from .diff import file_patch
 from .outside import connected_outside, note_on
 from .pipeline import Migration
+from .terminal import printable
 
 
 @dataclass(frozen=True)
-class Group:
-    """The findings of one wrapped model, its optimizers and checkpoints, applied together or not at all."""
+class ProgramReport:
+    """One program: a file that is run, with the findings in all that it reaches."""
 
-    name: str
+    entry: str
     findings: tuple[Finding, ...]
-
-    @property
-    def outcome(self) -> str:
-        """What becomes of it, in words."""
-        if self.blocked_by:
-            return f"held back by {self.blocked_by}"
-        counts = Counter(finding.level for finding in self.findings)
-        return ", ".join(f"{counts[level]} {level.value}" for level in Level if counts[level])
-
-    @property
-    def level(self) -> Level:
-        """The level of its least certain site."""
-        return max((finding.level for finding in self.findings), key=lambda level: level.rank)
-
-    @property
-    def blocked_by(self) -> str | None:
-        """`file:line` of the hazard that holds it back."""
-        return next((finding.blocked_by for finding in self.findings if finding.blocked_by), None)
+    left_alone: str = ""
+    """Why nothing of it is written, if so."""
 
     @property
     def files(self) -> list[str]:
-        """Where its sites are, in order."""
+        """Where its findings are, in order."""
         return sorted({finding.file for finding in self.findings})
+
+    def count(self, level: Level) -> int:
+        """Number of unsuppressed findings of a level."""
+        return count(self.findings, level)
 
 
 @dataclass
@@ -53,9 +43,15 @@ class Report:
     errors: list[FileError]
     patches: list[tuple[str, bytes]] = field(default_factory=list)
     """(file, its patch), in order; paths inside the patches are relative to the repository."""
+    left_alone: dict[str, str] = field(default_factory=dict)
+    """Programs, by entry point, of which nothing is written, and why."""
+    written: bool = False
+    """Whether the patches have been written."""
+    show_safe: bool = False
+    """Whether people are shown what is rewritten and needs nobody."""
     show_ok: bool = False
-    note: str = ""
-    """A line on what was left out, empty when nothing was."""
+    notes: list[str] = field(default_factory=list)
+    """Lines on what else there is to know: what was left out, for one."""
 
     @property
     def shown(self) -> list[Finding]:
@@ -72,25 +68,31 @@ class Report:
         """Number of files that could not be processed."""
         return len({error.file for error in self.errors})
 
-    @property
-    def groups(self) -> list[Group]:
-        """The migration groups, in the order of their first site."""
-        members: dict[str, list[Finding]] = {}
-        for finding in self.shown:
-            if finding.group is not None:
-                members.setdefault(finding.group, []).append(finding)
-        return [Group(name, tuple(findings)) for name, findings in members.items()]
-
     def count(self, level: Level) -> int:
         """Number of unsuppressed findings of a level."""
-        return Counter(finding.level for finding in self.findings if not finding.suppressed)[level]
+        return count(self.findings, level)
+
+    @property
+    def programs(self) -> list[ProgramReport]:
+        """The programs with anything to report, those that need a person most first."""
+        members: dict[str, list[Finding]] = {}
+        for finding in self.shown:
+            for entry in finding.programs:
+                members.setdefault(entry, []).append(finding)
+        programs = [ProgramReport(e, tuple(found), self.left_alone.get(e, "")) for e, found in members.items()]
+        return sorted(programs, key=lambda p: (-p.count(Level.MANUAL), -p.count(Level.REVIEW), -len(p.findings), p.entry))
+
+    @property
+    def change(self) -> str:
+        """What is said of files with a patch, in the tense of what happened."""
+        return "changed" if self.written else "to change"
 
     @property
     def summary(self) -> str:
         """One line: files, and findings by level."""
         parts = [
             f"{self.seen:,} file{'s' if self.seen != 1 else ''}",
-            f"{len(self.patches):,} to change",
+            f"{len(self.patches):,} {self.change}",
             *(f"{self.count(level):,} {level.value}" for level in (Level.SAFE, Level.REVIEW, Level.MANUAL)),
             f"{self.failed:,} failed",
         ]
@@ -100,36 +102,62 @@ class Report:
         return ", ".join(parts)
 
 
-def build_report(migration: Migration, target_torch: str, show_ok: bool) -> Report:
+def printable_report(report: Report) -> Report:
+    """The report as people are shown it: nothing that comes from the repository acts on what shows it."""
+    return replace(
+        report,
+        findings=[_printable(finding) for finding in report.findings],
+        errors=[replace(error, file=printable(error.file), message=printable(error.message)) for error in report.errors],
+        patches=[(printable(file), patch) for file, patch in report.patches],
+        left_alone={printable(entry): printable(reason) for entry, reason in report.left_alone.items()},
+    )
+
+
+def _printable(finding: Finding) -> Finding:
+    return replace(
+        finding,
+        file=printable(finding.file),
+        symbol=printable(finding.symbol),
+        message=printable(finding.message),
+        advice=printable(finding.advice),
+        programs=tuple(map(printable, finding.programs)),
+        provenance=tuple(
+            replace(step, file=printable(step.file), text=printable(" ".join(step.text.split()))) for step in finding.provenance
+        ),
+    )
+
+
+def count(findings: Iterable[Finding], level: Level) -> int:
+    """Number of unsuppressed findings of a level."""
+    return sum(finding.level is level and not finding.suppressed for finding in findings)
+
+
+def changed_lines(patch: bytes) -> tuple[int, int]:
+    """Lines that a patch adds and removes."""
+    starts = [line[:1] for line in patch.partition(b"\n@@")[2].split(b"\n")]
+    return starts.count(b"+"), starts.count(b"-")
+
+
+def build_report(migration: Migration, target_torch: str) -> Report:
     """The outcome of a run, its labels turned into paths from the working directory."""
-    display = migration.workspace.display
-
-    def place(reference: str) -> str:
-        label, _, line = reference.rpartition(":")
-        return f"{display(label)}:{line}"
-
+    display = cache(migration.workspace.display)
     findings = [
         replace(
             finding,
             file=display(finding.file),
-            blocked_by=place(finding.blocked_by) if finding.blocked_by else None,
+            programs=tuple(display(entry) for entry in finding.programs),
             provenance=tuple(replace(step, file=display(step.file)) for step in finding.provenance),
         )
         for finding in migration.findings
     ]
+    outside = connected_outside(migration.workspace, {finding.file for finding in migration.findings})
     return Report(
         target_torch=target_torch,
         seen=len(migration.workspace.files),
         parsed=migration.parsed,
         findings=findings,
         errors=[replace(error, file=display(error.file)) for error in migration.errors],
-        patches=[
-            (display(change.label), file_patch(change.label, change.old, change.new)) for change in migration.changes
-        ],
-        show_ok=show_ok,
-        note=note_on([display(label) for label in connected_outside(migration.workspace, _with_findings(migration))]),
+        patches=[(display(change.label), file_patch(change.label, change.old, change.new)) for change in migration.changes],
+        left_alone={display(entry): reason for entry, reason in migration.left_alone.items()},
+        notes=[note for note in (note_on([display(label) for label in outside]), *migration.notes) if note],
     )
-
-
-def _with_findings(migration: Migration) -> set[str]:
-    return {finding.file for finding in migration.findings}

@@ -8,13 +8,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..transforms.findings import Level
 from ..transforms.rule import Rule
-from .report import Report
+from .report import Report, printable_report
+from .terminal import printable_lines
 
 _KINDS = {"+": "add", "-": "del", "@": "at"}
 
 
 def render(report: Report, rules: Sequence[Rule]) -> str:
     """The report as HTML; `rules` gives the titles that ids show when pointed at."""
+    shown = printable_report(report)
     environment = Environment(
         loader=PackageLoader(__package__ or "", "templates"),
         autoescape=True,
@@ -22,13 +24,13 @@ def render(report: Report, rules: Sequence[Rule]) -> str:
         trim_blocks=True,
     )
     return environment.get_template("report.html.j2").render(
-        report=report,
+        report=shown,
         levels=[Level.SAFE, Level.REVIEW, Level.MANUAL],
         titles={rule.id: rule.title for rule in rules},
-        patches=[(file, _lines(patch)) for file, patch in report.patches],
+        patches=[(file, _lines(patch)) for file, patch in shown.patches],
     )
 
 
 def _lines(patch: bytes) -> list[tuple[str, str]]:
-    lines = patch.decode("utf-8", "replace").split("\n")[:-1]
+    lines = printable_lines(patch.decode("utf-8", "replace"))[:-1]
     return [(_KINDS.get(line[:1], "") if not line.startswith(("+++", "---")) else "", line) for line in lines]

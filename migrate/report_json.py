@@ -1,4 +1,4 @@
-"""The machine contract: schema 1, kind `migration`."""
+"""The machine contract: schema 2, kind `migration`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from ..transforms.findings import Finding
-from .report import Report
+from ..transforms.findings import Finding, Level
+from .report import ProgramReport, Report
 
 
 def render(report: Report) -> str:
     """The report as JSON, one line end at the end."""
     document = {
         "tool": "to-fsdp2",
-        "schema": 1,
+        "schema": 2,
         "kind": "migration",
         "target_torch": report.target_torch,
         "files": {
@@ -23,6 +23,7 @@ def render(report: Report) -> str:
             "changed": len(report.patches),
             "failed": report.failed,
         },
+        "programs": [_program(program) for program in sorted(report.programs, key=lambda program: program.entry)],
         "findings": [_finding(finding) for finding in report.shown],
         "errors": [asdict(error) for error in report.errors],
     }
@@ -30,5 +31,10 @@ def render(report: Report) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
+def _program(program: ProgramReport) -> dict[str, Any]:
+    counts = {level.value: program.count(level) for level in (Level.SAFE, Level.REVIEW, Level.MANUAL)}
+    return {"entry": program.entry, "files": program.files, **counts}
+
+
 def _finding(finding: Finding) -> dict[str, Any]:
-    return {"id": finding.id, **asdict(finding), "level": finding.level.value}
+    return {"id": finding.id, **asdict(finding), "level": finding.level.value, "form": finding.form.value}

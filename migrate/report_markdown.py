@@ -6,26 +6,29 @@ import html
 from collections.abc import Iterator
 from itertools import groupby
 
-from ..transforms.findings import Finding
-from .report import Report
+from ..transforms.findings import Finding, Level
+from .report import Report, printable_report
+from .terminal import printable_lines
 
 
 def render(report: Report) -> str:
     """The report as GitHub-flavoured Markdown, patches folded away."""
-    return "\n".join(_lines(report)) + "\n"
+    return "\n".join(_lines(printable_report(report))) + "\n"
 
 
 def _lines(report: Report) -> Iterator[str]:
     yield "## Migration to FSDP2"
     yield ""
     yield f"{report.summary}. Target: torch {report.target_torch}."
-    if report.groups:
+    if report.programs:
         yield ""
-        yield "| group | sites | files | outcome |"
-        yield "|---|---:|---:|---|"
-        for group in report.groups:
-            counts = f"{len(group.findings)} | {len(group.files)}"
-            yield f"| {_cell(group.name)} | {counts} | {_cell(group.outcome)} |"
+        yield "| program | files | safe | review | manual | |"
+        yield "|---|---:|---:|---:|---:|---|"
+        for program in report.programs:
+            levels = (Level.SAFE, Level.REVIEW, Level.MANUAL)
+            counts = " | ".join(str(count) for count in (len(program.files), *map(program.count, levels)))
+            alone = f"left alone: {program.left_alone}" if program.left_alone else ""
+            yield f"| {_code(program.entry)} | {counts} | {_cell(alone)} |"
     for file, findings in groupby(report.shown, key=lambda finding: finding.file):
         yield ""
         yield f"### {_code(file)}"
@@ -42,7 +45,7 @@ def _lines(report: Report) -> Iterator[str]:
             place = error.file if error.line is None else f"{error.file}:{error.line}"
             yield f"- {_code(place)}: {_escaped(error.message)}"
     for file, patch in report.patches:
-        text = patch.decode("utf-8", "replace")
+        text = "\n".join(printable_lines(patch.decode("utf-8", "replace")))
         fence = "`" * max(3, _longest_run(text) + 1)
         yield ""
         yield f"<details><summary>{html.escape(file)}</summary>"
@@ -56,8 +59,6 @@ def _lines(report: Report) -> Iterator[str]:
 
 def _what(finding: Finding) -> str:
     parts = [_cell(finding.message)]
-    if finding.blocked_by:
-        parts.append(f"blocked by {_code(finding.blocked_by)}")
     if finding.advice:
         parts.append(_cell(finding.advice))
     if finding.provenance:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from ..transforms.findings import FileError, Finding, Level
 from ..transforms.rule import Rule
 from .report import Report
+from .rule_reference import best_level
 
 _LEVELS = {Level.OK: "none", Level.SAFE: "note", Level.REVIEW: "warning", Level.MANUAL: "error"}
 
@@ -51,7 +52,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
         "shortDescription": {"text": rule.title},
         "fullDescription": {"text": rule.why or rule.title},
         "help": {"text": rule.advice or rule.why or rule.title},
-        "defaultConfiguration": {"level": _LEVELS[rule.level]},
+        "defaultConfiguration": {"level": _LEVELS[best_level(rule)]},
     }
 
 
@@ -76,7 +77,7 @@ def _result(finding: Finding, rule_index: int | None) -> dict[str, Any]:
             }
         ],
         "partialFingerprints": {"site/v1": finding.id},
-        "properties": {"symbol": finding.symbol, "group": finding.group, "blockedBy": finding.blocked_by},
+        "properties": {"symbol": finding.symbol, "form": finding.form.value, "programs": list(finding.programs)},
     }
     if rule_index is not None:
         result["ruleIndex"] = rule_index

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-import sys
+import os
 from pathlib import Path
-
-from rich.console import Console
 
 from ..transforms.findings import UserError
 from ..transforms.rule import all_rules
-from . import exits, report_json, report_markdown, report_text
+from . import exits, git, report_json, report_markdown, report_text
 from .collector import paused_collector
 from .options import Format, Request, Run
 from .pipeline import Migration, migrate
 from .progress import progress_on
 from .report import Report, build_report
-from .writer import WriteError, write_atomically
+from .terminal import Terminal, say, write_stdout
+from .undo import note_on_unfinished
+from .writer import WriteError, is_inside, write_atomically
 
 
 def run(request: Request, resolved: Run) -> tuple[Migration, Report]:
     """Carry out a resolved request, with a progress bar on stderr where that is a terminal."""
-    with paused_collector(), progress_on(Console(stderr=True)) as progress:
+    with paused_collector(), progress_on(Terminal(stderr=True)) as progress:
         migration = migrate(resolved.workspace, resolved.options, resolved.jobs, progress)
-    return migration, build_report(migration, resolved.target_torch, request.show_ok)
+    report = build_report(migration, resolved.target_torch)
+    report.show_safe, report.show_ok = request.show_safe or request.show_ok, request.show_ok
+    report.notes += resolved.notes if report.patches else []
+    report.notes += note_on_unfinished(resolved.workspace.root)
+    return migration, report
 
 
 def deliver(report: Report, request: Request) -> None:
     """Write the report to stdout or to `--output`, and its summary line to stderr."""
     if request.output is None:
         if request.format == "text":
-            report_text.render(report, Console())
+            report_text.render(report, Terminal())
         else:
             write_stdout(rendered(report, request.format).encode("utf-8", "surrogateescape"))
     else:
@@ -39,8 +43,8 @@ def deliver(report: Report, request: Request) -> None:
 
 def summarise(report: Report) -> None:
     """What people want to know beside the document, on stderr."""
-    if report.note:
-        say(report.note)
+    for note in report.notes:
+        say(note)
     say(report.summary)
 
 
@@ -58,7 +62,7 @@ def rendered(report: Report, form: Format) -> str:
         from . import report_html
 
         return report_html.render(report, all_rules())
-    console = Console(color_system=None, force_terminal=False, width=10_000)
+    console = Terminal(color_system=None, force_terminal=False, width=10_000)
     with console.capture() as capture:
         report_text.render(report, console)
     return capture.get()
@@ -67,6 +71,8 @@ def rendered(report: Report, form: Format) -> str:
 def save(data: bytes, file: Path) -> None:
     """Write a document, to a file whole or not at all. Raises UserError."""
     try:
+        if file.is_symlink() and not _stays_near(file):
+            raise UserError(f"--output {file}: is a link that leads elsewhere; name the file itself")
         if file.exists() and not file.is_file():
             file.write_bytes(data)  # a pipe or a device must not be replaced by a file
         else:
@@ -77,16 +83,11 @@ def save(data: bytes, file: Path) -> None:
         raise UserError(f"--output {file}: {error.strerror}") from error
 
 
-def write_stdout(data: bytes) -> None:
-    """Bytes as they are: a patch holds every encoding that its files have."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
-
-
-def say(line: str) -> None:
-    """A line for people, beside the document."""
-    print(line, file=sys.stderr)
+def _stays_near(link: Path) -> bool:
+    """Whether a link can be written through: a repository must not choose which of its user's files is replaced."""
+    target = Path(os.path.realpath(link))
+    root = git.repository_of(Path(os.path.realpath(link.parent)))
+    return root is None or is_inside(target, root)
 
 
 def failed_files(report: Report) -> int:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ..transforms.findings import Level
 from ..transforms.rule import Example, Rule
 
 _INTRODUCTION = """\
 # Rules
 
-Made by `to-fsdp2 rules --format markdown`. The level is the best that the rule gives; where it cannot be sure, a
-site gets a lesser one and the finding says why. Where an example shows one text only, the rule leaves it alone.
+Made by `to-fsdp2 rules --format markdown`. The level is the best that the rule gives. Every rule has a general form,
+which is right whatever is true at run time; most have an idiom too, for certain facts. Where an example shows one text
+only, the rule leaves it alone.
 
 `FS1` wrapping and policies · `FS2` precision, offload, devices, meshes · `FS3` gradient sync, clipping, scalers, the
 forward and backward protocol · `FS4` state dicts, optimizer state, checkpoints · `FS5` order · `FS6` unwrapping,
@@ -23,10 +25,22 @@ def render(rules: Sequence[Rule]) -> str:
     return "\n".join([_INTRODUCTION, *(line for rule in rules for line in _section(rule))])
 
 
+def best_level(rule: Rule) -> Level:
+    """The best that a rule gives where it changes anything: what its examples show, else what its proof allows."""
+    shown = [example.level for example in rule.examples if example.level is not Level.OK]
+    return min(shown, key=lambda level: level.rank) if shown else Level.SAFE if rule.proof else Level.REVIEW
+
+
+def notes(example: Example) -> list[str]:
+    """What there is to say of an example beside its code."""
+    general = "Where the repository does not tell what comes there, the general form:" if example.blind else ""
+    return [note for note in (example.note, general) if note]
+
+
 def _section(rule: Rule) -> Iterator[str]:
     yield f"## {rule.id}: {rule.title}"
     yield ""
-    yield f"*{rule.level.value}*"
+    yield f"*{best_level(rule).value}*"
     for paragraph in (rule.why, rule.advice):
         if paragraph:
             yield ""
@@ -40,9 +54,9 @@ def _section(rule: Rule) -> Iterator[str]:
 
 
 def _example(example: Example) -> Iterator[str]:
-    if example.note:
+    for note in notes(example):
         yield ""
-        yield example.note
+        yield note
     yield from _code(example.before)
     if example.after != example.before:
         yield ""

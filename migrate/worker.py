@@ -5,13 +5,31 @@ A module of its own, so that a process that is started afresh can import it.
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import threading
 from pathlib import Path
 
-from ..transforms.analysis.facts import FileFacts
 from ..transforms.engine import extract
+from ..transforms.facts.facts import FileFacts
 from ..transforms.findings import FileError
 from ..transforms.text.source import Source, SourceError
 from .collector import paused_collector
+
+
+def serve() -> None:
+    """Prepare a worker: a signal to the whole group is the parent's to answer, and its death is this process's."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def extract_files(root: str, labels: list[str]) -> list[FileFacts | FileError]:

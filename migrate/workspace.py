@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import stat
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from ..transforms.findings import FileError, UserError
 from . import git
 from .ignore import IgnoreRules, is_default_excluded, is_ignored, read_ignore_file, rules_above
+from .writer import is_inside
 
 LARGEST = 8 * 1024 * 1024
 """Bytes. A syntax tree takes some fifty times its text; what is longer than this is data, not code."""
@@ -98,7 +100,8 @@ class _Walk:
         self.workspace = workspace
         self.repository = repository
         self.exclude = exclude
-        self.tracked = self._tracked_files()
+        self.tracked_files = sorted(map(str, git.tracked_files(repository))) if repository else []
+        self.tracked = self._with_folders()
         self.seen: set[tuple[int, int]] = set()
 
     def visit_named(self, path: Path) -> None:
@@ -142,17 +145,22 @@ class _Walk:
             elif entry.path in self.tracked or not is_ignored(rules, entry.path, is_directory=False):
                 yield Path(entry.path)
 
-    def _tracked_files(self) -> set[str]:
-        """Ignored files that are under version control, and all folders on the way to them."""
-        if self.repository is None:
-            return set()
-        files = git.ignored_but_tracked(self.repository)
-        return {str(path) for file in files for path in (file, *file.parents) if self.repository in path.parents}
+    def _with_folders(self) -> set[str]:
+        """Tracked files, and all folders on the way to them; ignore rules do not speak of these."""
+        found = set(self.tracked_files)
+        for file in self.tracked_files:
+            folder = os.path.dirname(file)
+            while folder not in found and folder != str(self.repository):
+                found.add(folder)
+                folder = os.path.dirname(folder)
+        return found
 
     def _tracked_below(self, folder: str) -> Iterator[Path]:
         prefix = folder + os.sep
-        for path in sorted(self.tracked):
-            if path.startswith(prefix) and path.endswith(".py") and os.path.isfile(path):
+        for path in self.tracked_files[bisect_left(self.tracked_files, prefix) :]:
+            if not path.startswith(prefix):
+                break
+            if os.path.isfile(path) and not is_ignored(self.exclude, path, is_directory=False):
                 yield Path(path)
 
     def _take(self, path: Path, named: bool = False) -> None:
@@ -160,6 +168,9 @@ class _Walk:
             status = path.stat()
         except OSError as error:
             self._fail(path, f"cannot be read: {error.strerror}")
+            return
+        if path.is_symlink() and not is_inside(Path(os.path.realpath(path)), self.workspace.root):
+            self._fail(path, "is a link that leads out of the tree, so it is not looked at")
             return
         if not stat.S_ISREG(status.st_mode):
             if named:

@@ -1,13 +1,31 @@
-"""Writing many files so that each is old or new at any moment, and all are old when one cannot be written."""
+"""Writing many files as a transaction: all are new or all are old, whatever happens in between.
+
+Every new text lies complete and flushed beside its file before the first file is replaced, and every old file keeps a
+second name, so a full disk or a missing permission is met while everything is still old, and going back needs no room.
+Signals wait until a file is done. After a kill, the next run does from the journal what could not be done here.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
+import hashlib
 import os
+import secrets
+import shutil
 import stat
-import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from ..transforms.findings import UserError
+from .journal import Entry, Journal, digest, flush_folder
+from .signals import Ended, Waiting, kept_waiting
+from .state import state_folder
+
+ENDING = ".to-fsdp2"
+"""Of the names of files that are here while a transaction is under way."""
 
 
 @dataclass(frozen=True)
@@ -29,35 +47,177 @@ class WriteError(Exception):
         self.reason = reason
 
 
-def write_all(changes: list[Change]) -> None:
-    """Write all changes or none.
+def write_all(changes: list[Change], root: Path) -> None:
+    """Write all changes below `root` or none.
 
-    Every new text lies complete and flushed beside its file before the first file is replaced, so a full
-    disk or a missing permission is met while everything is still old. A link is written through: its target
-    is replaced. Raises WriteError.
+    A link is written through where it stays in the tree: its target is replaced. Raises WriteError, and `Ended` when a
+    signal has come; nothing is written then, unless the signal says what was.
     """
-    staged: list[tuple[Change, Path, Path]] = []
-    try:
-        for change in changes:
-            target = Path(os.path.realpath(change.path))
-            with _reported(change):
-                _require_unchanged(change, target)
-                staged.append((change, target, _stage(target, change)))
-        _replace_all(staged)
-    finally:
-        for _, _, temporary in staged:
-            temporary.unlink(missing_ok=True)
+    if not changes:
+        return
+    with kept_waiting() as waiting, _one_at_a_time(root):
+        name = secrets.token_hex(8)
+        targets = [_target(change, root) for change in changes]
+        staged = [_Staged(change, target, name) for change, target in zip(changes, targets, strict=True)]
+        try:
+            journal = Journal(root, name, [one.entry for one in staged])
+        except OSError as error:
+            raise WriteError("the journal", error.strerror or str(error)) from error
+        try:
+            _prepare(staged, waiting)
+            _replace_all(staged, waiting, journal)
+        finally:
+            # What could not be put back, or removed, is left to the next run, with the journal and the old files.
+            if not any(one.is_stuck for one in staged):
+                cleared = [one.clear() for one in staged]
+                if all(cleared):
+                    journal.close()
+    if waiting.number is not None:
+        raise Ended(waiting.number, f"{len(changes)} files had been written")
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace or create one file, old or new at any moment. Raises WriteError."""
     old = path.read_bytes() if path.exists() else None
-    write_all([Change(str(path), path, old, data)])
+    target = Path(os.path.realpath(path))
+    one = _Staged(Change(str(path), path, old, data), target, "")
+    with kept_waiting() as waiting:
+        try:
+            with _reported(one.change):
+                one.staged.unlink(missing_ok=True)  # of a run that was killed
+                one.stage()
+                waiting.check()
+                os.replace(one.staged, target)
+        finally:
+            one.staged.unlink(missing_ok=True)
+
+
+@dataclass
+class _Staged:
+    """A change with the names that its file goes by while it is made."""
+
+    change: Change
+    target: Path
+    name: str
+    signature: tuple[int, ...] = ()
+    is_replaced: bool = False
+    is_stuck: bool = False
+
+    @property
+    def staged(self) -> Path:
+        return self._beside("new")
+
+    @property
+    def kept(self) -> Path:
+        return self._beside("old")
+
+    def _beside(self, kind: str) -> Path:
+        # A name may be as long as a file system allows; a longer one would not be.
+        short = hashlib.sha256(os.fsencode(self.target.name)).hexdigest()[:16]
+        return self.target.with_name("." + ".".join(filter(None, [short, self.name, kind])) + ENDING)
+
+    @property
+    def entry(self) -> Entry:
+        """What the journal says of it."""
+        old = None if self.change.old is None else digest(self.change.old)
+        return Entry(str(self.target), str(self.staged), str(self.kept), old, digest(self.change.new))
+
+    def stage(self) -> None:
+        """The new bytes in a file of their own in the same folder, on disk, with the old one's mode and owner."""
+        with open(self.staged, "xb") as file:
+            file.write(self.change.new)
+            file.flush()
+            _take_over_attributes(file.fileno(), self.target if self.change.old is not None else None)
+            os.fsync(file.fileno())
+
+    def keep(self) -> None:
+        """A second name for the old file, or a copy of it where a file system knows no second names."""
+        if self.change.old is None:
+            return
+        try:
+            os.link(self.target, self.kept)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV):
+                raise
+            shutil.copy2(self.target, self.kept)
+
+    def replace(self) -> None:
+        """Put the new file in the place of the old one."""
+        if self.signature != _signature(self.target):
+            raise WriteError(self.change.label, "has changed since it was read")
+        os.replace(self.staged, self.target)
+        self.is_replaced = True
+
+    def take_back(self) -> None:
+        """Put the old file back in its place."""
+        if not self.is_replaced:
+            return
+        try:
+            if self.change.old is None:
+                self.target.unlink(missing_ok=True)
+            else:
+                os.replace(self.kept, self.target)
+        except OSError:
+            self.is_stuck = True
+
+    def clear(self) -> bool:
+        """Remove what is beside the file; False where that cannot be."""
+        try:
+            for leftover in (self.staged, self.kept):
+                leftover.unlink(missing_ok=True)
+        except OSError:
+            return False
+        return True
+
+
+def _target(change: Change, root: Path) -> Path:
+    """Where a change is written: what its path leads to, which must not be out of the tree."""
+    target = Path(os.path.realpath(change.path))
+    if not is_inside(target, root):
+        raise WriteError(change.label, "is a link that leads out of the tree")
+    return target
+
+
+def is_inside(target: Path, root: Path) -> bool:
+    """Whether a path without links lies in a tree, and not among git's own files."""
+    root = Path(os.path.realpath(root))
+    return target.is_relative_to(root) and ".git" not in target.relative_to(root).parts
+
+
+def _prepare(staged: list[_Staged], waiting: Waiting) -> None:
+    for one in staged:
+        waiting.check()
+        with _reported(one.change):
+            _require_unchanged(one.change, one.target)
+            one.signature = _signature(one.target)
+            one.stage()
+    for one in staged:
+        waiting.check()
+        with _reported(one.change):
+            one.keep()
+            # A second name is a change of the file's own data as well.
+            one.signature = _signature(one.target)
+    _flush_folders(staged)
+
+
+def _replace_all(staged: list[_Staged], waiting: Waiting, journal: Journal) -> None:
+    try:
+        for one in staged:
+            waiting.check()
+            with _reported(one.change):
+                one.replace()
+        _flush_folders(staged)
+        with _reported(staged[-1].change):
+            journal.finish()
+    except BaseException:
+        for one in reversed(staged):
+            one.take_back()
+        raise
 
 
 def _require_unchanged(change: Change, target: Path) -> None:
     if change.old is None:
-        if target.exists():
+        if os.path.lexists(target):
             raise WriteError(change.label, "has come into being since it was looked for")
         return
     # Replacing needs no permission on the file itself, so a write protection would be passed over.
@@ -67,20 +227,13 @@ def _require_unchanged(change: Change, target: Path) -> None:
         raise WriteError(change.label, "has changed since it was read")
 
 
-def _stage(target: Path, change: Change) -> Path:
-    """The new bytes in a file of their own in the same folder, on disk, with the old one's mode and owner."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".to-fsdp2", dir=target.parent)
-    temporary = Path(name)
+def _signature(target: Path) -> tuple[int, ...]:
+    """What tells whether somebody else has written a file; empty without one."""
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(change.new)
-            file.flush()
-            _take_over_attributes(file.fileno(), target if change.old is not None else None)
-            os.fsync(file.fileno())
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return temporary
+        status = target.stat()
+    except FileNotFoundError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _take_over_attributes(descriptor: int, target: Path | None) -> None:
@@ -97,38 +250,26 @@ def _take_over_attributes(descriptor: int, target: Path | None) -> None:
     os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
 
 
-def _replace_all(staged: list[tuple[Change, Path, Path]]) -> None:
-    done: list[tuple[Change, Path]] = []
-    for change, target, temporary in staged:
-        try:
-            with _reported(change):
-                os.replace(temporary, target)
-                done.append((change, target))
-                _flush_folder(target.parent)
-        except WriteError:
-            _take_back(done)
-            raise
-
-
-def _take_back(done: list[tuple[Change, Path]]) -> None:
-    for change, target in reversed(done):
-        if change.old is None:
-            target.unlink(missing_ok=True)
-        else:
-            os.replace(_stage(target, Change(change.label, target, change.new, change.old)), target)
-
-
-def _flush_folder(folder: Path) -> None:
-    """A rename is on disk only when its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _flush_folders(staged: list[_Staged]) -> None:
+    for folder in {one.target.parent for one in staged}:
+        with contextlib.suppress(OSError):  # a folder may be closed to reading, and some file systems cannot
+            flush_folder(folder)
 
 
 @contextlib.contextmanager
-def _reported(change: Change):
+def _one_at_a_time(root: Path) -> Iterator[None]:
+    """Nobody else writes to this tree meanwhile."""
+    name = hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()
+    with open(state_folder("locks") / name, "w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(f"another run is writing to {root}") from error
+        yield
+
+
+@contextlib.contextmanager
+def _reported(change: Change) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import tempfile
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,7 +11,10 @@ from .. import exits, git, options
 from ..options import Request, Run, resolve
 from ..pipeline import Migration
 from ..report import Report
-from ..reporting import deliver, failed_files, run, say
+from ..reporting import deliver, failed_files, run
+from ..signals import Ended
+from ..terminal import announce, say
+from ..undo import ReversePatch, settle_unfinished
 from ..writer import WriteError, write_all
 
 AllowDirty = Annotated[bool, typer.Option("--allow-dirty", help="Write although git has uncommitted changes.")]
@@ -32,24 +32,26 @@ def apply(
     target_torch: options.TargetTorch = None,
     ddp: options.DdpOption = None,
     checkpoint: options.CheckpointOption = None,
-    annotate: options.Annotate = False,
+    helpers: options.Helpers = None,
     allow_dirty: AllowDirty = False,
 ) -> int:
     """Write the migration, and say how to undo it. Refuses a git tree with uncommitted changes.
 
-    Every file is old or new at any moment, and a group (a model, its optimizers, its checkpoints) is
-    written whole or not at all.
+    All files are written or none: the next run undoes what one that was killed has left. The reverse patch is kept, and
+    named first.
 
     Exit codes: 0 nothing is left to do, 1 review or manual findings remain to be looked at, 2 some files
     could not be processed (3: both), 64 wrong usage or a dirty tree, 70 internal error, 130 interrupted.
     """
-    request = Request(
-        paths, format, output, level, select, ignore, exclude, jobs, target_torch, ddp, checkpoint, annotate
-    )
+    request = Request(paths, format, output, level, select, ignore, exclude, jobs, target_torch, ddp, checkpoint, helpers)
     resolved = resolve(request)
-    clean = _require_clean_tree(resolved, allow_dirty)
+    if settled := settle_unfinished(resolved.workspace.root):
+        for line in settled:
+            say(line)
+        resolved = resolve(request)
+    _require_clean_tree(resolved, allow_dirty)
     migration, report = run(request, resolved)
-    undo = _write(migration, report, clean)
+    undo = _write(migration, report)
     deliver(report, request)
     for line in undo:
         say(line)
@@ -57,57 +59,41 @@ def apply(
     return (exits.REMAINS if remains else exits.DONE) | failed_files(report)
 
 
-def _require_clean_tree(resolved: Run, allow_dirty: bool) -> bool:
-    """Whether git can take the edits back; checked before any work is done."""
+def _require_clean_tree(resolved: Run, allow_dirty: bool) -> None:
+    """Edits must not be mixed up with the user's own; checked before any work is done."""
     workspace = resolved.workspace
-    if not workspace.in_repository:
-        return False
-    if allow_dirty:
-        return False
-    changed = git.changed_files(workspace.root, workspace.paths)
+    if allow_dirty or not workspace.in_repository:
+        return
+    changed = git.changed_files(workspace.root, map(workspace.path, workspace.files))
     if changed:
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         raise UserError(
             f"uncommitted changes in {workspace.display(changed[0])}{more}: commit or stash them first, so "
             "that the migration can be undone, or use --allow-dirty"
         )
-    return True
 
 
-def _write(migration: Migration, report: Report, clean: bool) -> list[str]:
+def _write(migration: Migration, report: Report) -> list[str]:
     """Write all changes; returns how to undo them, in lines."""
     if not migration.changes:
         return []
-    undo = _undo_with_git(migration) if clean else _undo_with_patch(migration, report)
+    root = migration.workspace.root
+    patch = ReversePatch(root, migration.changes)
     try:
-        write_all(migration.changes)
+        announce(f"the reverse patch is {patch.path}")  # first, for whatever comes
+        write_all(migration.changes, root)
     except WriteError as error:
+        patch.drop()
         file = migration.workspace.display(error.label)
         report.errors.append(FileError(file, None, f"{error.reason}; nothing was written"))
         report.patches.clear()
         return []
-    return undo
-
-
-def _undo_with_git(migration: Migration) -> list[str]:
-    root = migration.workspace.root
-    display = migration.workspace.display
-    changed = [display(change.label) for change in migration.changes if change.old is not None]
-    added = [display(change.label) for change in migration.changes if change.old is None]
-    commands = []
-    if changed:
-        # The tree was clean, so everything that now differs is the migration's.
-        commands.append(f"git -C {shlex.quote(str(root))} restore .")
-    if added:
-        commands.append("rm " + shlex.join(added))
-    return ["to undo: " + " && ".join(commands)]
-
-
-def _undo_with_patch(migration: Migration, report: Report) -> list[str]:
-    """Without a clean tree to go back to, the patch itself is kept."""
-    folder = Path(tempfile.mkdtemp(prefix="to-fsdp2-"))
-    patch = folder / "migration.patch"
-    patch.write_bytes(b"".join(patch for _, patch in report.patches))
-    root = migration.workspace.root
-    reason = "the tree was not checked" if migration.workspace.in_repository else "this is not a git repository"
-    return [f"{reason}; to undo: cd {shlex.quote(str(root))} && git apply -R {shlex.quote(str(patch))}"]
+    except Ended as ended:
+        if not ended.done:
+            patch.drop()
+        raise
+    except BaseException:
+        patch.drop()
+        raise
+    report.written = True
+    return [f"to undo: {patch.command}"]

@@ -18,6 +18,7 @@ def check(
     target_torch: options.TargetTorch = None,
     ddp: options.DdpOption = None,
     checkpoint: options.CheckpointOption = None,
+    helpers: options.Helpers = None,
 ) -> int:
     """Fail when something remains to be migrated or breaks the FSDP2 contract. Changes nothing.
 
@@ -26,7 +27,9 @@ def check(
     Exit codes: 0 clean, 1 there are findings, 2 some files could not be processed (3: both), 64 wrong usage,
     70 internal error, 130 interrupted.
     """
-    request = Request(paths, format, output, None, select, ignore, exclude, jobs, target_torch, ddp, checkpoint)
+    request = Request(
+        paths, format, output, None, select, ignore, exclude, jobs, target_torch, ddp, checkpoint, helpers, show_safe=True
+    )
     _, report = run(request, resolve(request))
     deliver(report, request)
     return (exits.REMAINS if report.open else exits.DONE) | failed_files(report)

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ...transforms.findings import UserError
 from .. import exits, report_text
 from ..options import Request, resolve
 from ..report import Report
-from ..reporting import rendered, run, save, say
+from ..reporting import rendered, run, save
+from ..terminal import Terminal, say
 from ..writer import write_all
 
 Folder = Annotated[
@@ -38,7 +38,10 @@ def demo(directory: Folder = None) -> int:
     report = _migrate(new)
     save(b"".join(patch for _, patch in report.patches), folder / "migration.patch")
     save(rendered(report, "html").encode(), folder / "migration.html")
-    say(f"\n{report.summary}\nThe migration: {folder / 'migration.patch'}, explained in {folder / 'migration.html'}\n")
+    say("")
+    say(report.summary)
+    say(f"The migration: {folder / 'migration.patch'}, explained in {folder / 'migration.html'}")
+    say("")
     if importlib.util.find_spec("torch") is None:
         say("To run old against new, install torch: pip install 'to-fsdp2[verify]'")
         return exits.FAILED_FILES
@@ -63,10 +66,11 @@ def _copy_repository(target: Path) -> None:
 def _migrate(folder: Path) -> Report:
     """Rewrite the repository in place; its report goes to stdout."""
     os.chdir(folder)  # reports show paths from the working directory
-    request = Request(["."])
+    request = Request(["."], show_safe=True)
     migration, report = run(request, resolve(request))
-    write_all(migration.changes)
-    report_text.render(report, Console())
+    write_all(migration.changes, folder)
+    report.written = True
+    report_text.render(report, Terminal())
     return report
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from rich.console import Console
-
 from .. import exits, options, report_text
 from ..options import Request, resolve
 from ..report import Report
-from ..reporting import deliver, failed_files, run, save, say, summarise, write_stdout
+from ..reporting import deliver, failed_files, run, save, summarise
+from ..terminal import Terminal, say, write_stdout
 
 
 def diff(
@@ -24,16 +23,14 @@ def diff(
     target_torch: options.TargetTorch = None,
     ddp: options.DdpOption = None,
     checkpoint: options.CheckpointOption = None,
-    annotate: options.Annotate = False,
+    helpers: options.Helpers = None,
 ) -> int:
     """Print the patch on stdout, for `git apply`; the summary goes to stderr. Changes nothing.
 
     Exit codes: 0 the patch is empty, 1 it is not, 2 some files could not be processed (3: both), 64 wrong
     usage, 70 internal error, 130 interrupted.
     """
-    request = Request(
-        paths, format, output, level, select, ignore, exclude, jobs, target_torch, ddp, checkpoint, annotate
-    )
+    request = Request(paths, format, output, level, select, ignore, exclude, jobs, target_torch, ddp, checkpoint, helpers)
     resolved = resolve(request)
     _, report = run(request, resolved)
     if format == "text":
@@ -48,7 +45,7 @@ def _deliver_patch(report: Report, request: Request) -> None:
     if request.output is not None:
         save(patch, request.output)
     elif sys.stdout.isatty():
-        report_text.render_patch(patch, Console())
+        report_text.render_patch(patch, Terminal())
     else:
         write_stdout(patch)
     for error in report.errors:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 from rich.syntax import Syntax
 from rich.text import Text
 
 from ...transforms.findings import UserError
 from ...transforms.rule import Rule, all_rules
 from .. import exits, rule_reference
-from ..reporting import write_stdout
+from ..terminal import Terminal, write_stdout
 
 RuleFormat = Annotated[Literal["text", "markdown"], typer.Option("--format", help="markdown: one page with all.")]
 RuleId = Annotated[str | None, typer.Argument(metavar="[ID]", help="A rule, as FS301, or a family, as FS3.")]
@@ -20,30 +19,33 @@ RuleId = Annotated[str | None, typer.Argument(metavar="[ID]", help="A rule, as F
 
 def rules(rule_id: RuleId = None, format: RuleFormat = "text") -> int:
     """List the rules, or explain one with before and after examples."""
-    chosen = [rule for rule in all_rules() if rule.id.startswith(rule_id or "")]
+    chosen = [rule for rule in all_rules() if rule.id.startswith((rule_id or "").upper())]
     if not chosen:
         raise UserError(f"no rule is called {rule_id!r}; `to-fsdp2 rules` lists them")
     if format == "markdown":
         write_stdout(rule_reference.render(chosen).encode())
         return exits.DONE
-    console = Console()
+    console = Terminal()
     if rule_id and len(chosen) == 1:
         _explain(chosen[0], console)
     else:
         for rule in chosen:
-            line = Text.assemble((rule.id, "cyan"), f"  {rule.level.value:<6}  ", rule.title)
+            line = Text.assemble((rule.id, "cyan"), f"  {rule_reference.best_level(rule).value:<6}  ", rule.title)
             console.print(line, soft_wrap=True, highlight=False)
     return exits.DONE
 
 
-def _explain(rule: Rule, console: Console) -> None:
+def _explain(rule: Rule, console: Terminal) -> None:
     console.print(Text.assemble((rule.id, "bold cyan"), " ", (rule.title, "bold")), highlight=False)
-    console.print(Text(rule.level.value, style="dim"))
+    console.print(Text(rule_reference.best_level(rule).value, style="dim"))
     for paragraph in (rule.why, rule.advice):
         if paragraph:
             console.print()
             console.print(Text(paragraph), highlight=False)
     for example in rule.examples:
+        for note in rule_reference.notes(example):
+            console.print()
+            console.print(Text(note), highlight=False)
         changed = example.after != example.before
         texts = [("Before", example.before), ("After", example.after)] if changed else [("Left alone", example.before)]
         for title, code in texts:
@@ -53,9 +55,6 @@ def _explain(rule: Rule, console: Console) -> None:
                 console.print(Syntax(code.rstrip("\n"), "python", background_color="default"))
             else:
                 console.print(Text(code.rstrip("\n") or "(nothing)"), soft_wrap=True, highlight=False)
-        if example.note:
-            console.print()
-            console.print(Text(example.note), highlight=False)
     if rule.sources:
         console.print()
         console.print(Text("Sources", style="bold"))

@@ -24,6 +24,7 @@ def scan(
     target_torch: options.TargetTorch = None,
     ddp: options.DdpOption = None,
     checkpoint: options.CheckpointOption = None,
+    helpers: options.Helpers = None,
 ) -> int:
     """Show every FSDP1 and DDP site, what will happen to it and why. Changes nothing.
 
@@ -42,6 +43,7 @@ def scan(
         target_torch,
         ddp,
         checkpoint,
+        helpers,
         show_ok=show_ok,
     )
     _, report = run(request, resolve(request))

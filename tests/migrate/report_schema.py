@@ -5,21 +5,37 @@ from __future__ import annotations
 from typing import Any
 
 TEXT = {"type": "string"}
+COUNT = {"type": "integer", "minimum": 0}
 LINE = {"type": "integer", "minimum": 1}
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "additionalProperties": False,
-    "required": ["tool", "schema", "kind", "target_torch", "files", "findings", "errors"],
+    "required": ["tool", "schema", "kind", "target_torch", "files", "programs", "findings", "errors"],
     "properties": {
         "tool": {"const": "to-fsdp2"},
-        "schema": {"const": 1},
+        "schema": {"const": 2},
         "kind": {"const": "migration"},
         "target_torch": {"type": "string", "pattern": r"^\d+\.\d+$"},
         "files": {
             "type": "object",
-            "additionalProperties": {"type": "integer", "minimum": 0},
+            "additionalProperties": COUNT,
             "required": ["seen", "parsed", "changed", "failed"],
             "maxProperties": 4,
+        },
+        "programs": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "entry": TEXT,
+                    "files": {"type": "array", "items": TEXT, "minItems": 1},
+                    "safe": COUNT,
+                    "review": COUNT,
+                    "manual": COUNT,
+                },
+                "required": ["entry", "files", "safe", "review", "manual"],
+                "additionalProperties": False,
+            },
         },
         "findings": {
             "type": "array",
@@ -39,8 +55,8 @@ SCHEMA: dict[str, Any] = {
                     "message": TEXT,
                     "why": TEXT,
                     "advice": TEXT,
-                    "group": {"type": ["string", "null"]},
-                    "blocked_by": {"type": ["string", "null"], "pattern": r":\d+$"},
+                    "form": {"enum": ["idiom", "fallback", "stop", "note"]},
+                    "programs": {"type": "array", "items": TEXT, "minItems": 1},
                     "provenance": {
                         "type": "array",
                         "items": {

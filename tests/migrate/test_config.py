@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from to_fsdp2.migrate.config import Configuration, find_pyproject, read_configuration, required_torch
+from to_fsdp2.migrate.config import Configuration, console_scripts, find_pyproject, read_configuration, required_torch
 from to_fsdp2.transforms.findings import UserError
 
 
@@ -29,9 +29,9 @@ level = "safe"
 select = ["FS1"]
 ignore = ["FS301"]
 exclude = ["third_party/"]
-annotate = true
+helpers = "src/utils"
 """
-    expected = Configuration((2, 8), "replicate", "dcp", "safe", ["FS1"], ["FS301"], ["third_party/"], True)
+    expected = Configuration((2, 8), "replicate", "dcp", "safe", ["FS1"], ["FS301"], ["third_party/"], "src/utils")
     assert read_configuration(pyproject(tmp_path, text)) == expected
 
 
@@ -41,7 +41,8 @@ annotate = true
         ('ddp = "shard"\ntarget_torch = "2.6"', 4, "unknown setting 'target_torch'"),
         ('ddp = "both"', 3, "ddp is 'both', but must be one of shard, replicate, keep"),
         ('select = "FS1"', 3, "select must be a list of strings"),
-        ('annotate = "yes"', 3, "annotate must be true or false"),
+        ("helpers = true", 3, "helpers must be a string"),
+        ("annotate = true", 3, "unknown setting 'annotate'"),
         ("target-torch = 2.6", 3, "target-torch must be a string like '2.6'"),
         ('target-torch = "new"', 3, "not a torch version: 'new'"),
         ('target-torch = "2.3"', 3, "torch 2.3 is too old"),
@@ -75,20 +76,29 @@ def test_the_nearest_pyproject_within_the_repository(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dependencies", "requirements", "expected"),
     [
-        ("[]", "", (2, 6)),
-        ('["torch"]', "", (2, 6)),
-        ('["torch>=1.13"]', "", (2, 6)),
+        ("[]", "", None),
+        ('["torch"]', "", None),
+        ('["torch>=1.13"]', "", (1, 13)),
         ('["torch>=2.8"]', "", (2, 8)),
         ('["torch >= 2.10.1, <3"]', "", (2, 10)),
         ("[\"torch==2.7.1; sys_platform == 'linux'\"]", "", (2, 7)),
         ('["torch~=2.9"]', "torch>=2.7\n", (2, 9)),
-        ('["torchvision>=2.9"]', "", (2, 6)),
+        ('["torchvision>=2.9"]', "", None),
         ('["numpy"]', "numpy\ntorch>=2.8  # for fully_shard\n", (2, 8)),
         ('["torch[opt]>=2.9"]', "", (2, 9)),
-        ('["torch<2.9"]', "", (2, 6)),
+        ('["torch<2.9"]', "", (2, 8)),
+        ('["torch<3.0"]', "", None),
     ],
 )
-def test_required_torch(tmp_path: Path, dependencies: str, requirements: str, expected: tuple[int, int]) -> None:
+def test_required_torch(
+    tmp_path: Path, dependencies: str, requirements: str, expected: tuple[int, int] | None
+) -> None:
     pyproject(tmp_path, f"[project]\nname = 'x'\ndependencies = {dependencies}\n")
     (tmp_path / "requirements-train.txt").write_text(requirements)
     assert required_torch(tmp_path) == expected
+
+
+def test_commands_of_the_project(tmp_path: Path) -> None:
+    file = pyproject(tmp_path, "[project.scripts]\ntrain = 'pkg.cli:main'\neval = 'pkg.evaluate'\n")
+    assert console_scripts(file) == {"pkg.cli", "pkg.evaluate"}
+    assert console_scripts(pyproject(tmp_path, "")) == frozenset()

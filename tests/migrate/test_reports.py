@@ -21,12 +21,12 @@ from to_fsdp2.transforms.rule import Outcome, Rule, all_rules
 
 Command = Callable[..., tuple[int, bytes, str]]
 
-RULE = Rule("FS101", "Wrap", "because", (), lambda site, migration: Outcome(Level.MANUAL, ""))
-OTHER = Rule("FS102", "Unwrap", "because", (), lambda site, migration: Outcome(Level.MANUAL, ""))
+RULE = Rule("FS101", "Wrap", "because", (), lambda site, migration: Outcome(""))
+OTHER = Rule("FS102", "Unwrap", "because", (), lambda site, migration: Outcome(""))
 
 
 def finding(level: Level, line: int, **more: object) -> Finding:
-    values: dict = {"message": "uses [bold]list[int][/bold] | `x`", "group": "model", **more}
+    values: dict = {"message": "uses [bold]list[int][/bold] | `x`", "programs": ("train.py",), **more}
     return Finding(RULE.id, level, "pkg/a b.py", line, 5, line, 9, "torch.X", **values)
 
 
@@ -40,9 +40,9 @@ def report() -> Report:
         findings=[
             finding(Level.SAFE, 1, provenance=chain),
             finding(Level.REVIEW, 2, why="rounds differently", provenance=chain),
-            finding(Level.MANUAL, 3, advice="write <b>this</b>", blocked_by="pkg/eval.py:7"),
+            finding(Level.MANUAL, 3, advice="write <b>this</b>", why="it hangs", programs=("sample.py", "train.py")),
             finding(Level.MANUAL, 4, advice="write <b>this</b>", suppressed=True),
-            finding(Level.OK, 5, group=None),
+            finding(Level.OK, 5),
         ],
         errors=[FileError("bad.py", 3, "invalid syntax"), FileError("gone.py", None, "cannot be read")],
         patches=[("pkg/a b.py", b"--- a\n+++ b\n@@ -1 +1 @@\n-x[0] = '```'\n+<script>\xff\n")],
@@ -59,6 +59,10 @@ def as_text(report: Report, **options: object) -> str:
 def test_json_follows_the_contract(report: Report) -> None:
     document = json.loads(report_json.render(report))
     jsonschema.validate(document, SCHEMA)
+    assert document["programs"] == [
+        {"entry": "sample.py", "files": ["pkg/a b.py"], "safe": 0, "review": 0, "manual": 1},
+        {"entry": "train.py", "files": ["pkg/a b.py"], "safe": 1, "review": 1, "manual": 1},
+    ]
     assert document["files"] == {"seen": 5, "parsed": 4, "changed": 1, "failed": 2}
     assert [entry["level"] for entry in document["findings"]] == ["safe", "review", "manual", "manual"]
     assert len({entry["id"] for entry in document["findings"]}) == 4
@@ -79,24 +83,59 @@ def test_summary(report: Report) -> None:
     assert report.summary == "5 files, 1 to change, 1 safe, 1 review, 1 manual, 2 failed, 1 suppressed"
 
 
-def test_text_has_a_line_per_finding_and_says_nothing_twice(report: Report) -> None:
-    text = as_text(report)
-    assert f"pkg/a b.py:1:5 safe {RULE.id} uses [bold]list[int][/bold] | `x`\n" in text
-    assert len(re.findall(rf"^pkg/a b\.py:\d+:5 \w+ {RULE.id} ", text, re.MULTILINE)) == 4
-    assert text.count("because pkg/wrap.py:9 model = FSDP(net) → main.py:10 train(model)") == 1
-    assert text.count("write <b>this</b>") == 1
-    assert "blocked by pkg/eval.py:7" in text
-    assert "(suppressed)" in text
-    assert "bad.py:3  invalid syntax" in text
-    assert "gone.py  cannot be read" in text
-    assert "model  4 sites in 1 file  held back by pkg/eval.py:7" in text
-    assert f" ok {RULE.id} " not in text
+def test_text_says_what_changes_and_what_needs_somebody(report: Report) -> None:
+    lines = [line for line in as_text(report).splitlines() if line]
+    assert lines == [
+        "train.py: 1 file to change, +1 -1 lines; 1 open stop, 1 to review",
+        f"  pkg/a b.py:3:5 manual {RULE.id} uses [bold]list[int][/bold] | `x`",
+        "      it hangs",
+        "      instead: write <b>this</b>",
+        f"      not so? say it on that line: # to-fsdp2: ignore[{RULE.id}] reason",
+        f"  pkg/a b.py:2:5 review {RULE.id} uses [bold]list[int][/bold] | `x`",
+        "      because pkg/wrap.py:9 model = FSDP(net) → main.py:10 train(model)",
+        "  1 site rewritten that needs nobody (--all)",
+        "sample.py: 1 file to change, +1 -1 lines; 1 open stop, 0 to review",
+        "  1 finding told above",
+        "Could not be processed",
+        "  bad.py:3  invalid syntax",
+        "  gone.py  cannot be read",
+        "to-fsdp2 rules ID tells more about a rule, with examples.",
+    ]
+
+
+def test_text_shows_the_rest_when_asked_to(report: Report) -> None:
+    def levels() -> list[str]:
+        found = re.findall(r"^  pkg/a b\.py:\d:5 (\w+) .*?( \(suppressed\))?$", as_text(report), re.MULTILINE)
+        return [level + suppressed for level, suppressed in found]
+
+    assert levels() == ["manual", "review"]
+    report.show_safe = True
+    assert levels() == ["manual", "review", "safe"]
     report.show_ok = True
-    assert f"pkg/a b.py:5:5 ok {RULE.id} " in as_text(report)
+    assert levels() == ["manual", "review", "safe", "ok", "manual (suppressed)"]
+
+
+def test_text_names_programs_that_are_left_alone(report: Report) -> None:
+    report.left_alone = {"train.py": "there are findings above the level asked for"}
+    assert "train.py: left alone: there are findings above the level asked for; 1 open stop" in as_text(report)
+    assert "left alone" in report_markdown.render(report)
+
+
+def test_text_shows_programs_with_the_same_findings_once(report: Report) -> None:
+    report.findings = [finding(Level.REVIEW, 1, programs=("a.py", "b.py", "c.py", "d.py", "e.py"))]
+    text = as_text(report)
+    assert "a.py, b.py, c.py and 2 more: 1 file to change" in text
+    assert text.count(" review ") == 1
+
+
+def test_what_was_written_is_said_in_the_past(report: Report) -> None:
+    report.written = True
+    assert "1 file changed, +1 -1 lines" in as_text(report)
+    assert "5 files, 1 changed, " in report.summary
 
 
 def test_lines_are_never_broken(report: Report) -> None:
-    report.findings = [finding(Level.SAFE, 1, message="long " * 100)]
+    report.findings = [finding(Level.REVIEW, 1, message="long " * 100)]
     assert f"{'long ' * 100}".rstrip() in as_text(report)
 
 
@@ -134,6 +173,7 @@ def test_sarif(report: Report) -> None:
         assert physical["artifactLocation"]["uri"] == "pkg/a%20b.py"
         assert physical["region"]["endColumn"] > physical["region"]["startColumn"] >= 1
         assert result["message"]["text"]
+    assert results[2]["properties"] == {"symbol": "torch.X", "form": "note", "programs": ["sample.py", "train.py"]}
     assert results[3]["suppressions"] == [{"kind": "inSource"}]
     flow = results[0]["codeFlows"][0]["threadFlows"][0]["locations"]
     assert [step["location"]["physicalLocation"]["region"]["startLine"] for step in flow] == [9, 10]
@@ -152,6 +192,7 @@ def test_markdown_shows_code_as_it_is(report: Report) -> None:
     assert "````diff\n" in text
     assert text.count("````") == 2
     assert "5 files, 1 to change" in text
+    assert "| `train.py` | 1 | 1 | 1 | 1 |  |" in text
 
 
 class Page(HTMLParser):
@@ -187,7 +228,7 @@ def test_html_is_one_whole_page(report: Report) -> None:
     assert "write <b>this</b>" in text
     assert "+<script>\N{REPLACEMENT CHARACTER}" in text
     assert "<script" not in html
-    assert "held back by pkg/eval.py:7" in text
+    assert "sample.py" in text
     assert "pkg/wrap.py:9 model = FSDP(net) → main.py:10 train(model)" in text
     assert "gone.py" in text
 
@@ -235,9 +276,10 @@ def test_interpreter_without_utf8(tmp_path: Path) -> None:
 
 
 def test_text_says_once_what_holds_for_several_sites_of_a_line(report: Report) -> None:
+    report.show_safe = True
     first = finding(Level.REVIEW, 7)
     report.findings = [first, dataclasses.replace(first, column=31), finding(Level.REVIEW, 8), finding(Level.SAFE, 8)]
-    lines = [line for line in as_text(report).splitlines() if line.startswith("pkg/a b.py:")]
+    lines = [line for line in as_text(report).splitlines() if line.startswith("  pkg/a b.py:")]
     places = ["pkg/a b.py:7:5, :31 review", "pkg/a b.py:8:5 review", "pkg/a b.py:8:5 safe"]
-    assert all(line.startswith(place) for line, place in zip(lines, places, strict=True))
+    assert all(line.strip().startswith(place) for line, place in zip(lines, places, strict=True))
     assert len(json.loads(report_json.render(report))["findings"]) == 4

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-from to_fsdp2.migrate.__main__ import run
-
 TWO_MODELS = """\
-import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
@@ -22,72 +17,54 @@ def wrap_teacher(net):
 
 def wrap_student(net):
     student = DDP(net)
-    optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
-    return student, optimizer
+    student.module.train()
+    return student
 """
 
-HAZARD = """\
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel as DDP
+Real = Callable[..., tuple[int, str, str]]
 
 
-def train(net, batches):
-    model = DDP(net)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    model.register_comm_hook(None, my_own_hook){comment}
-    for batch in batches:
-        model(batch).sum().backward()
-        optimizer.step()
-"""
-
-
-@pytest.fixture
-def findings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[[str], list[dict]]:
-    """Findings of a program, in the order of its lines."""
-    monkeypatch.chdir(tmp_path)
-
-    def look(text: str) -> list[dict]:
-        (tmp_path / "train.py").write_text(text)
-        assert run(["scan", "--format", "json"]) == 0
-        return json.loads(capfd.readouterr().out)["findings"]
-
-    return look
-
-
-def written(capfd: pytest.CaptureFixture[str]) -> str:
-    assert run(["diff"]) in (0, 1)
-    return capfd.readouterr().out
-
-
-def test_a_comment_leaves_a_group_alone_and_no_other(
-    findings: Callable[[str], list[dict]], capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert not any(finding["suppressed"] for finding in findings(TWO_MODELS.format(comment="")))
-    assert "teacher = DDP(net)" in written(capfd)
-    marked = findings(TWO_MODELS.format(comment="  # to-fsdp2: ignore[FS120] frozen"))
-    assert [finding["line"] for finding in marked if finding["suppressed"]] == [6, 7]
-    patch = written(capfd)
+def test_a_comment_leaves_a_wrapper_alone_and_what_is_in_it(real: Real, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TWO_MODELS.format(comment=""))
+    assert "teacher.eval()" in real("diff")[1]
+    (tmp_path / "train.py").write_text(TWO_MODELS.format(comment="  # to-fsdp2: ignore[FS120] frozen"))
+    code, patch, err = real("diff")
+    assert code == 1
+    assert "1 suppressed" in err
     assert "-    teacher" not in patch
     assert "-    student = DDP(net)" in patch
+    assert "-    student.module.train()" in patch
 
 
-def test_the_comment_of_another_rule_changes_nothing(findings: Callable[[str], list[dict]]) -> None:
-    assert not any(
-        finding["suppressed"] for finding in findings(TWO_MODELS.format(comment="  # to-fsdp2: ignore[FS301]"))
-    )
+def test_a_comment_takes_a_finding_off_the_list_of_check(real: Real, tmp_path: Path) -> None:
+    line = "from torch.nn.parallel import DistributedDataParallel as DDP{}\nmodel = DDP(net){}\n"
+    (tmp_path / "train.py").write_text(line.format("", ""))
+    assert real("check")[0] == 1
+    (tmp_path / "train.py").write_text(line.format("  # to-fsdp2: ignore", "  # to-fsdp2: ignore[FS120, FS301] frozen"))
+    assert real("check")[0] == 0
 
 
-def test_a_hazard_that_somebody_answers_for_holds_nothing_back(
-    findings: Callable[[str], list[dict]], capfd: pytest.CaptureFixture[str]
-) -> None:
-    before = findings(HAZARD.format(comment=""))
-    [hazard] = [finding for finding in before if finding["line"] == 9]
-    assert hazard["level"] == "manual"
-    assert any(finding["blocked_by"] == "train.py:9" for finding in before)
-    assert written(capfd) == ""
-    after = findings(HAZARD.format(comment=f"  # to-fsdp2: ignore[{hazard['rule']}] replaced below"))
-    assert [finding["line"] for finding in after if finding["suppressed"]] == [9]
-    assert "+    fully_shard(" in written(capfd)
+def test_the_comment_of_another_rule_changes_nothing(real: Real, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TWO_MODELS.format(comment="  # to-fsdp2: ignore[FS301]"))
+    _, patch, err = real("diff")
+    assert "-    teacher = DDP(net)" in patch
+    assert "suppressed" not in err
+
+
+def test_a_stop_in_the_code_is_a_finding_until_somebody_speaks_for_it(real: Real, tmp_path: Path) -> None:
+    text = '''def read(model):
+    raise NotImplementedError("to-fsdp2 FS413: gather what is read"){}
+'''
+    (tmp_path / "train.py").write_text(text.format(""))
+    code, out, _ = real("check")
+    assert code == 1
+    assert "train.py:2:5 manual FS413 gather what is read" in out
+    assert real("diff")[0] == 0
+    (tmp_path / "train.py").write_text(text.format("  # to-fsdp2: ignore[FS413] never read"))
+    assert real("check")[0] == 0
+
+
+def test_a_program_of_ddp_alone_stays_when_ddp_is_kept(real: Real, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TWO_MODELS.format(comment="") + "\n\nif __name__ == '__main__':\n    wrap_student(None)\n")
+    assert real("diff", "--ddp", "keep")[:2] == (0, "")
+    assert real("diff")[0] == 1

@@ -131,6 +131,7 @@ def test_demo(command: Command, received: list[VerifyOptions], repository: Path,
     assert b"+model = fully_shard(net)" in (folder / "migration.patch").read_bytes()
     assert "FS101" in (folder / "migration.html").read_text()
     assert b"train.py:1:9 safe FS101" in out
+    assert b"train.py: 1 file changed" in out
     assert str(folder / "migration.html") in err
     [options] = received
     assert (options.old, options.new) == (str(folder / "old"), str(folder / "new"))

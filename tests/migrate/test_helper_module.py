@@ -1,0 +1,92 @@
+"""The module of helpers: where it goes, what it holds, and what becomes of one that is there already."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Real = Callable[..., tuple[int, str, str]]
+
+WRAP = """\
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def wrap(net, options):
+    return DDP(net, **options)
+"""
+SAVE = "import torch\n" + WRAP.replace("return DDP(net, **options)", "torch.save(DDP(net, **options).state_dict(), 'x')")
+MODULE = "fsdp2_helpers.py"
+
+
+def names(file: Path) -> set[str]:
+    return {node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    (tmp_path / "wrap.py").write_text(WRAP)
+    return tmp_path
+
+
+def test_it_lies_beside_what_uses_it(real: Real, program: Path) -> None:
+    assert real("apply")[0] == 0
+    assert "shard_like_ddp" in names(program / MODULE)
+    assert "from fsdp2_helpers import shard_like_ddp\n" in (program / "wrap.py").read_text()
+    assert real("diff") == (0, "", "2 files, 0 to change, 0 safe, 0 review, 0 manual, 0 failed\n")
+
+
+def test_it_goes_where_the_user_wants_it(real: Real, program: Path) -> None:
+    (program / "lib" / "utils").mkdir(parents=True)
+    assert real("apply", "--helpers", "lib/utils")[0] == 0
+    assert (program / "lib" / "utils" / MODULE).is_file()
+    assert not (program / MODULE).exists()
+    assert "from lib.utils.fsdp2_helpers import shard_like_ddp\n" in (program / "wrap.py").read_text()
+
+
+def test_the_configuration_says_where_from_its_own_folder(
+    real: Real, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (program / "lib").mkdir()
+    (program / "pyproject.toml").write_text("[tool.to-fsdp2]\nhelpers = 'lib'\n")
+    monkeypatch.chdir(program / "lib")
+    assert real("apply", "..")[0] == 0
+    assert (program / "lib" / MODULE).is_file()
+
+
+def test_a_later_run_extends_it(real: Real, program: Path) -> None:
+    real("apply")
+    before = names(program / MODULE)
+    (program / "save.py").write_text(SAVE)
+    assert real("apply", "save.py", "wrap.py")[0] == 0
+    after = names(program / MODULE)
+    assert before < after
+    assert "from fsdp2_helpers import " in (program / "save.py").read_text()
+    assert real("diff")[0] == 0
+
+
+def test_a_name_that_is_imported_already_is_used(real: Real, program: Path) -> None:
+    real("apply")
+    text = (program / "wrap.py").read_text().replace("import shard_like_ddp", "import shard_like_ddp as shard")
+    (program / "wrap.py").write_text(text.replace("return shard_like_ddp", "return shard") + WRAP.replace("wrap", "other"))
+    assert real("apply")[0] == 0
+    assert (program / "wrap.py").read_text().count("return shard(net, **options)\n") == 2
+    assert (program / "wrap.py").read_text().count("fsdp2_helpers") == 1
+
+
+def test_a_module_of_that_name_by_somebody_else_is_left_alone(real: Real, program: Path) -> None:
+    (program / MODULE).write_text("def mine():\n    pass\n")
+    assert real("scan", "--helpers", ".")[0] == 64
+    assert real("apply", "wrap.py")[0] == 0
+    assert (program / MODULE).read_text() == "def mine():\n    pass\n"
+    assert "shard_like_ddp" in names(program / "wrap.py")
+
+
+def test_one_by_another_version_is_named(real: Real, program: Path) -> None:
+    real("apply")
+    assert "another version" not in real("check")[2]
+    file = program / MODULE
+    file.write_text(file.read_text().replace("    return module\n", "    return  module\n"))
+    assert f"{MODULE} was changed, or written by another version of to-fsdp2" in real("check")[2]
