@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,47 @@ def test_arrows(folder: str) -> None:
             assert top != "to_fsdp2", f"{path}: imports across folders are relative"
             if top in FOLDERS and top != folder:
                 assert top in MAY_IMPORT[folder], f"{path} imports {name}"
+
+
+FLOORS = (
+    "findings", "text", "facts", "flow", "queries", "sites", "guarded", "rewrites", "migration", "helper_features",
+    "reachable_sites", "selection", "written_stops", "writing", "rule", "rules", "engine",
+)  # fmt: skip
+"""The parts of ``transforms/``, from the ground up; ``helpers/`` is text to them."""
+
+
+def test_floors_of_transforms_import_downwards() -> None:
+    parts = {path.relative_to(ROOT / "transforms").with_suffix("").parts[0] for path in modules("transforms")}
+    assert parts == {*FLOORS, "helpers", "__init__"}
+    for path in modules("transforms"):
+        floor = path.relative_to(ROOT / "transforms").with_suffix("").parts[0]
+        if floor in FLOORS:
+            for name, at_once in imports(path):
+                below = name.removeprefix("transforms.").split(".")[0]
+                if name.startswith("transforms.") and at_once and not _for_types_alone(path, name):
+                    assert below == floor or FLOORS.index(below) < FLOORS.index(floor), f"{path} imports {name}"
+
+
+def test_modules_of_transforms_import_in_no_circle() -> None:
+    graph = {_module(path): set[str]() for path in modules("transforms")}
+    for path in modules("transforms"):
+        for name, at_once in imports(path):
+            target = name if name in graph else name.rpartition(".")[0]
+            if at_once and target in graph and target != _module(path) and not _for_types_alone(path, name):
+                graph[_module(path)].add(target)
+    order = tuple(TopologicalSorter(graph).static_order())  # raises CycleError
+    assert len(order) == len(graph)
+
+
+def _module(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def _for_types_alone(path: Path, name: str) -> bool:
+    """Whether an import stands under ``if TYPE_CHECKING``: the types of a pair that knows each other."""
+    tests = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.If)]
+    guarded = [node for test in tests if "TYPE_CHECKING" in ast.dump(test.test) for node in test.body]
+    return name.rpartition(".")[2] in {alias.name for node in guarded for alias in getattr(node, "names", ())}
 
 
 def test_what_only_some_commands_need_is_imported_by_them_alone() -> None:

@@ -1,0 +1,1 @@
+"""Never reached: snapshots go to disk."""

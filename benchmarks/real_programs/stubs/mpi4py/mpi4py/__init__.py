@@ -1,0 +1,1 @@
+"""Ranks and broadcasts as torchrun and torch.distributed know them."""

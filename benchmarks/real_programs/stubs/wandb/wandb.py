@@ -1,0 +1,1 @@
+"""Never reached: logging to it is off."""
