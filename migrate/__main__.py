@@ -19,6 +19,7 @@ from .commands.demo import demo
 from .commands.diff import diff
 from .commands.rules import rules
 from .commands.scan import scan
+from .commands.trace import trace
 from .commands.verify import verify
 from .signals import Ended, raise_on_signals
 from .terminal import say
@@ -26,14 +27,14 @@ from .terminal import say
 app = typer.Typer(
     name="to-fsdp2",
     help="Move PyTorch training code from FSDP1 and DDP to FSDP2, and prove that training is the same.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # `[verify]` in a help text is no markup
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (scan, diff, apply, check, rules, demo):
     app.command()(command)
-app.command(context_settings={"allow_interspersed_args": False})(verify)
+for command in (trace, verify):
+    app.command(context_settings={"allow_interspersed_args": False})(command)
 
 # typer brings its own copy of click from 0.26 on; this is the base of usage errors in either.
 _UsageError: Any = typer.BadParameter.__base__

@@ -12,7 +12,7 @@ from multiprocessing.context import BaseContext
 from ..transforms.facts.facts import FileFacts
 from ..transforms.findings import FileError
 from .progress import Progress
-from .worker import extract_files, serve
+from .worker import extract_files, extract_text, serve
 from .workspace import Workspace
 
 _SMALL = 400_000
@@ -36,7 +36,9 @@ def extract_all(workspace: Workspace, sizes: dict[str, int], jobs: int, progress
 
 def _batches(workspace: Workspace, sizes: dict[str, int], jobs: int) -> Iterator[list[Extracted]]:
     root = str(workspace.root)
-    chunks = _chunks(sizes)
+    for label in workspace.given.keys() & sizes.keys():
+        yield [extract_text(label, workspace.given[label])]
+    chunks = _chunks({label: size for label, size in sizes.items() if label not in workspace.given})
     if jobs == 1 or sum(sizes.values()) < _SMALL:
         for chunk in chunks:
             yield extract_files(root, chunk)

@@ -11,7 +11,6 @@ import typer
 
 from ..transforms.engine import Options
 from ..transforms.findings import Level, UserError
-from ..transforms.rule import all_rules
 from ..transforms.text.generated import HELPER_MODULE, is_generated
 from .config import (
     NEWEST_TORCH,
@@ -26,6 +25,8 @@ from .config import (
 )
 from .ignore import exclude_rules
 from .reading import read_small_text
+from .rule_names import rules_called
+from .standard_input import is_stdin, open_stdin
 from .workspace import Workspace, open_workspace
 
 Format = Literal["text", "json", "markdown", "sarif", "html"]
@@ -33,7 +34,7 @@ Ddp = Literal["shard", "replicate", "keep"]
 Checkpoint = Literal["keep", "dcp"]
 Highest = Literal["safe", "review", "stop"]
 
-Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Files, folders or globs. Default: .")]
+Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Files, folders or globs; - for stdin. Default: .")]
 FormatOption = Annotated[Format, typer.Option("--format", help="Format of the report on stdout.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the report here.")]
 LevelOption = Annotated[
@@ -50,6 +51,10 @@ Ignore = Annotated[
 Exclude = Annotated[
     list[str] | None,
     typer.Option("--exclude", metavar="GLOB", help="Skip files, as in a .gitignore; repeatable."),
+]
+StdinFilename = Annotated[
+    str | None,
+    typer.Option("--stdin-filename", metavar="FILE", help="With `-` as PATH: the name of the file that stdin holds."),
 ]
 Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, metavar="N", help="Processes. Default: one per core.")]
 TargetTorch = Annotated[
@@ -92,6 +97,7 @@ class Request:
     helpers: Path | None = None
     show_safe: bool = False
     show_ok: bool = False
+    stdin_filename: str | None = None
 
 
 @dataclass
@@ -103,6 +109,8 @@ class Run:
     jobs: int
     notes: list[str] = field(default_factory=list)
     """Lines for the user on what was decided."""
+    from_stdin: bool = False
+    """Whether the workspace is what came from stdin."""
 
     @property
     def target_torch(self) -> str:
@@ -112,8 +120,9 @@ class Run:
 
 def resolve(request: Request) -> Run:
     """Join a request with the configuration of its target. Raises UserError."""
+    from_stdin = is_stdin(request.paths, request.stdin_filename)
     paths = request.paths or ["."]
-    pyproject = find_pyproject(Path(os.path.realpath(paths[0])))
+    pyproject = find_pyproject(Path(os.path.realpath(request.stdin_filename or "." if from_stdin else paths[0])))
     configuration = read_configuration(pyproject) if pyproject else Configuration()
     exclude = [exclude_rules(Path.cwd(), request.exclude or [])]
     if pyproject and configuration.exclude:
@@ -123,7 +132,7 @@ def resolve(request: Request) -> Run:
             "--checkpoint dcp: no rule writes DCP folders yet; files keep their format, and "
             "torch.distributed.checkpoint.format_utils.torch_save_to_dcp converts them"
         )
-    workspace = open_workspace(paths, exclude)
+    workspace = open_stdin(request.stdin_filename) if from_stdin else open_workspace(paths, exclude)
     stated = _stated_torch(request, configuration)
     required = None if stated else required_torch(pyproject.parent if pyproject else workspace.root)
     notes = []
@@ -139,7 +148,7 @@ def resolve(request: Request) -> Run:
         scripts=console_scripts(pyproject) if pyproject else frozenset(),
         level=_LEVELS[request.level or configuration.level or "stop"],
     )
-    return Run(workspace, options, request.jobs or available_cores(), notes)
+    return Run(workspace, options, request.jobs or available_cores(), notes, from_stdin)
 
 
 def available_cores() -> int:
@@ -178,11 +187,10 @@ def _rule_ids(option: str, values: list[str]) -> frozenset[str]:
     """Rule ids from ids or their beginnings (`FS4`: all of that family); empty when nothing is given."""
     if not values:
         return frozenset()
-    known = [rule.id for rule in all_rules()]
     chosen: set[str] = set()
-    for prefix in (part.strip() for value in values for part in value.split(",")):
-        matching = {rule for rule in known if prefix and rule.startswith(prefix)}
-        if not matching:
-            raise UserError(f"--{option}: no rule is called {prefix!r}; `to-fsdp2 rules` lists them")
-        chosen |= matching
+    for name in (part for value in values for part in value.split(",")):
+        try:
+            chosen |= {rule.id for rule in rules_called(name)}
+        except UserError as error:
+            raise UserError(f"--{option}: {error}") from error
     return frozenset(chosen)

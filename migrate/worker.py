@@ -40,11 +40,18 @@ def extract_files(root: str, labels: list[str]) -> list[FileFacts | FileError]:
 
 def _extract_file(root: Path, label: str) -> FileFacts | FileError:
     try:
-        return extract(Source.read(label, (root / label).read_bytes()))
-    except SourceError as error:
-        return FileError(label, error.line, error.message)
+        data = (root / label).read_bytes()
     except OSError as error:
         return FileError(label, None, f"cannot be read: {error.strerror}")
+    return extract_text(label, data)
+
+
+def extract_text(label: str, data: bytes) -> FileFacts | FileError:
+    """Facts of a text, or the reason why there are none; never raises for its sake."""
+    try:
+        return extract(Source.read(label, data))
+    except SourceError as error:
+        return FileError(label, error.line, error.message)
     except RecursionError:
         return FileError(label, None, "nested too deeply to be analysed")
     except Exception as error:  # one file must never end the run; the entry says what to report

@@ -32,6 +32,8 @@ class Workspace:
     """Labels: POSIX paths relative to `root`, sorted."""
     notebooks: list[str] = field(default_factory=list)
     errors: list[FileError] = field(default_factory=list)
+    given: dict[str, bytes] = field(default_factory=dict)
+    """Python that is not what lies on disk under its label: what came from stdin."""
 
     def path(self, label: str) -> Path:
         """Where a label lies."""
@@ -43,7 +45,8 @@ class Workspace:
 
     def read(self, label: str) -> bytes:
         """A file's bytes; raises OSError."""
-        return self.path(label).read_bytes()
+        given = self.given.get(label)
+        return self.path(label).read_bytes() if given is None else given
 
 
 def open_workspace(paths: list[str], exclude: list[IgnoreRules]) -> Workspace:

@@ -12,6 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("migrate", "transforms", "equivalence", "corpus")
+PARENT = "package"
+"""The folder whose files lie in the package itself."""
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +21,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """Built from a copy, for a build leaves folders behind."""
     pytest.importorskip("setuptools", "77", reason="building a wheel without a download needs setuptools")
     folder = tmp_path_factory.mktemp("build")
-    for name in FOLDERS:
+    for name in (PARENT, *FOLDERS):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
@@ -38,13 +40,14 @@ def test_the_wheel_holds_every_file_of_the_folders(wheel: zipfile.ZipFile) -> No
         for path in (ROOT / folder).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
+    present |= {f"to_fsdp2/{path.name}" for path in (ROOT / PARENT).iterdir() if path.is_file()}
     assert shipped == present
+    assert "to_fsdp2/py.typed" in shipped
 
 
 def test_nothing_else_is_installed(wheel: zipfile.ZipFile) -> None:
     tops = {name.split("/")[0] for name in wheel.namelist()}
     assert len(tops) == 2
     assert "to_fsdp2" in tops
-    assert not any(name == "to_fsdp2/__init__.py" for name in wheel.namelist())
     [metadata] = tops - {"to_fsdp2"}
     assert b"to-fsdp2 = to_fsdp2.migrate.__main__:main" in wheel.read(f"{metadata}/entry_points.txt")

@@ -11,9 +11,9 @@ from .. import exits, git, options
 from ..options import Request, Run, resolve
 from ..pipeline import Migration
 from ..report import Report
-from ..reporting import deliver, failed_files, run
+from ..reporting import deliver, failed_files, run, summarise
 from ..signals import Ended
-from ..terminal import announce, say
+from ..terminal import announce, say, write_stdout
 from ..undo import ReversePatch, settle_unfinished
 from ..writer import WriteError, write_all
 
@@ -33,18 +33,24 @@ def apply(
     ddp: options.DdpOption = None,
     checkpoint: options.CheckpointOption = None,
     helpers: options.Helpers = None,
+    stdin_filename: options.StdinFilename = None,
     allow_dirty: AllowDirty = False,
 ) -> int:
     """Write the migration, and say how to undo it. Refuses a git tree with uncommitted changes.
 
     All files are written or none: the next run undoes what one that was killed has left. The reverse patch is kept, and
-    named first.
+    named first. With `-`, the file comes from stdin and goes to stdout.
 
     Exit codes: 0 nothing is left to do, 1 review or manual findings remain to be looked at, 2 some files
     could not be processed (3: both), 64 wrong usage or a dirty tree, 70 internal error, 130 interrupted.
     """
-    request = Request(paths, format, output, level, select, ignore, exclude, jobs, target_torch, ddp, checkpoint, helpers)
+    request = Request(
+        paths, format, output, level, select, ignore, exclude, jobs, target_torch, ddp, checkpoint, helpers,
+        stdin_filename=stdin_filename,
+    )  # fmt: skip
     resolved = resolve(request)
+    if resolved.from_stdin:
+        return _apply_to_stdin(request, resolved)
     if settled := settle_unfinished(resolved.workspace.root):
         for line in settled:
             say(line)
@@ -55,8 +61,26 @@ def apply(
     deliver(report, request)
     for line in undo:
         say(line)
+    return _exit_code(report)
+
+
+def _exit_code(report: Report) -> int:
     remains = any(finding.level in (Level.REVIEW, Level.MANUAL) for finding in report.open)
     return (exits.REMAINS if remains else exits.DONE) | failed_files(report)
+
+
+def _apply_to_stdin(request: Request, resolved: Run) -> int:
+    """The new text on stdout, or the old one where nothing changes; nothing is written."""
+    migration, report = run(request, resolved)
+    texts = resolved.workspace.given | {change.label: change.new for change in migration.changes}
+    for label in resolved.workspace.given:
+        write_stdout(texts.pop(label))
+    report.notes += [f"the text needs {resolved.workspace.display(label)}: `diff -` shows it" for label in texts]
+    if request.output is not None:
+        deliver(report, request)
+    else:
+        summarise(report)
+    return _exit_code(report)
 
 
 def _require_clean_tree(resolved: Run, allow_dirty: bool) -> None:

@@ -19,6 +19,7 @@ def check(
     ddp: options.DdpOption = None,
     checkpoint: options.CheckpointOption = None,
     helpers: options.Helpers = None,
+    stdin_filename: options.StdinFilename = None,
 ) -> int:
     """Fail when something remains to be migrated or breaks the FSDP2 contract. Changes nothing.
 
@@ -28,7 +29,8 @@ def check(
     70 internal error, 130 interrupted.
     """
     request = Request(
-        paths, format, output, None, select, ignore, exclude, jobs, target_torch, ddp, checkpoint, helpers, show_safe=True
+        paths, format, output, None, select, ignore, exclude, jobs, target_torch, ddp, checkpoint, helpers, show_safe=True,
+        stdin_filename=stdin_filename,
     )
     _, report = run(request, resolve(request))
     deliver(report, request)

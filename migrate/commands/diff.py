@@ -24,13 +24,17 @@ def diff(
     ddp: options.DdpOption = None,
     checkpoint: options.CheckpointOption = None,
     helpers: options.Helpers = None,
+    stdin_filename: options.StdinFilename = None,
 ) -> int:
     """Print the patch on stdout, for `git apply`; the summary goes to stderr. Changes nothing.
 
     Exit codes: 0 the patch is empty, 1 it is not, 2 some files could not be processed (3: both), 64 wrong
     usage, 70 internal error, 130 interrupted.
     """
-    request = Request(paths, format, output, level, select, ignore, exclude, jobs, target_torch, ddp, checkpoint, helpers)
+    request = Request(
+        paths, format, output, level, select, ignore, exclude, jobs, target_torch, ddp, checkpoint, helpers,
+        stdin_filename=stdin_filename,
+    )  # fmt: skip
     resolved = resolve(request)
     _, report = run(request, resolved)
     if format == "text":

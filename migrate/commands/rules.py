@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import json
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.syntax import Syntax
 from rich.text import Text
 
-from ...transforms.findings import UserError
 from ...transforms.rule import Rule, all_rules
 from .. import exits, rule_reference
+from ..rule_names import complete, rules_called
 from ..terminal import Terminal, write_stdout
 
-RuleFormat = Annotated[Literal["text", "markdown"], typer.Option("--format", help="markdown: one page with all.")]
-RuleId = Annotated[str | None, typer.Argument(metavar="[ID]", help="A rule, as FS301, or a family, as FS3.")]
+RuleFormat = Annotated[Literal["text", "markdown", "json"], typer.Option("--format", help="markdown: one page with all.")]
+RuleId = Annotated[
+    str | None, typer.Argument(metavar="[ID]", help="A rule, as FS301, or a family, as FS3.", autocompletion=complete)
+]
 
 
 def rules(rule_id: RuleId = None, format: RuleFormat = "text") -> int:
     """List the rules, or explain one with before and after examples."""
-    chosen = [rule for rule in all_rules() if rule.id.startswith((rule_id or "").upper())]
-    if not chosen:
-        raise UserError(f"no rule is called {rule_id!r}; `to-fsdp2 rules` lists them")
+    chosen = rules_called(rule_id) if rule_id else list(all_rules())
+    if format == "json":
+        document = {"tool": "to-fsdp2", "schema": 2, "kind": "rules", "rules": [_data(rule) for rule in chosen]}
+        write_stdout((json.dumps(document, indent=2) + "\n").encode())
+        return exits.DONE
     if format == "markdown":
         write_stdout(rule_reference.render(chosen).encode())
         return exits.DONE
@@ -33,6 +38,22 @@ def rules(rule_id: RuleId = None, format: RuleFormat = "text") -> int:
             line = Text.assemble((rule.id, "cyan"), f"  {rule_reference.best_level(rule).value:<6}  ", rule.title)
             console.print(line, soft_wrap=True, highlight=False)
     return exits.DONE
+
+
+def _data(rule: Rule) -> dict[str, Any]:
+    return {
+        "id": rule.id,
+        "title": rule.title,
+        "level": rule_reference.best_level(rule).value,
+        "why": rule.why,
+        "advice": rule.advice,
+        "symbols": list(rule.symbols),
+        "examples": [
+            {"before": e.before, "after": e.after, "level": e.level.value, "note": " ".join(rule_reference.notes(e))}
+            for e in rule.examples
+        ],
+        "sources": list(rule.sources),
+    }
 
 
 def _explain(rule: Rule, console: Terminal) -> None:

@@ -25,6 +25,7 @@ def scan(
     ddp: options.DdpOption = None,
     checkpoint: options.CheckpointOption = None,
     helpers: options.Helpers = None,
+    stdin_filename: options.StdinFilename = None,
 ) -> int:
     """Show every FSDP1 and DDP site, what will happen to it and why. Changes nothing.
 
@@ -45,6 +46,7 @@ def scan(
         checkpoint,
         helpers,
         show_ok=show_ok,
+        stdin_filename=stdin_filename,
     )
     _, report = run(request, resolve(request))
     deliver(report, request)

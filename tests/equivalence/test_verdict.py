@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+from importlib.resources import files
 
+import jsonschema
 import pytest
 from rich.console import Console
 from to_fsdp2.equivalence.terminal import Progress, print_verdict, ranges
@@ -19,8 +21,12 @@ def verdict(judgement: Judgement = "different") -> Verdict:
     return Verdict(judgement, "loss", "exact", "cpu", checks, runs, [NotExecuted("a.py", [1, 2, 3, 7])], ["a note"], series)
 
 
+SCHEMA = json.loads(files("to_fsdp2.equivalence").joinpath("schemas/verdict.json").read_text())
+
+
 def test_the_document_is_json_without_nan():
     document = json.loads(json.dumps(verdict().to_json(), allow_nan=False))
+    jsonschema.validate(document, SCHEMA)
     assert (document["tool"], document["schema"], document["kind"]) == ("to-fsdp2", 2, "verdict")
     assert [check["name"] for check in document["checks"]] == list(CHECKS)
     assert document["checks"][1] == {

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Any
+
 import pytest
 from to_fsdp2.transforms.engine import Analysis, Options, analyse, extract
-from to_fsdp2.transforms.rule import Example, Rule, all_rules
+from to_fsdp2.transforms.rule import Example, Rule, all_rules, rule_for
 from to_fsdp2.transforms.text.source import Source
 
 _EXAMPLES = [
@@ -47,3 +51,21 @@ def test_rule_explains_itself(rule: Rule) -> None:
 def test_ids_are_unique() -> None:
     ids = [rule.id for rule in all_rules()]
     assert len(set(ids)) == len(ids)
+
+
+def test_the_rule_of_the_contributors_page_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    [code] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    module: dict[str, Any] = {"__package__": "to_fsdp2.transforms.rules", "__name__": "to_fsdp2.transforms.rules.example"}
+    exec(compile(code, "CONTRIBUTING.md", "exec"), module)
+    written = module["RULE"]
+    known = all_rules()
+    monkeypatch.setattr("to_fsdp2.transforms.rule.all_rules", lambda: (*known, written))
+    rule_for.cache_clear()
+    try:
+        for example in written.examples:
+            test_example(written, example)
+            test_messages_are_short(written, example)
+        test_rule_explains_itself(written)
+    finally:
+        rule_for.cache_clear()
