@@ -214,10 +214,15 @@ def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:
             if found.wrappers and not _is_of_all_modules(node.attr) and not _is_of_optimizers(sharding, values, node.attr):
                 yield Site(file, call or node, MODULE_METHODS, "method", call, node.value, found)
             continue
-        if node.attr in ONLY_KNOWN and not found.wrappers:
+        if node.attr in ONLY_KNOWN and not found.wrappers and not _is_context_of_ddp(file, node):
             continue
         role = "call" if call else "read" if isinstance(node.ctx, ast.Load) else "store"
         yield Site(file, call or node, symbol, role, call, node.value, found)
+
+
+def _is_context_of_ddp(file: File, node: ast.Attribute) -> bool:
+    """Whether this is ``with x.join():``: threads and strings have a ``join`` too, but none that is a context."""
+    return node.attr == "join" and isinstance(file.parents[file.parents[node]], ast.withitem)
 
 
 def parameters_in(file: File, node: ast.AST) -> Iterator[ast.expr]:

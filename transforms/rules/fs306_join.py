@@ -10,10 +10,10 @@ from ..facts.symbols import DDP
 from ..findings import Level
 from ..migration import Migration
 from ..queries.answers import Answer
-from ..queries.file import File
-from ..rewrites.changes import Change, replace
+from ..queries.training_loops import batches_of, last_shared_statement, training_loops
+from ..rewrites.changes import Change, insert_after, replace
 from ..rewrites.helper_calls import around, call_instead
-from ..rewrites.templates import expression, with_first_argument
+from ..rewrites.templates import expression, statements, with_first_argument
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
@@ -28,19 +28,24 @@ def joined(site: Site, migration: Migration) -> Outcome | None:
     models = _models(site, migration)
     if call is None or models is None:
         return Outcome(_BY_HAND, level=Level.MANUAL, advice=_ADVICE)
-    loops = _loops(site.file, call)
+    loops = training_loops(site.file, call)
     if not loops:
         return Outcome("the loop that trains stands elsewhere: its ranks would wait for each other", [_context(site, migration)],
                        Level.MANUAL, advice=_ADVICE)  # fmt: skip
     until = migration.helper(site, "until_all_ranks_finish")
     changes = [_context(site, migration)]
-    changes += [around(site.file, _iterable(loop), f"{until}({{it}}, {models})") for loop, _ in loops]
+    changes += [around(site.file, batches_of(loop), f"{until}({{it}}, {models})") for loop, _ in loops]
+    changes += [skip for loop, _ in loops for skip in _skip_local_rest(site, migration, loop, models)]
     if _joins_more(call, models):
         return Outcome("a ZeroRedundancyOptimizer went on with old gradients on finished ranks; now all ranks step with new ones",
                        changes, Level.REVIEW)  # fmt: skip
     if any(in_epochs for _, in_epochs in loops):
         return Outcome("ranks wait for each other at the end of each epoch, not only of the last", changes, Level.REVIEW)
-    return Outcome("a rank without batches repeats its last one without gradients until all are done", changes)
+    return Outcome(
+        "finished ranks repeat their last batch without gradients; their optimizers step on, where DDP's momentum stood still",
+        changes,
+        Level.REVIEW,
+    )
 
 
 def _context(site: Site, migration: Migration) -> Change:
@@ -54,6 +59,17 @@ def _context(site: Site, migration: Migration) -> Change:
         return with_first_argument(node.with_changes(func=cst.Name(name)), expression("[{model}]", model=node.func.value))
 
     return replace(site.file, site.call, build)
+
+
+def _skip_local_rest(site: Site, migration: Migration, loop: ast.For, models: str) -> list[Change]:
+    """What the body counts and prints behind the step is done for own batches only, as in a finished rank of DDP's."""
+    last = last_shared_statement(loop, [model.removeprefix("*") for model in models.split(", ")])
+    if last is None:
+        return []
+    first = models.split(", ")[0]
+    model = f"{first[1:]}[0]" if first.startswith("*") else first
+    repeats = migration.helper(site, "repeats_batch")
+    return [insert_after(site.file, last, lambda: statements(f"if {repeats}({model}):\n    continue"))]
 
 
 def _models(site: Site, migration: Migration) -> str | None:
@@ -83,44 +99,6 @@ def _is_path(node: ast.expr) -> bool:
     return isinstance(node, ast.Name)
 
 
-def _loops(file: File, call: ast.Call) -> list[tuple[ast.For, bool]]:
-    """The loops over batches in the block of the context, and whether loops over epochs are around them."""
-    block = next((a for a in file.ancestors(call) if isinstance(a, ast.With)), None)
-    if block is None or not any(call is item.context_expr for item in block.items):
-        return []
-    return [found for statement in block.body for found in _loops_in(statement, False)]
-
-
-def _loops_in(node: ast.AST, in_epochs: bool) -> list[tuple[ast.For, bool]]:
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-        return []
-    inner = [found for child in ast.iter_child_nodes(node) for found in _loops_in(child, in_epochs or isinstance(node, ast.For))]
-    if isinstance(node, ast.For) and _trains(node) and not (inner and _counts(node.iter)):
-        return [(node, in_epochs)]
-    return inner
-
-
-def _trains(loop: ast.For) -> bool:
-    return any(isinstance(n, ast.Attribute) and n.attr == "backward" for n in ast.walk(loop))
-
-
-def _counts(iterable: ast.expr) -> bool:
-    """Whether a loop runs over numbers, as those over epochs do."""
-    if isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Name) and iterable.func.id in ("tqdm", "trange"):
-        return iterable.func.id == "trange" or bool(iterable.args and _counts(iterable.args[0]))
-    return isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Name) and iterable.func.id == "range"
-
-
-def _iterable(loop: ast.For) -> ast.expr:
-    """What gives the batches: inside of ``enumerate``, so that numbers go on; around anything else."""
-    outer, current = loop.iter, loop.iter
-    while isinstance(current, ast.Call) and current.args:
-        if isinstance(current.func, ast.Name) and current.func.id == "enumerate":
-            return current.args[0]
-        current = current.args[0]
-    return outer
-
-
 _BY_HAND = "what is joined is not written out here"
 _ADVICE = "Write `for batch in until_all_ranks_finish(loader, model):` in the loop, inside `with join([model]):`."
 
@@ -143,9 +121,10 @@ RULE = Rule(
                 "    with Join([model]):\n"
                 "        for i, batch in enumerate(loader):\n"
                 "            model(batch).sum().backward()\n"
+                "            print(i)\n"
             ),
             after=(
-                "from fsdp2_helpers import join, shard_like_ddp, until_all_ranks_finish\n"
+                "from fsdp2_helpers import join, repeats_batch, shard_like_ddp, until_all_ranks_finish\n"
                 "\n"
                 "\n"
                 "def f(net, options, loader):\n"
@@ -153,8 +132,12 @@ RULE = Rule(
                 "    with join([model]):\n"
                 "        for i, batch in enumerate(until_all_ranks_finish(loader, model)):\n"
                 "            model(batch).sum().backward()\n"
+                "            if repeats_batch(model):\n"
+                "                continue\n"
+                "            print(i)\n"
             ),
             level=Level.REVIEW,
         ),
     ),
+    proof=("uneven_shards",),
 )

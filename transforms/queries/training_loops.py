@@ -1,0 +1,90 @@
+"""The loops over batches in a block, and which part of their bodies all ranks have to run together."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from .file import File
+
+_TOGETHER = ("step", "backward", "update", "zero_grad")
+"""Methods of losses, optimizers, schedulers and scalers whose calls have to be the same on all ranks."""
+
+
+def training_loops(file: File, call: ast.Call) -> list[tuple[ast.For, bool]]:
+    """The loops over batches in the ``with`` block that ``call`` opens, and whether loops over epochs are around them."""
+    block = next((a for a in file.ancestors(call) if isinstance(a, ast.With)), None)
+    if block is None or not any(call is item.context_expr for item in block.items):
+        return []
+    return [found for statement in block.body for found in _loops_in(statement, False)]
+
+
+def _loops_in(node: ast.AST, in_epochs: bool) -> list[tuple[ast.For, bool]]:
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+        return []
+    inner = [found for child in ast.iter_child_nodes(node) for found in _loops_in(child, in_epochs or isinstance(node, ast.For))]
+    if isinstance(node, ast.For) and _trains(node) and not (inner and _counts(node.iter)):
+        return [(node, in_epochs)]
+    return inner
+
+
+def _trains(loop: ast.For) -> bool:
+    return any(isinstance(n, ast.Attribute) and n.attr == "backward" for n in ast.walk(loop))
+
+
+def _counts(iterable: ast.expr) -> bool:
+    """Whether a loop runs over numbers, as those over epochs do."""
+    if isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Name) and iterable.func.id in ("tqdm", "trange"):
+        return iterable.func.id == "trange" or bool(iterable.args and _counts(iterable.args[0]))
+    return isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Name) and iterable.func.id == "range"
+
+
+def batches_of(loop: ast.For) -> ast.expr:
+    """What gives the batches: inside of ``enumerate``, so that numbers go on; around anything else."""
+    outer, current = loop.iter, loop.iter
+    while isinstance(current, ast.Call) and current.args:
+        if isinstance(current.func, ast.Name) and current.func.id == "enumerate":
+            return current.args[0]
+        current = current.args[0]
+    return outer
+
+
+def last_shared_statement(loop: ast.For, models: Sequence[str]) -> ast.stmt | None:
+    """The last statement of the body that all ranks have to run, or None where nothing of a rank's own stands behind it.
+
+    Shared is what names a model, or anything that a step is made with, calls a method of the object that holds them,
+    or leaves the loop.
+    """
+    stepping = [ast.unparse(method.value) for method in _stepping(loop) if method.attr != "backward"]
+    shared_names = {*models, *stepping}
+    holders = {name.split(".")[0] for name in shared_names if "." in name}
+    shared = [
+        statement
+        for statement in loop.body
+        if _leaves(statement)
+        or any(_stepping(statement))
+        or _mentions(statement, shared_names)
+        or _calls_method_of(statement, holders)
+    ]
+    return shared[-1] if shared and shared[-1] is not loop.body[-1] else None
+
+
+def _stepping(node: ast.AST) -> Iterator[ast.Attribute]:
+    """Calls as ``optimizer.step(…)``; ``update`` of a scaler has no arguments, that of a meter has."""
+    for call in ast.walk(node):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _TOGETHER:
+            if call.func.attr != "update" or not call.args:
+                yield call.func
+
+
+def _mentions(statement: ast.stmt, names: set[str]) -> bool:
+    return any(isinstance(n, (ast.Name, ast.Attribute)) and ast.unparse(n) in names for n in ast.walk(statement))
+
+
+def _calls_method_of(statement: ast.stmt, holders: set[str]) -> bool:
+    functions = [n.func for n in ast.walk(statement) if isinstance(n, ast.Call)]
+    return any(isinstance(f, ast.Attribute) and isinstance(f.value, ast.Name) and f.value.id in holders for f in functions)
+
+
+def _leaves(statement: ast.stmt) -> bool:
+    return any(isinstance(n, (ast.Break, ast.Return, ast.Raise, ast.Continue)) for n in ast.walk(statement))
