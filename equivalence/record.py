@@ -47,6 +47,7 @@ class Record:
     tripwires: dict[int, list[Event]] = field(default_factory=dict)
     modules: dict[int, Event] = field(default_factory=dict)
     lines: dict[str, set[int]] = field(default_factory=dict)
+    observed: dict[int, list[Event]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -138,6 +139,8 @@ def _take(record: Record, rank: int, event: Event) -> None:
         record.evaluations.setdefault(rank, []).append(event)
     elif kind == "checkpoint":
         record.checkpoints.setdefault(rank, []).append(event)
+    elif kind == "observed":
+        record.observed.setdefault(rank, []).append(event)
     elif kind == "modules":
         record.modules[rank] = event
     elif kind == "lines":

@@ -68,6 +68,13 @@ def open_sides(options: VerifyOptions, workspace: Path) -> Iterator[tuple[Place,
         )
 
 
+@contextmanager
+def open_working_tree(options: VerifyOptions, workspace: Path) -> Iterator[Place]:
+    """A copy of the working directory, with all of the repository that it lies in."""
+    with ExitStack() as cleanup:
+        yield _open(_look_up("old", "."), options, workspace / "old", True, cleanup)
+
+
 def _look_up(side: Side, value: str) -> _Request:
     path = Path(value)
     if path.exists():

@@ -25,11 +25,18 @@ def install() -> None:
         lines.start()
     else:
         lines = None
+    if settings.observe and settings.root:
+        from .observed_calls import ObservedCalls
+
+        observed = ObservedCalls(settings.root)
+        observed.start()
+    else:
+        observed = None
 
     def prepare() -> None:
         from .prepare import prepare_torch
 
-        prepare_torch(settings, lines)
+        prepare_torch(settings, lines, observed)
 
     after_import("torch", prepare)
     after_import.forget_at_next_import("sitecustomize", sys.modules.get("sitecustomize"))

@@ -10,10 +10,11 @@ import torch
 
 from . import determinism, emulated_cuda, exact_clip, fsdp1_on_cpu, process_groups, recorder, unit_inputs
 from .executed_lines import ExecutedLines
+from .observed_calls import ObservedCalls
 from .settings import Settings
 
 
-def prepare_torch(settings: Settings, lines: ExecutedLines | None) -> None:
+def prepare_torch(settings: Settings, lines: ExecutedLines | None, observed: ObservedCalls | None) -> None:
     """Seed, emulate, make exact and record, in this order: what comes later sees what came before."""
     has_cuda = torch.cuda.is_available()
     if settings.seed is not None:
@@ -30,7 +31,18 @@ def prepare_torch(settings: Settings, lines: ExecutedLines | None) -> None:
         unit_inputs.install(settings.unit_inputs)
     groups = process_groups.install(settings)
     if settings.record:
-        recorder.install(settings, groups, applied, lines)
+        record = recorder.install(settings, groups, applied, lines)
+        if observed is not None:
+            _observe(settings, record, observed)
+
+
+def _observe(settings: Settings, record: recorder.Recorder, calls: ObservedCalls) -> None:
+    from .observed_training import ObservedTraining
+
+    training = ObservedTraining(settings.root)
+    training.install()
+    calls.numbers = training.number_of
+    record.at_end.append(lambda: record.journal.write("observed", **calls.as_fields(), **training.as_fields()))
 
 
 def _seed(seed: int) -> None:

@@ -33,7 +33,9 @@ from .process_groups import ProcessGroups
 from .settings import Settings
 
 
-def install(settings: Settings, groups: ProcessGroups, applied: dict[str, str], lines: ExecutedLines | None) -> None:
+def install(
+    settings: Settings, groups: ProcessGroups, applied: dict[str, str], lines: ExecutedLines | None
+) -> Recorder:
     """Observe torch; nothing is written before the process starts to train."""
     recorder = Recorder(settings, groups, applied, lines)
     groups.on_init.append(recorder.begin)
@@ -48,6 +50,7 @@ def install(settings: Settings, groups: ProcessGroups, applied: dict[str, str], 
     if settings.tripwires:
         recorder.watch_tripwires()
     atexit.register(recorder.end)
+    return recorder
 
 
 def guarded(method: Callable[..., None]) -> Callable[..., None]:
@@ -90,6 +93,7 @@ class Recorder:
         self._losses: list[dict[str, Any]] = []
         self.optimizers = OptimizerSteps(self._before_step, self._after_step, settings.root)
         self.after_step: list[Callable[[], None]] = []
+        self.at_end: list[Callable[[], None]] = []
         self._tripwires: tripwires.Tripwires | None = None
         self._records: list[OptimizerRecord] = []
         self._step_started = time.perf_counter()
@@ -312,6 +316,8 @@ class Recorder:
         self._write_modules()
         if self._tripwires is not None:
             self._tripwires.at_end()
+        for write in self.at_end:
+            write()
         self.journal.write(
             "end",
             steps=self.step,

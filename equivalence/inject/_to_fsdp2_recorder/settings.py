@@ -53,6 +53,7 @@ class Settings:
     trace: tuple[str, ...]
     unit_inputs: tuple[str, ...] = ()
     tripwires: bool = False
+    observe: bool = False
 
     @classmethod
     def from_environment(cls) -> Settings:
@@ -72,6 +73,7 @@ class Settings:
             root=text("TO_FSDP2_ROOT"),
             trace=tuple(json.loads(text("TO_FSDP2_TRACE", "[]"))),
             tripwires=bool(_integer("TO_FSDP2_TRIPWIRES")),
+            observe=bool(_integer("TO_FSDP2_OBSERVE")),
             unit_inputs=tuple(json.loads(text("TO_FSDP2_UNIT_INPUTS", "[]"))),
         )
 
