@@ -14,8 +14,9 @@ from ..transforms.text.generated import HELPER_MODULE, is_generated, is_helper_m
 from ..transforms.text.source import Source
 from .gather import Gathered, gather
 from .imports import imported_modules, package_of
+from .notebook import Notebook, NotebookError, cell_place
 from .progress import Progress
-from .workspace import LARGEST, Workspace
+from .workspace import LARGEST, LARGEST_NOTEBOOK, Workspace
 from .writer import Change
 
 
@@ -32,6 +33,8 @@ class Migration:
     """Lines for the user on what else was seen."""
     left_alone: dict[str, str] = field(default_factory=dict)
     """Programs, by entry point, of which nothing is written, and why."""
+    notebooks: dict[str, Notebook] = field(default_factory=dict)
+    """Those that were looked at; lines are of the text that their cells make."""
 
 
 def migrate(workspace: Workspace, options: Options, jobs: int, progress: Progress) -> Migration:
@@ -41,7 +44,8 @@ def migrate(workspace: Workspace, options: Options, jobs: int, progress: Progres
     gathered = Gathered([])
     if hits:
         imports = {label: imported_modules(data, package_of(label)) for label, data in contents.items()}
-        gathered = gather(workspace, contents, hits, imports, jobs, progress)
+        traced = options.trace.lines if options.trace is not None else ()
+        gathered = gather(workspace, contents, hits, imports, jobs, progress, traced)
     migration.notes += _other_helpers(workspace, contents)
     del contents
     migration.errors += [result for result in gathered.results if isinstance(result, FileError)]
@@ -50,7 +54,7 @@ def migrate(workspace: Workspace, options: Options, jobs: int, progress: Progres
     if facts:
         progress.stage("linking", 1)
         load = _loader(workspace)
-        paths = {*workspace.files, *_helper_modules(workspace, options)}
+        paths = {*workspace.files, *migration.notebooks, *_helper_modules(workspace, options)}
         analysis = analyse(facts, load, options, gathered.flow, paths)
         migration.findings = sorted(analysis.findings, key=lambda finding: (finding.file, finding.line, finding.column))
         migration.errors += analysis.errors
@@ -85,28 +89,43 @@ def _search(migration: Migration, progress: Progress) -> tuple[dict[str, bytes],
         contents[label] = data
         if hit:
             hits.add(label)
-    migration.errors += _notebooks_with_sites(workspace)
+    _read_notebooks(migration, contents, hits)
     return contents, hits
 
 
-def _notebooks_with_sites(workspace: Workspace) -> list[FileError]:
-    # The short tokens also turn up by chance in the base64 of a plot.
-    tokens = [token for token in STRONG_TOKENS if len(token) > 8]
-    errors = []
+def _read_notebooks(migration: Migration, contents: dict[str, bytes], hits: set[str]) -> None:
+    """Add the text of every notebook's cells to the files; one that cannot be read is named if it matters."""
+    workspace = migration.workspace
     for label in workspace.notebooks:
         try:
             data = workspace.read(label)
         except OSError as error:
-            errors.append(FileError(label, None, f"cannot be read: {error.strerror}"))
+            migration.errors.append(FileError(label, None, f"cannot be read: {error.strerror}"))
             continue
-        if any(token in data for token in tokens):
-            errors.append(FileError(label, None, "uses FSDP or DDP, but notebooks are not migrated"))
-    return errors
+        try:
+            if len(data) > LARGEST_NOTEBOOK:
+                raise NotebookError(f"is larger than {LARGEST_NOTEBOOK // 1024**2} MB")
+            notebook = Notebook.read(data)
+        except NotebookError as error:
+            # The short tokens also turn up by chance in the base64 of a plot.
+            if any(token in data for token in STRONG_TOKENS if len(token) > 8):
+                migration.errors.append(FileError(label, None, f"uses FSDP or DDP, but {error}"))
+            continue
+        for cell, source in notebook.not_python.items():
+            if holds_token(source.encode()):
+                place = cell_place(workspace.display(label), cell)
+                migration.notes.append(f"not looked at: {place} uses FSDP or DDP behind {source.split()[0]}")
+        text = notebook.text.encode()
+        if text:
+            migration.notebooks[label] = notebook
+            workspace.given[label] = contents[label] = text
+        if holds_token(text):
+            hits.add(label)
 
 
 def _helper_modules(workspace: Workspace, options: Options) -> list[str]:
     """Labels of the modules of helpers that generated code may be added to, whether or not they were named."""
-    folders = {folder for label in workspace.files for folder in PurePosixPath(label).parents}
+    folders = {folder for label in (*workspace.files, *workspace.notebooks) for folder in PurePosixPath(label).parents}
     labels = [str(folder / f"{HELPER_MODULE}.py") for folder in {*folders, PurePosixPath(options.helpers)}]
     return [label for label in labels if workspace.path(label).is_file()]
 
@@ -136,10 +155,11 @@ def _rewrite(migration: Migration, analysis: Analysis, load: Callable[[str], Sou
     workspace = migration.workspace
     failures: list[FileError] = []
     for label, text in sorted(analysis.texts.items()):
-        source = load(label)
+        source, notebook = load(label), migration.notebooks.get(label)
         try:
-            change = Change(label, workspace.path(label), source.encode(source.text), source.encode(text))
-        except UnicodeEncodeError as error:
+            old, new = (notebook.data, notebook.with_text(text)) if notebook else map(source.encode, (source.text, text))
+            change = Change(label, workspace.path(label), old, new)
+        except (UnicodeEncodeError, NotebookError) as error:
             failures.append(FileError(label, None, f"its rewrite failed, so nothing is rewritten: {error}"))
             continue
         migration.changes.append(change)

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from ..transforms.findings import FileError, Finding, Level
+from ..transforms.findings import FileError, Finding, Level, Step
 from .diff import file_patch
+from .notebook import cell_place, file_of
 from .outside import connected_outside, note_on
 from .pipeline import Migration
 from .terminal import printable
@@ -25,7 +26,7 @@ class ProgramReport:
     @property
     def files(self) -> list[str]:
         """Where its findings are, in order."""
-        return sorted({finding.file for finding in self.findings})
+        return sorted({file_of(finding.file) for finding in self.findings})
 
     def count(self, level: Level) -> int:
         """Number of unsuppressed findings of a level."""
@@ -141,22 +142,42 @@ def changed_lines(patch: bytes) -> tuple[int, int]:
 def build_report(migration: Migration, target_torch: str) -> Report:
     """The outcome of a run, its labels turned into paths from the working directory."""
     display = cache(migration.workspace.display)
-    findings = [
-        replace(
+
+    def place(label: str, line: int) -> tuple[str, int]:
+        notebook = migration.notebooks.get(label)
+        if notebook is None:
+            return display(label), line
+        cell, line = notebook.place(line)
+        return cell_place(display(label), cell), line
+
+    def step_of(step: Step) -> Step:
+        file, line = place(step.file, step.line)
+        return replace(step, file=file, line=line)
+
+    def finding_of(finding: Finding) -> Finding:
+        file, line = place(finding.file, finding.line)
+        return replace(
             finding,
-            file=display(finding.file),
+            file=file,
+            line=line,
+            end_line=line + finding.end_line - finding.line,
             programs=tuple(display(entry) for entry in finding.programs),
-            provenance=tuple(replace(step, file=display(step.file)) for step in finding.provenance),
+            provenance=tuple(map(step_of, finding.provenance)),
         )
-        for finding in migration.findings
-    ]
+
+    def error_of(error: FileError) -> FileError:
+        if error.line is None:
+            return replace(error, file=display(error.file))
+        file, line = place(error.file, error.line)
+        return replace(error, file=file, line=line)
+
     outside = connected_outside(migration.workspace, {finding.file for finding in migration.findings})
     return Report(
         target_torch=target_torch,
         seen=len(migration.workspace.files),
         parsed=migration.parsed,
-        findings=findings,
-        errors=[replace(error, file=display(error.file)) for error in migration.errors],
+        findings=[finding_of(finding) for finding in migration.findings],
+        errors=[error_of(error) for error in migration.errors],
         patches=[(display(change.label), file_patch(change.label, change.old, change.new)) for change in migration.changes],
         left_alone={display(entry): reason for entry, reason in migration.left_alone.items()},
         notes=[note for note in (note_on([display(label) for label in outside]), *migration.notes) if note],

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from ..transforms.findings import FileError, Finding, Level
 from ..transforms.rule import Rule
+from .notebook import file_of
 from .report import Report
 from .rule_reference import best_level
 
@@ -108,4 +109,4 @@ def _place(file: str, line: int | None, text: str | None = None) -> dict[str, An
 
 
 def _artifact(file: str) -> dict[str, str]:
-    return {"uri": quote(file, errors="surrogateescape")}
+    return {"uri": quote(file_of(file), errors="surrogateescape")}

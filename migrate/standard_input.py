@@ -26,6 +26,8 @@ def is_stdin(paths: list[str] | None, filename: str | None) -> bool:
 
 def open_stdin(filename: str | None) -> Workspace:
     """A workspace of what stdin holds, under the name of the file that it is or will be. Nothing else is looked at."""
+    if filename is not None and filename.endswith(".ipynb"):
+        raise UserError("a notebook cannot come from stdin: name the file")
     path = Path(os.path.realpath(filename or _UNNAMED))
     here = Path(os.path.realpath(os.getcwd()))
     root = git.repository_of(path.parent) or (here if here in path.parents else path.parent)

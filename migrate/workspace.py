@@ -17,6 +17,8 @@ from .writer import is_inside
 
 LARGEST = 8 * 1024 * 1024
 """Bytes. A syntax tree takes some fifty times its text; what is longer than this is data, not code."""
+LARGEST_NOTEBOOK = 64 * 1024 * 1024
+"""Bytes. Most of a large notebook are pictures."""
 
 
 @dataclass
