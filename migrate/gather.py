@@ -6,7 +6,8 @@ is connected to everything) reading starts at the files with a token, and goes o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ..transforms.facts.facts import FileFacts
@@ -32,14 +33,18 @@ class Gathered:
 
 def gather(
     workspace: Workspace, contents: Mapping[str, bytes], hits: set[str], imports: Mapping[str, set[str]],
-    jobs: int, progress: Progress,
+    jobs: int, progress: Progress, traced: Collection[str] = (),
 ) -> Gathered:  # fmt: skip
-    """Facts, or the reason why there are none, of every file that may hold a site or pass a model on."""
+    """Facts, or the reason why there are none, of every file that may hold a site or pass a model on.
+
+    ``traced`` are files that are known to run together with those that hold a token.
+    """
     neighbours = Neighbours(imports)
-    reached = neighbours.connected(hits)
+    reached = neighbours.connected({*hits, *traced}) | _imported_by_name(contents, hits, neighbours)
     sizes = {label: len(data) for label, data in contents.items() if label in reached}
     if sum(sizes.values()) <= HUGE:
         return Gathered(extract_all(workspace, sizes, jobs, progress))
+    hits = {*hits, *traced}
     read: dict[str, FileFacts | FileError] = {}
     wanted = set(hits)
     flow: Flow | None = None
@@ -51,6 +56,22 @@ def gather(
         flow = Flow([facts for _, facts in sorted(read.items()) if isinstance(facts, FileFacts)])
         wanted = _next(flow, neighbours, contents) - set(read)
     return Gathered([read[label] for label in sizes if label in read], flow)
+
+
+def _imported_by_name(contents: Mapping[str, bytes], hits: set[str], neighbours: Neighbours) -> set[str]:
+    """Files that may get models from wraps in a plugin: a file that no import statement names, and that is not run.
+
+    The registry or configuration that imports it by its name may import them as well.
+    """
+    plugins = (label for label in hits if not neighbours.importers_of(label) and b"__main__" not in contents[label])
+    if all(label.rpartition("/")[2].startswith(("test_", "conftest")) for label in plugins):
+        return set()
+    return {label for label, data in contents.items() if _MEMBERS.search(data)}
+
+
+_MEMBERS = re.compile(
+    rb"\.(?:module|no_sync|clip_grad_norm_|state_dict|load_state_dict|require_backward_grad_sync|summon_full_params)\b"
+)
 
 
 def _next(flow: Flow, neighbours: Neighbours, contents: Mapping[str, bytes]) -> set[str]:

@@ -27,6 +27,7 @@ from .ignore import exclude_rules
 from .reading import read_small_text
 from .rule_names import rules_called
 from .standard_input import is_stdin, open_stdin
+from .trace_file import read_trace
 from .workspace import Workspace, open_workspace
 
 Format = Literal["text", "json", "markdown", "sarif", "html"]
@@ -76,6 +77,10 @@ Helpers = Annotated[
     typer.Option("--helpers", metavar="DIR", help="Folder for the module of helpers. Default: where all can import it."),
 ]
 
+TraceOption = Annotated[
+    Path | None, typer.Option("--trace", metavar="FILE", help="What a run has shown, as `to-fsdp2 trace` wrote it.")
+]
+
 _LEVELS = {"safe": Level.SAFE, "review": Level.REVIEW, "stop": Level.MANUAL}
 
 
@@ -98,6 +103,7 @@ class Request:
     show_safe: bool = False
     show_ok: bool = False
     stdin_filename: str | None = None
+    trace: Path | None = None
 
 
 @dataclass
@@ -109,6 +115,8 @@ class Run:
     jobs: int
     notes: list[str] = field(default_factory=list)
     """Lines for the user on what was decided."""
+    warnings: list[str] = field(default_factory=list)
+    """Lines for the user in any case."""
     from_stdin: bool = False
     """Whether the workspace is what came from stdin."""
 
@@ -139,6 +147,7 @@ def resolve(request: Request) -> Run:
     if required and required < OLDEST_TORCH:
         versions = format_version(required), format_version(OLDEST_TORCH)
         notes.append("the project asks for torch>={}, the new code needs {}".format(*versions))
+    traced = read_trace(request.trace, workspace) if request.trace is not None else None
     options = Options(
         target_torch=stated or max(required or NEWEST_TORCH, OLDEST_TORCH),
         ddp=request.ddp or configuration.ddp or "shard",
@@ -147,8 +156,10 @@ def resolve(request: Request) -> Run:
         helpers=_helpers_folder(workspace, request, configuration, pyproject),
         scripts=console_scripts(pyproject) if pyproject else frozenset(),
         level=_LEVELS[request.level or configuration.level or "stop"],
+        trace=traced.trace if traced is not None else None,
     )
-    return Run(workspace, options, request.jobs or available_cores(), notes, from_stdin)
+    warnings = traced.notes if traced is not None else []
+    return Run(workspace, options, request.jobs or available_cores(), notes, warnings, from_stdin)
 
 
 def available_cores() -> int:

@@ -25,6 +25,7 @@ def run(request: Request, resolved: Run) -> tuple[Migration, Report]:
     report = build_report(migration, resolved.target_torch)
     report.show_safe, report.show_ok = request.show_safe or request.show_ok, request.show_ok
     report.notes += resolved.notes if report.patches else []
+    report.notes += resolved.warnings
     report.notes += note_on_unfinished(resolved.workspace.root)
     return migration, report
 

@@ -16,6 +16,7 @@ from .flow.flow import Flow
 from .flow.values import Wrapped
 from .guarded import guarded_sites
 from .migration import Migration, Options
+from .queries.observed import observed_program
 from .queries.program import Program
 from .reachable_sites import drop_unreachable
 from .rewrites.changes import Change
@@ -73,6 +74,8 @@ def analyse(
     """
     ordered = sorted(facts, key=lambda file: file.path)
     program = Program(ordered, load, flow or Flow(ordered, blind=options.blind), paths)
+    if options.trace is not None:
+        program = observed_program(program, options.trace)
     migration = Migration(program, options, wraps_left_out=wraps_left_out(program))
     for index in program.relevant_files():
         file = program.file(index)
@@ -136,9 +139,13 @@ def answer(rule: Rule, site: Site, migration: Migration) -> Outcome | None:
     if site.receiver is not None and migration.runs_before_wraps(site.file, site.node):
         return Outcome("nothing is wrapped yet when this runs: what it works on is plain", level=Level.OK, form=Form.NOTE)
     if rule.idiom is not None and migration.options.idioms:
-        outcome = rule.idiom(site, migration)
+        observed = migration.program.rests_on_run(site.file, site.node)
+        outcome = rule.idiom(site, migration) if not observed or migration.program.is_reached(site.file, site.node) else None
         if outcome is not None:
             outcome.form = outcome.form or (Form.IDIOM if outcome.changes else Form.NOTE)
+            if observed and outcome.level is Level.SAFE and outcome.changes:
+                outcome.level = Level.REVIEW
+                outcome.message += "; what comes here was observed in one run"
             return _proved(rule, outcome)
     outcome = rule.fallback(site, migration)
     if outcome is not None:

@@ -19,6 +19,7 @@ from .queries.program import Program
 from .queries.programs import Programs
 from .queries.same_condition import sharded_by_condition
 from .queries.sharding import ShardingQueries
+from .queries.trace import Trace
 from .queries.unwrapping import unwrapping_choice
 from .rewrites.ddp_plan import DdpPlan, ddp_plan
 from .rewrites.fsdp1_plan import Fsdp1Plan, fsdp1_plan
@@ -50,6 +51,8 @@ class Options:
     """Off, every site gets its general rewrite: for tests of these."""
     wraps: bool = True
     """Off, wraps stay as they are while everything else is rewritten: for tests of what works under both."""
+    trace: Trace | None = None
+    """What a run of the old programs has shown."""
     blind: bool = False
     """On, nothing is known of values across functions: for tests of what needs no such knowledge."""
 
@@ -161,20 +164,22 @@ class Migration:
 
     def runs_before_wraps(self, file: File, node: ast.AST) -> bool:
         """Whether a place surely is reached only while nothing in the repository is wrapped."""
-        return self._before_wraps is not None and self._before_wraps.holds(file, node)
+        before = self._before_wraps
+        return before is not None and before.holds(before.program.file(file.path), node)
 
     @cached_property
     def _before_wraps(self) -> BeforeWraps | None:
         """Which places come before all wraps; None where nothing is known of calls."""
         if self.options.blind:
             return None
-        wrapped = [v for v in self.program.flow.values if isinstance(v, Wrapped) and v.site >= 0 and not self.stays_wrapped(v)]
-        wraps: list[tuple[File, ast.AST]] = [*map(self.program.call_node, (value.site for value in wrapped))]
+        program = self.program.baseline or self.program  # one run is no proof of an order
+        wrapped = [v for v in program.flow.values if isinstance(v, Wrapped) and v.site >= 0 and not self.stays_wrapped(v)]
+        wraps: list[tuple[File, ast.AST]] = [*map(program.call_node, (value.site for value in wrapped))]
         for sites in self.sites.values():
             for site in sites:
                 if site.symbol in CONSTRUCTORS and (site.role == "value" or (site.role == "base" and not self._is_made(site))):
-                    wraps.append((site.file, site.node))
-        return BeforeWraps(self.program, self.programs, wraps)
+                    wraps.append((program.file(site.file.path), site.node))
+        return BeforeWraps(program, self.programs, wraps)
 
     def _is_made(self, site: Site) -> bool:
         """Whether every object of a class with this base is seen to be made."""

@@ -209,7 +209,7 @@ def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:
             if found.wrappers:
                 yield Site(file, call, NUMBER, "call", call, node.value, found)
             continue
-        found = sharding.of_values(values)
+        found = sharding.of(file, node.value)
         if symbol is None:
             if found.wrappers and not _is_of_all_modules(node.attr) and not _is_of_optimizers(sharding, values, node.attr):
                 yield Site(file, call or node, MODULE_METHODS, "method", call, node.value, found)

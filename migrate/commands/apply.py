@@ -34,6 +34,7 @@ def apply(
     checkpoint: options.CheckpointOption = None,
     helpers: options.Helpers = None,
     stdin_filename: options.StdinFilename = None,
+    trace: options.TraceOption = None,
     allow_dirty: AllowDirty = False,
 ) -> int:
     """Write the migration, and say how to undo it. Refuses a git tree with uncommitted changes.
@@ -46,7 +47,7 @@ def apply(
     """
     request = Request(
         paths, format, output, level, select, ignore, exclude, jobs, target_torch, ddp, checkpoint, helpers,
-        stdin_filename=stdin_filename,
+        stdin_filename=stdin_filename, trace=trace,
     )  # fmt: skip
     resolved = resolve(request)
     if resolved.from_stdin:

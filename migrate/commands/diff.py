@@ -25,6 +25,7 @@ def diff(
     checkpoint: options.CheckpointOption = None,
     helpers: options.Helpers = None,
     stdin_filename: options.StdinFilename = None,
+    trace: options.TraceOption = None,
 ) -> int:
     """Print the patch on stdout, for `git apply`; the summary goes to stderr. Changes nothing.
 
@@ -33,7 +34,7 @@ def diff(
     """
     request = Request(
         paths, format, output, level, select, ignore, exclude, jobs, target_torch, ddp, checkpoint, helpers,
-        stdin_filename=stdin_filename,
+        stdin_filename=stdin_filename, trace=trace,
     )  # fmt: skip
     resolved = resolve(request)
     _, report = run(request, resolved)

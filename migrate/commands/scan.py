@@ -26,6 +26,7 @@ def scan(
     checkpoint: options.CheckpointOption = None,
     helpers: options.Helpers = None,
     stdin_filename: options.StdinFilename = None,
+    trace: options.TraceOption = None,
 ) -> int:
     """Show every FSDP1 and DDP site, what will happen to it and why. Changes nothing.
 
@@ -47,6 +48,7 @@ def scan(
         helpers,
         show_ok=show_ok,
         stdin_filename=stdin_filename,
+        trace=trace,
     )
     _, report = run(request, resolve(request))
     deliver(report, request)

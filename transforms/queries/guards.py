@@ -39,14 +39,22 @@ def guard_of(file: File, node: ast.AST) -> Guard | None:
             return leaving or found
         if isinstance(around, ast.Lambda):
             return found
-        if isinstance(around, (ast.If, ast.While)) and inside is not around.test and is_rank_condition(file, around.test):
-            found = Guard(file, around)
+        if isinstance(around, (ast.If, ast.While)) and inside is not around.test:
+            if is_rank_condition(file, around.test) or _parts_ranks(file, around, inside):
+                found = Guard(file, around)
         elif isinstance(around, (ast.IfExp, ast.BoolOp)) and _guards_expression(file, around, inside):
             found = Guard(file, file.statement(around))
         if isinstance(inside, ast.stmt) and not isinstance(inside, (ast.FunctionDef, ast.ClassDef)):
             found = _left_before(file, inside) or found
         inside = around
     return _left_before(file, inside) or found if isinstance(inside, ast.stmt) else found
+
+
+def _parts_ranks(file: File, around: ast.If | ast.While, inside: ast.AST) -> bool:
+    """Whether a run has seen some ranks alone come to the branch of a statement that a place is in."""
+    branch = around.body if any(inside is statement for statement in around.body) else around.orelse
+    reaches = file.program.is_reached_by_some_ranks
+    return isinstance(around, ast.If) and reaches(file, branch) and not reaches(file, [around])
 
 
 def _calls_on_some_ranks(file: File, decorator: ast.expr) -> bool:
@@ -154,7 +162,7 @@ def _left_before(file: File, inside: ast.AST) -> Guard | None:
         return None
     for statement in block[:index]:
         if isinstance(statement, ast.If) and not statement.orelse and _leaves(statement.body[-1]):
-            if is_rank_condition(file, statement.test):
+            if is_rank_condition(file, statement.test) or _parts_ranks(file, statement, statement.body[0]):
                 return Guard(file, statement, leaves=True)
     return None
 

@@ -6,14 +6,16 @@ import ast
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 
-from ..facts.facts import FileFacts
+from ..facts.facts import NOTHING, FileFacts
 from ..findings import Step
 from ..flow.flow import Flow
 from ..flow.values import FunctionValue, Value
 from ..text.generated import is_generated, is_helper_module
 from ..text.source import Source
 from .file import File
+from .trace import Trace
 
 
 class Program:
@@ -30,6 +32,11 @@ class Program:
         self._files: dict[int, File] = {}
         self._index = {file.path: index for index, file in enumerate(facts)}
         self._mentions: dict[str, bool] = {}
+        self.baseline: Program | None = None
+        """The program without what a run has shown, where this one knows of a run."""
+        self.trace = Trace()
+        self.observed_variables: frozenset[int] = frozenset()
+        """Variables of the flow that hold what they hold because a run has shown it."""
 
     def index(self, path: str) -> int:
         """The index of a file; KeyError for one without facts."""
@@ -46,6 +53,10 @@ class Program:
         """Files in which a site may lie: all whose facts were asked for, but generated modules."""
         paths = (file.path for file in self.facts)
         return [i for i, path in enumerate(paths) if not (is_helper_module(path) and is_generated(self.text(path)))]
+
+    def source(self, path: str) -> Source:
+        """The source of any file of the repository, always the same object."""
+        return self.file(path).source if path in self._index else self._load(path)
 
     def text(self, path: str) -> str:
         """The text of any file of the repository."""
@@ -89,7 +100,9 @@ class Program:
     def provenance(self, file: File, node: ast.AST, value: Value) -> tuple[Step, ...]:
         """The chain from where ``value`` was made to ``node``, one step a place, as people read it."""
         places: list[tuple[str, int]] = [(file.path, node.lineno)]  # pyright: ignore[reportAttributeAccessIssue]
+        seen = set(self._observed_calls)
         for variable in self.flow.chain(file.variable(node), value):
+            is_observed = variable in self.observed_variables
             variable = self.flow.variable_in_text(variable)
             index = self._file_of_variable(variable)
             if index is None:
@@ -97,11 +110,45 @@ class Program:
             line = self.facts[index].lines[variable - self.flow.variable_offsets[index]]
             if line:
                 places.append((self.facts[index].path, line))
+                if is_observed:
+                    seen.add(places[-1])
         ordered: list[tuple[str, int]] = []
         for place in reversed(places):
             if not ordered or ordered[-1] != place:
                 ordered.append(place)
-        return tuple(Step(path, line, self.line_text(path, line)) for path, line in ordered)
+        return tuple(Step(path, line, self._marked(path, line, (path, line) in seen)) for path, line in ordered)
+
+    def _marked(self, path: str, line: int, seen: bool) -> str:
+        """A line of a chain, with a word about where what it says comes from a run."""
+        text = self.line_text(path, line)
+        return f"observed in a run: {text}" if seen else text
+
+    # --- a run --------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _observed_calls(self) -> frozenset[tuple[str, int]]:
+        """The lines of calls of which only a run has shown all that they enter."""
+        if self.baseline is None:
+            return frozenset()
+        before = self.baseline.flow.callees
+        sites = [site for site, entered in self.flow.callees.items() if not entered <= before.get(site, set())]
+        return frozenset((self.facts[self.flow.file_of_call(site)].path, self.flow.calls[site].line) for site in sites)
+
+    def rests_on_run(self, file: File, node: ast.AST) -> bool:
+        """Whether a part of an expression holds what only a run has shown."""
+        if self.baseline is None:
+            return False
+        before = self.baseline.file(file.path)
+        parts = [part for part in ast.walk(node) if file.variable(part) != NOTHING]
+        return any(set(file.values(part)) != set(before.values(part)) for part in parts)
+
+    def is_reached(self, file: File, node: ast.AST) -> bool:
+        """Whether the run reached the statement that holds a node."""
+        return file.statement(node).lineno in self.trace.lines.get(file.path, ())
+
+    def is_reached_by_some_ranks(self, file: File, block: Sequence[ast.stmt]) -> bool:
+        """Whether the run saw some ranks enter a block while others did not."""
+        return bool(block) and block[0].lineno in self.trace.lines_of_some_ranks.get(file.path, ())
 
     def line_text(self, path: str, line: int) -> str:
         """One line of a file, without indentation."""

@@ -91,7 +91,15 @@ class ShardingQueries:
 
     def of(self, file: File, node: ast.AST) -> Sharding:
         """Whether an expression is a sharded model."""
-        return self.of_values(file.values(node))
+        found = self.of_values(file.values(node))
+        if found.answer is Answer.NO and self._before is not None:
+            return self._before.of(self._before.program.file(file.path), node)  # another run may show something else
+        return found
+
+    @cached_property
+    def _before(self) -> ShardingQueries | None:
+        """The same questions without what a run has shown."""
+        return None if self.program.baseline is None else ShardingQueries(self.program.baseline, self.kept)
 
     def of_values(self, values: Iterable[Value]) -> Sharding:
         """Whether what may be any of these values is a sharded model."""
@@ -119,7 +127,13 @@ class ShardingQueries:
 
     def of_optimizer(self, file: File, node: ast.AST) -> Sharding:
         """Whether an expression is an optimizer over sharded parameters."""
-        values = [v for v in file.values(node) if not (isinstance(v, Constant) and v.value is None)]
+        found = self._of_optimizers(file.values(node))
+        if found.answer is Answer.NO and self._before is not None:
+            return self._before.of_optimizer(self._before.program.file(file.path), node)
+        return found
+
+    def _of_optimizers(self, held: Iterable[Value]) -> Sharding:
+        values = [v for v in held if not (isinstance(v, Constant) and v.value is None)]
         optimizers = [v for v in values if isinstance(v, Optimizer)]
         if not values:
             return Sharding(Answer.UNKNOWN)
