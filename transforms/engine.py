@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+from .contract import Contract, contract_findings
 from .facts.extract import Extractor
 from .facts.facts import FileFacts
 from .facts.symbols import STRONG_TOKENS, WRAPPERS, holds_token
@@ -20,7 +21,7 @@ from .queries.observed import observed_program
 from .queries.program import Program
 from .reachable_sites import drop_unreachable
 from .rewrites.changes import Change
-from .rule import Outcome, Rule, rule_for
+from .rule import Outcome, Rule, contract_rules, rule_for
 from .selection import Selection, above, outside
 from .sites import Site, find_sites
 from .text.source import Source
@@ -92,6 +93,8 @@ def analyse(
     for file in map(program.file, program.relevant_files()):
         if STOP_MARK in file.source.text:
             analysis.findings += stop_findings(file, migration.programs.of(file.path))
+    if options.contract:
+        analysis.findings += contract_findings(Contract(program, migration.programs), contract_rules())
     analysis.findings.sort(key=lambda f: (f.file, f.line, f.column, f.rule))
     return analysis
 

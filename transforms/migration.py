@@ -51,6 +51,8 @@ class Options:
     """Off, every site gets its general rewrite: for tests of these."""
     wraps: bool = True
     """Off, wraps stay as they are while everything else is rewritten: for tests of what works under both."""
+    contract: bool = False
+    """On, code that has ``fully_shard`` already is held to the FSDP2 contract."""
     trace: Trace | None = None
     """What a run of the old programs has shown."""
     blind: bool = False

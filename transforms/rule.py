@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from .findings import Form, Level
 
 if TYPE_CHECKING:
+    from .contract import Breach, Contract
     from .migration import Migration
     from .rewrites.changes import Change
     from .sites import Site
@@ -23,7 +24,8 @@ class Example:
     """Documentation and test in one: ``before`` is migrated and has to give ``after``.
 
     Where the rule leaves its site alone, ``after`` equals ``before``. ``blind`` examples are migrated without any
-    knowledge of values, so that they show the rule's fallback.
+    knowledge of values, so that they show the rule's fallback. A rule of the contract rewrites nothing: it speaks of
+    ``before``, and ``after`` is what a person writes instead, of which it says nothing.
     """
 
     before: str
@@ -51,6 +53,10 @@ Answer = Callable[["Site", "Migration"], "Outcome | None"]
 """None where a site is none of the rule's business."""
 
 
+def _no_answer(site: Site, migration: Migration) -> None:
+    """Of a rule that answers for no site."""
+
+
 @dataclass(frozen=True)
 class Rule:
     """One rule: which sites it answers for, why, and how.
@@ -63,8 +69,8 @@ class Rule:
     id: str
     title: str
     why: str
-    symbols: tuple[str, ...]
-    fallback: Answer
+    symbols: tuple[str, ...] = ()
+    fallback: Answer = _no_answer
     idiom: Callable[[Site, Migration], Outcome | None] | None = None
     roles: tuple[str, ...] = ()
     advice: str = ""
@@ -77,6 +83,13 @@ class Rule:
         return (not self.roles or role in self.roles) and any(fnmatchcase(symbol, pattern) for pattern in self.symbols)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ContractRule(Rule):
+    """A rule of the FSDP2 contract: what holds for any code with ``fully_shard``, whoever wrote it. It only speaks."""
+
+    breaches: Callable[[Contract], Iterator[Breach]]
+
+
 @cache
 def all_rules() -> tuple[Rule, ...]:
     """The rules of all files under ``rules/``, by id."""
@@ -84,6 +97,12 @@ def all_rules() -> tuple[Rule, ...]:
     modules = (importlib.import_module(f"{package.__name__}.{m.name}") for m in pkgutil.iter_modules(package.__path__))
     rules = [module.RULE for module in modules if hasattr(module, "RULE")]
     return tuple(sorted(rules, key=lambda rule: rule.id))
+
+
+@cache
+def contract_rules() -> tuple[ContractRule, ...]:
+    """The rules of the FSDP2 contract, by id."""
+    return tuple(rule for rule in all_rules() if isinstance(rule, ContractRule))
 
 
 @cache

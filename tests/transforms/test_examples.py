@@ -8,19 +8,26 @@ from typing import Any
 
 import pytest
 from to_fsdp2.transforms.engine import Analysis, Options, analyse, extract
-from to_fsdp2.transforms.rule import Example, Rule, all_rules, rule_for
+from to_fsdp2.transforms.rule import ContractRule, Example, Rule, all_rules, contract_rules, rule_for
 from to_fsdp2.transforms.text.source import Source
 
 _EXAMPLES = [
     pytest.param(rule, example, id=f"{rule.id}-{number}")
     for rule in all_rules()
+    if not isinstance(rule, ContractRule)
+    for number, example in enumerate(rule.examples)
+]
+_CONTRACT = [
+    pytest.param(rule, example, id=f"{rule.id}-{number}")
+    for rule in contract_rules()
     for number, example in enumerate(rule.examples)
 ]
 
 
 def migrated(text: str, blind: bool = False) -> Analysis:
     source = Source.decode("train.py", text.encode())
-    return analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13), blind=blind), paths=["train.py"])
+    options = Options(target_torch=(2, 13), blind=blind, contract=True)
+    return analyse([extract(source)], lambda _: source, options, paths=["train.py"])
 
 
 @pytest.mark.parametrize(("rule", "example"), _EXAMPLES)
@@ -31,7 +38,16 @@ def test_example(rule: Rule, example: Example) -> None:
     assert example.level in {finding.level for finding in analysis.findings if finding.rule == rule.id}
 
 
-@pytest.mark.parametrize(("rule", "example"), _EXAMPLES)
+@pytest.mark.parametrize(("rule", "example"), _CONTRACT)
+def test_a_breach_is_found_and_its_mending_is_content(rule: Rule, example: Example) -> None:
+    analysis = migrated(example.before)
+    assert not analysis.errors and not analysis.texts
+    assert (rule.id, example.level) in {(finding.rule, finding.level) for finding in analysis.findings}
+    mended = migrated(example.after)
+    assert not mended.errors and not mended.texts and not mended.findings
+
+
+@pytest.mark.parametrize(("rule", "example"), _EXAMPLES + _CONTRACT)
 def test_messages_are_short(rule: Rule, example: Example) -> None:
     for finding in migrated(example.before, example.blind).findings:
         assert 0 < len(finding.message) < 200 and len(finding.advice) < 200
