@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from ..text.trees import walk
 from .expressions import ExpressionExtractor
-from .facts import NOTHING, Import
+from .facts import NOTHING, Call, Import
 from .scopes import assigned_names, dotted_path, outer_names
 from .symbols import star_names
 from .versions import outcome, speaks_of_versions
@@ -353,25 +353,32 @@ class Extractor(ExpressionExtractor):
 
     def statement_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         value = self.variable(node.lineno)
-        for decorator in node.decorator_list:
-            self.expression(decorator)
+        decorators = [self.expression(decorator) for decorator in node.decorator_list]
         index = self.function(node, node.name)
         # A decorated name still stands for the function: what decorates training code calls through.
         self.facts.function_values.append((value, index))
+        self.decorate(value, decorators, node.lineno)
         self.note(node, value)
         self.bind_name(node.name, value)
 
     statement_AsyncFunctionDef = statement_FunctionDef
 
+    def decorate(self, value: int, decorators: list[int], line: int) -> None:
+        """Decorators get what they decorate, as registries do; what they give back is not followed."""
+        for decorator in decorators:
+            if decorator != NOTHING:
+                result = self.variable(line)
+                self.facts.calls.append(Call(result, decorator, None, (value,), (), -1, line, self.scope.function))
+
     def statement_ClassDef(self, node: ast.ClassDef) -> None:
-        for decorator in node.decorator_list:
-            self.expression(decorator)
+        decorators = [self.expression(decorator) for decorator in node.decorator_list]
         bases = [self.expression(base) for base in node.bases]
         for keyword in node.keywords:
             self.expression(keyword.value)
         value = self.variable(node.lineno)
         index = self.open_class(node, bases)
         self.facts.class_values.append((value, index))
+        self.decorate(value, decorators, node.lineno)
         self.note(node, value)
         scope = self.scope
         enclosing, was_body = scope.environment, scope.class_body

@@ -106,7 +106,10 @@ class BeforeWraps:
         if function.index == NOTHING or function in flow.called_by_name or function in flow.deferred:
             return None
         facts = flow.files[function.file].functions[function.index]
-        found: list[Place] = [self.program.call_node(site) for site in sorted(flow.called.get(function, ()))]
+        sites = sorted(flow.called.get(function, ()))
+        if not all(map(self.program.is_written_as_call, sites)):
+            return None
+        found: list[Place] = [self.program.call_node(site) for site in sites]
         is_method = facts.owner_class != NOTHING
         if is_method and not self._is_called_by_own_code(ClassValue(function.file, facts.owner_class), facts.name):
             return None

@@ -71,6 +71,14 @@ def _calls_on_some_ranks(file: File, decorator: ast.expr) -> bool:
     return False
 
 
+def _is_made_by_decorator(file: File, function: ast.AST, caller: File, call: ast.Call) -> bool:
+    """Whether a call stands in a function of the repository that decorates the function called."""
+    decorators = getattr(function, "decorator_list", ())
+    values = [v for d in decorators for v in file.values(d) if isinstance(v, FunctionValue)]
+    around = set(caller.ancestors(call))
+    return any(file.program.function_node(value)[1] in around for value in values)
+
+
 Calls = tuple[tuple[File, ast.Call], ...]
 
 
@@ -108,6 +116,8 @@ class Guards:
         ways = []
         owner = self._is_of_some_ranks(file, function)
         for caller, call in self.program.callers(file, function):
+            if _is_made_by_decorator(file, function, caller, call):
+                continue  # the decorated function has that guard itself
             further, guarded = self._of(caller, call, depth + 1)
             if owner and not guarded:
                 further, guarded = [(Guard(caller, _dispatching(caller, call)), ())], True
@@ -125,7 +135,7 @@ class Guards:
         value = next((v for v in file.values(cls) if isinstance(v, ClassValue)), None)
         flow = self.program.flow
         sites = {v.site for v in flow.values if isinstance(v, Instance) and value is not None and value in flow.ancestors(v.cls)}
-        places = [self.program.call_node(site) for site in sites if site >= 0]
+        places = [self.program.call_node(site) for site in sites if self.program.is_written_as_call(site)]
         return bool(places) and len(places) == len(sites) and all(guard_of(*place) is not None for place in places)
 
 

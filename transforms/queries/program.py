@@ -76,11 +76,18 @@ class Program:
         file = self.file(index)
         return file, file.calls_by_index[site - self.flow.call_offsets[index]]
 
+    def is_written_as_call(self, site: int) -> bool:
+        """Whether a call has a node of its own: that of a decorator has none, -1 is none."""
+        if site < 0:
+            return False
+        index = self.flow.file_of_call(site)
+        return site - self.flow.call_offsets[index] in self.file(index).calls_by_index
+
     def callers(self, file: File, function: ast.AST) -> list[tuple[File, ast.Call]]:
-        """The calls in the repository that reach a ``def``."""
+        """The calls in the repository that reach a ``def``, but for those that decorate something with it."""
         value = next((v for v in file.values(function) if isinstance(v, FunctionValue)), None)
         sites = sorted(self.flow.called.get(value, ())) if value is not None else []
-        return [self.call_node(site) for site in sites]
+        return [self.call_node(site) for site in sites if self.is_written_as_call(site)]
 
     def callees(self, file: File, call: ast.Call) -> list[FunctionValue]:
         """The functions of the repository that a call reaches."""
