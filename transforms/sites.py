@@ -22,6 +22,9 @@ NUMBER = "torch.Tensor.(number)"
 """The symbol of methods that read numbers off parameters, gradients, or what is computed from them."""
 _CHAINS = (ast.Name, ast.Attribute, ast.Subscript)
 _NUMBERS = frozenset({"item", "tolist"})
+SHAPE = "torch.Tensor.(shape)"
+"""The symbol of tests of the shapes of parameters."""
+_SHAPES = frozenset({"dim", "ndim", "ndimension", "shape", "size"})
 STATE_ENTRY = "torch.nn.Module.(state entry)"
 """The symbol of parameters that are put into a state dict."""
 _IN_PLACE = frozenset({"copy_", "add_", "sub_", "mul_", "div_", "lerp_", "addcmul_", "addcdiv_"})
@@ -100,7 +103,7 @@ class Site:
 def find_sites(file: File, sharding: ShardingQueries, is_known: Callable[[str, str], bool]) -> list[Site]:
     """The sites of a file in the order of the text. ``is_known`` says whether a rule answers for a symbol in a role."""
     sites = [*_imports(file), *_references(file, is_known), *_members(file, sharding), *_dynamic(file, sharding)]
-    sites += _state_entries(file, sharding)
+    sites += [*_state_entries(file, sharding), *_tested_shapes(file, sharding)]
     return sorted(sites, key=lambda site: file.source.span(site.node))
 
 
@@ -263,6 +266,17 @@ def _state_entries(file: File, sharding: ShardingQueries) -> Iterator[Site]:
         found = sharding.of_values(owners)  # type: ignore[arg-type]
         if found.wrappers:
             yield Site(file, node, STATE_ENTRY, "store", None, node.value, found)
+
+
+def _tested_shapes(file: File, sharding: ShardingQueries) -> Iterator[Site]:
+    """``if p.dim() >= 2`` for a parameter of a model in a wrapper."""
+    for node in file.nodes(ast.Attribute):
+        if node.attr not in _SHAPES or not any(isinstance(a, ast.Compare) for a in file.ancestors(node)):
+            continue
+        owners = [v.owner for v in file.values(node.value) if isinstance(v, Derived) and v.kind == "parameters"]
+        found = sharding.of_values(owners)  # type: ignore[arg-type]
+        if found.wrappers:
+            yield Site(file, node, SHAPE, "read", None, node.value, found)
 
 
 def _dynamic(file: File, sharding: ShardingQueries) -> Iterator[Site]:

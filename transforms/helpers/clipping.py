@@ -34,11 +34,14 @@ def clip_grad_norm(
 
 
 def clip_model_grad_norm(model: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """FSDP1's `model.clip_grad_norm_(max_norm, norm_type)`. Returns a plain tensor; a model's own method is called as it is."""
+    """FSDP1's `model.clip_grad_norm_(max_norm, norm_type)`. Returns a plain tensor; a model's own method is called as it is.
+
+    FSDP1 showed no gradients of frozen parameters: those from before they were frozen do not count.
+    """
     sharded = sharded_module(model)
     if sharded is None or hasattr(model, "clip_grad_norm_"):
         return model.clip_grad_norm_(*args, **kwargs)
-    return clip_grad_norm(resharded(sharded).parameters(), *args, **kwargs)
+    return clip_grad_norm([p for p in resharded(sharded).parameters() if p.requires_grad], *args, **kwargs)
 
 
 def clip_grad_value(parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float, foreach: bool | None = None) -> None:

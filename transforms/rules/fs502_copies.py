@@ -109,7 +109,14 @@ def _zipped(site: Site, migration: Migration) -> Outcome | None:
         return node.with_changes(func=cst.Name(name), args=arguments)
 
     change = replace(site.file, call, build)
+    written = call.args[target]
+    assert isinstance(written, ast.Call) and isinstance(written.func, ast.Attribute)
+    if "fsdp1" in migration.sharding.of(site.file, written.func.value).wrappers:
+        return Outcome(_STALE, [change], Level.REVIEW)
     return Outcome("what one model's tensors are written from is laid out as they are: sharded or whole", [change])
+
+
+_STALE = "a model in FSDP1 may have gone on with old weights after a forward without gradients; now it sees what is written here"
 
 
 def _target_of(file: File, call: ast.Call, migration: Migration) -> int | None:

@@ -1,0 +1,52 @@
+"""FS706: choices by the shapes of parameters, which FSDP1 had made flat."""
+
+from __future__ import annotations
+
+from ..findings import Level
+from ..migration import Migration
+from ..rule import Example, Outcome, Rule
+from ..sites import SHAPE, Site
+
+
+def named(site: Site, migration: Migration) -> Outcome | None:
+    """Nothing is rewritten: the whole shape is what the author meant, but not what FSDP1 showed."""
+    assert site.sharding is not None
+    if "fsdp1" not in site.sharding.wrappers or migration.is_before_wrap(site):
+        return None
+    if migration.runs_before_wraps(site.file, site.node):
+        return None
+    return Outcome(_MESSAGE, level=Level.REVIEW, advice=_ADVICE)
+
+
+_MESSAGE = "FSDP1 showed parameters flat here, with one dimension; now they have their own shapes, and this test may choose others"
+_ADVICE = "Compare what the test chooses (weight decay groups, say) in the old and the new run; `verify` does."
+
+RULE = Rule(
+    id="FS706",
+    title="tests of the shapes of parameters",
+    symbols=(SHAPE,),
+    roles=("read",),
+    why="Behind FSDP1 `p.dim() >= 2` is false for every parameter, so that no weight decays; FSDP2 keeps the shapes.",
+    fallback=named,
+    examples=(
+        Example(
+            before=(
+                "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = FSDP(net, **options)\n"
+                "    return [p for p in model.parameters() if p.dim() >= 2]\n"
+            ),
+            after=(
+                "from fsdp2_helpers import shard_like_fsdp1\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = shard_like_fsdp1(net, **options)\n"
+                "    return [p for p in model.parameters() if p.dim() >= 2]\n"
+            ),
+            level=Level.REVIEW,
+        ),
+    ),
+)
