@@ -18,7 +18,7 @@ def named(site: Site, migration: Migration) -> Outcome | None:
     return Outcome(_MESSAGE, level=Level.REVIEW, advice=_ADVICE)
 
 
-_MESSAGE = "FSDP1 showed parameters flat here, with one dimension; now they have their own shapes, and this test may choose others"
+_MESSAGE = "FSDP1 showed parameters flat here, with one dimension; now they have their own shapes: the test may choose other ones"
 _ADVICE = "Compare what the test chooses (weight decay groups, say) in the old and the new run; `verify` does."
 
 RULE = Rule(
