@@ -14,6 +14,7 @@ import typer
 from ..transforms.findings import UserError
 from . import exits
 from .commands.apply import apply
+from .commands.brief import brief
 from .commands.check import check
 from .commands.demo import demo
 from .commands.diff import diff
@@ -31,7 +32,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # `[verify]` in a help text is no markup
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (scan, diff, apply, check, rules, demo):
+for command in (scan, diff, apply, brief, check, rules, demo):
     app.command()(command)
 for command in (trace, verify):
     app.command(context_settings={"allow_interspersed_args": False})(command)

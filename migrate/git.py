@@ -58,6 +58,36 @@ def tracked_files(repository: Path) -> list[Path]:
     return [repository / os.fsdecode(name) for name in result.stdout.split(b"\0") if name]
 
 
+def files_at(repository: Path, revision: str) -> dict[str, str] | None:
+    """The Python files and notebooks of a commit: POSIX path → object; None where there is no such commit."""
+    if revision.startswith("-"):
+        return None
+    result = _git(repository, "ls-tree", "-r", "-z", "--full-tree", revision)
+    if result is None or result.returncode != 0:
+        return None
+    found = {}
+    for entry in filter(None, result.stdout.split(b"\0")):
+        about, _, path = entry.partition(b"\t")
+        mode, kind, name = about.decode().split()
+        if kind == "blob" and mode != "120000" and path.endswith((b".py", b".ipynb")):
+            found[os.fsdecode(path)] = name
+    return found
+
+
+def contents(repository: Path, objects: list[str]) -> list[bytes]:
+    """The bytes of objects that are there."""
+    asked = "".join(f"{name}\n" for name in objects).encode()
+    result = _git(repository, "cat-file", "--batch", given=asked) if objects else None
+    found = []
+    rest = result.stdout if result is not None else b""
+    for _ in objects:
+        head, _, rest = rest.partition(b"\n")
+        size = int(head.split()[2])
+        found.append(rest[:size])
+        rest = rest[size + 1 :]
+    return found
+
+
 def exclude_files(repository: Path) -> list[Path]:
     """The ignore files beside .gitignore that count for a repository, the weaker one first; they need not exist."""
     result = _git(repository, "config", "-z", "--type=path", "--get", "core.excludesFile")
@@ -121,7 +151,7 @@ def _folders(repository: Path) -> _Folders | None:
     return _Folders(own, own / os.fsdecode(shared.rstrip(b"\r\n")) if shared else own)
 
 
-def _git(repository: Path, *arguments: str) -> subprocess.CompletedProcess[bytes] | None:
+def _git(repository: Path, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes] | None:
     """The finished command, None where git is not installed."""
     program = shutil.which("git")
     folders = _folders(repository)
@@ -131,7 +161,8 @@ def _git(repository: Path, *arguments: str) -> subprocess.CompletedProcess[bytes
     if folders is None:
         return subprocess.CompletedProcess(arguments, 128, b"", b"the .git file names no folder")
     with _stand_in(program, repository, folders) as folder:
-        return _run(program, folder, repository, *(part for key in _OVERRIDDEN for part in ("-c", key)), *arguments)
+        overridden = (part for key in _OVERRIDDEN for part in ("-c", key))
+        return _run(program, folder, repository, *overridden, *arguments, given=given)
 
 
 @contextmanager
@@ -177,7 +208,7 @@ def _setting(key: str, value: str) -> str:
     return f'[{section}]\n\t{name} = "{escaped}"\n'
 
 
-def _run(program: str, folder: Path, repository: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+def _run(program: str, folder: Path, repository: Path, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     # A hook of git's, which may be where this runs, has variables set that speak of another repository or index.
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("GIT_") or "CONFIG" in key}
     environment = {
@@ -192,6 +223,6 @@ def _run(program: str, folder: Path, repository: Path, *arguments: str) -> subpr
     command = [program, *arguments]
     with suppress(subprocess.TimeoutExpired):
         return subprocess.run(
-            command, cwd=repository, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_LONGEST
+            command, cwd=repository, env=environment, input=given, capture_output=True, check=False, timeout=_LONGEST
         )
     return subprocess.CompletedProcess(command, 128, b"", b"it did not answer within two minutes")

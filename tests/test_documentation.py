@@ -16,7 +16,8 @@ from to_fsdp2.migrate.__main__ import run
 from to_fsdp2.transforms.rule import all_rules
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "skills/to-fsdp2/SKILL.md")
+DOCUMENTS = [*(ROOT / page for page in PAGES), *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def test_the_rule_reference_is_that_of_the_rules() -> None:
@@ -34,7 +35,7 @@ def test_links_lead_somewhere(document: Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_commands_and_options_exist(document: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = document.read_text()
-    for command, rest in re.findall(r"to-fsdp2 (scan|diff|apply|check|rules|verify|demo)\b([^`\n]*)", text):
+    for command, rest in re.findall(r"to-fsdp2 (scan|diff|apply|brief|check|rules|verify|demo)\b([^`\n]*)", text):
         assert run([command, "--help"]) == 0
         known = capsys.readouterr().out
         own = re.split(r"\s--\s|#", re.sub(r"'[^']*'", "''", rest))[0]  # not those of the script
