@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import sys
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 
 from ..transforms.findings import UserError
 from .reading import read_small_text
+from .rule_names import rules_called
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -26,6 +28,7 @@ CHOICES = {
     "checkpoint": ("keep", "dcp"),
     "level": ("safe", "review", "stop"),
 }
+_NAME = "to-fsdp2"
 _LISTS = ("select", "ignore", "exclude")
 _KEYS = (*CHOICES, *_LISTS, "target-torch", "helpers")
 
@@ -61,6 +64,7 @@ def find_pyproject(path: Path) -> Path | None:
 def read_configuration(file: Path) -> Configuration:
     """The section `[tool.to-fsdp2]`; raises UserError with file and line for what it does not know."""
     document, text = _parse(file)
+    _refuse_other_tables(file, document, text)
     section = document.get("tool", {}).get("to-fsdp2", {})
     if not isinstance(section, dict):
         raise UserError(f"{file}: tool.to-fsdp2 is not a table")
@@ -72,6 +76,26 @@ def read_configuration(file: Path) -> Configuration:
     if "target_torch" in values:
         values["target_torch"] = parse_torch_version(values["target_torch"])
     return Configuration(**values)
+
+
+def _refuse_other_tables(file: Path, document: dict[str, Any], text: str) -> None:
+    """Settings under a name that is nearly ours would be passed over without a word."""
+    tools = document.get("tool", {})
+    tables = [(name, name) for name, value in document.items() if isinstance(value, dict)]
+    if isinstance(tools, dict):
+        tables += [(name, f"tool.{name}") for name, value in tools.items() if isinstance(value, dict)]
+    for name, path in tables:
+        is_close = bool(difflib.get_close_matches(re.sub(r"[\s_.]", "-", name.lower()), [_NAME], 1, 0.8))
+        if path != f"tool.{_NAME}" and is_close:
+            line = _line_of_table(text, path)
+            raise UserError(f"{file}:{line}: the table [{path}] is not read; the settings belong into [tool.{_NAME}]")
+
+
+def _line_of_table(text: str, path: str) -> int:
+    """The line of a table's first header, 1 where it is written in some other way."""
+    parts = r"\s*\.\s*".join(rf"[\"']?{re.escape(part)}[\"']?" for part in path.split(".", 1))
+    lines = (n for n, line in enumerate(text.splitlines(), start=1) if re.match(rf"\s*\[\s*{parts}\s*[\].]", line))
+    return next(lines, 1)
 
 
 def parse_torch_version(text: str) -> tuple[int, int]:
@@ -144,6 +168,12 @@ def _problem(key: str, value: object) -> str | None:
         return f"{key} is {value!r}, but must be one of {', '.join(CHOICES[key])}"
     if key in _LISTS and not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
         return f"{key} must be a list of strings"
+    if key in ("select", "ignore"):
+        try:
+            for item in value:  # type: ignore[attr-defined]
+                rules_called(item)
+        except UserError as error:
+            return f"{key}: {error}"
     if key == "helpers" and not isinstance(value, str):
         return "helpers must be a string, the path of a folder"
     if key == "target-torch":

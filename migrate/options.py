@@ -11,6 +11,7 @@ import typer
 
 from ..transforms.engine import Options
 from ..transforms.findings import Level, UserError
+from ..transforms.rule import contract_rules
 from ..transforms.text.generated import HELPER_MODULE, is_generated
 from .config import (
     NEWEST_TORCH,
@@ -104,6 +105,8 @@ class Request:
     show_ok: bool = False
     stdin_filename: str | None = None
     trace: Path | None = None
+    contract: bool = False
+    """Whether the FSDP2 contract is asked about. Rules then choose findings, not programs."""
 
 
 @dataclass
@@ -119,6 +122,10 @@ class Run:
     """Lines for the user in any case."""
     from_stdin: bool = False
     """Whether the workspace is what came from stdin."""
+    select: frozenset[str] = frozenset()
+    """Rules whose findings alone are wanted; empty for all. Of commands that write, the options choose programs."""
+    ignore: frozenset[str] = frozenset()
+    """Rules whose findings are not wanted."""
 
     @property
     def target_torch(self) -> str:
@@ -147,19 +154,30 @@ def resolve(request: Request) -> Run:
     if required and required < OLDEST_TORCH:
         versions = format_version(required), format_version(OLDEST_TORCH)
         notes.append("the project asks for torch>={}, the new code needs {}".format(*versions))
+    select = _rule_ids("select", request.select or configuration.select)
+    ignore = _rule_ids("ignore", request.ignore or configuration.ignore)
     traced = read_trace(request.trace, workspace) if request.trace is not None else None
     options = Options(
         target_torch=stated or max(required or NEWEST_TORCH, OLDEST_TORCH),
         ddp=request.ddp or configuration.ddp or "shard",
-        select=_rule_ids("select", request.select or configuration.select),
-        ignore=_rule_ids("ignore", request.ignore or configuration.ignore),
+        select=frozenset() if request.contract else _of_programs(select),
+        ignore=frozenset() if request.contract else ignore,
+        contract=request.contract,
         helpers=_helpers_folder(workspace, request, configuration, pyproject),
         scripts=console_scripts(pyproject) if pyproject else frozenset(),
         level=_LEVELS[request.level or configuration.level or "stop"],
         trace=traced.trace if traced is not None else None,
     )
     warnings = traced.notes if traced is not None else []
-    return Run(workspace, options, request.jobs or available_cores(), notes, warnings, from_stdin)
+    return Run(workspace, options, request.jobs or available_cores(), notes, warnings, from_stdin, select, ignore)
+
+
+def _of_programs(select: frozenset[str]) -> frozenset[str]:
+    """The rules that choose programs to migrate: not those of the contract, which rewrite nothing."""
+    chosen = select - {rule.id for rule in contract_rules()}
+    if select and not chosen:
+        raise UserError(f"--select {min(select)}: is about the FSDP2 contract, which `to-fsdp2 check` alone looks at")
+    return chosen
 
 
 def available_cores() -> int:

@@ -69,19 +69,19 @@ def rendered(report: Report, form: Format) -> str:
     return capture.get()
 
 
-def save(data: bytes, file: Path) -> None:
-    """Write a document, to a file whole or not at all. Raises UserError."""
+def save(data: bytes, file: Path, option: str = "--output") -> None:
+    """Write a document, to a file whole or not at all. Raises UserError, which names the option that gave the file."""
     try:
         if file.is_symlink() and not _stays_near(file):
-            raise UserError(f"--output {file}: is a link that leads elsewhere; name the file itself")
+            raise UserError(f"{option} {file}: is a link that leads elsewhere; name the file itself")
         if file.exists() and not file.is_file():
             file.write_bytes(data)  # a pipe or a device must not be replaced by a file
         else:
             write_atomically(file, data)
     except WriteError as error:
-        raise UserError(f"--output {file}: {error.reason}") from error
+        raise UserError(f"{option} {file}: {error.reason}") from error
     except OSError as error:
-        raise UserError(f"--output {file}: {error.strerror}") from error
+        raise UserError(f"{option} {file}: {error.strerror}") from error
 
 
 def _stays_near(link: Path) -> bool:

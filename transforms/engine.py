@@ -24,6 +24,7 @@ from .rewrites.changes import Change
 from .rule import Outcome, Rule, contract_rules, rule_for
 from .selection import Selection, above, outside
 from .sites import Site, find_sites
+from .suppression_findings import suppression_findings
 from .text.source import Source
 from .text.suppressions import Suppressions
 from .writing import described, write
@@ -95,8 +96,20 @@ def analyse(
             analysis.findings += stop_findings(file, migration.programs.of(file.path))
     if options.contract:
         analysis.findings += contract_findings(Contract(program, migration.programs), contract_rules())
+    analysis.findings += _about_suppressions(migration, analysis.findings)
     analysis.findings.sort(key=lambda f: (f.file, f.line, f.column, f.rule))
     return analysis
+
+
+def _about_suppressions(migration: Migration, findings: Sequence[Finding]) -> list[Finding]:
+    """What there is to say of the comments that leave findings out, in all files."""
+    options = migration.options
+    found: list[Finding] = []
+    for file in map(migration.program.file, migration.program.relevant_files()):
+        own = [finding for finding in findings if finding.file == file.path]
+        is_whole = not (options.select or options.ignore)
+        found += suppression_findings(file, migration.programs.of(file.path), own, options.contract, is_whole)
+    return found
 
 
 def wraps_left_out(program: Program) -> frozenset[int]:
@@ -170,7 +183,8 @@ def write_programs(migration: Migration, decisions: list[Decision], analysis: An
     beyond = outside([(d.site.file.path, d.rule.id) for d in decisions], selection, options.select, options.ignore)
     decisions = [decision for decision in decisions if decision.site.file.path not in beyond]
     written = [decision for decision in decisions if not decision.suppressed]
-    left = dict.fromkeys(selection.beside({error.file for error in analysis.errors}), _FAILED)
+    left = _halved(migration, decisions, selection)
+    left |= dict.fromkeys(selection.beside({error.file for error in analysis.errors}), _FAILED)
     left |= dict.fromkeys(above([(d.site.file.path, d.outcome.level) for d in written], selection, options.level), _ABOVE)
     while True:
         written = [decision for decision in written if decision.site.file.path not in left]
@@ -183,6 +197,25 @@ def write_programs(migration: Migration, decisions: list[Decision], analysis: An
     analysis.texts, analysis.new_files = result.texts, result.new_files
     analysis.left_alone = {entry: reason for path, reason in left.items() for entry in migration.programs.of(path)}
     return decisions
+
+
+def _halved(migration: Migration, decisions: Sequence[Decision], selection: Selection) -> dict[str, str]:
+    """The files of programs in which a comment leaves a rewrite out, and why: with the others it would be half of one.
+
+    A wrap can be left out by itself, its model then counts as plain; so can what nothing but its name makes a site.
+    """
+    left: dict[str, str] = {}
+    for decision in decisions:
+        site = decision.site
+        if not decision.suppressed or not decision.outcome.changes:
+            continue
+        is_wrap = site.call is not None and site.file.call_site(site.call) in migration.wraps_left_out
+        by_name = site.receiver is not None and (site.sharding is None or not site.sharding.wrappers)
+        if not is_wrap and not by_name:
+            place = f"{site.file.path}:{site.node.lineno}"  # type: ignore[attr-defined]
+            reason = f"the comment at {place} leaves {decision.rule.id} out, and what belongs to it would be half done"
+            left |= dict.fromkeys(selection.beside({site.file.path}), reason)
+    return left
 
 
 _ABOVE = "there are findings above the level asked for"

@@ -102,3 +102,34 @@ def test_commands_of_the_project(tmp_path: Path) -> None:
     file = pyproject(tmp_path, "[project.scripts]\ntrain = 'pkg.cli:main'\neval = 'pkg.evaluate'\n")
     assert console_scripts(file) == {"pkg.cli", "pkg.evaluate"}
     assert console_scripts(pyproject(tmp_path, "")) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "table"),
+    [
+        ('\n[tool.to_fsdp2]\nddp = "keep"\n', 2, "tool.to_fsdp2"),
+        ('[to-fsdp2]\nddp = "keep"\n', 1, "to-fsdp2"),
+        ('[tool.tofsdp2]\nddp = "keep"\n', 1, "tool.tofsdp2"),
+        ('[tool.to-fsdp]\nddp = "keep"\n', 1, "tool.to-fsdp"),
+        ('[tool."to.fsdp2"]\nddp = "keep"\n', 1, "tool.to.fsdp2"),
+        ('[tool.ToFSDP2]\nddp = "keep"\n', 1, "tool.ToFSDP2"),
+        ('[tool]\nto_fsdp2 = {ddp = "keep"}\n', 1, "tool.to_fsdp2"),
+    ],
+)
+def test_settings_in_a_table_of_a_wrong_name_are_not_passed_over(tmp_path: Path, text: str, line: int, table: str) -> None:
+    file = pyproject(tmp_path, text)
+    with pytest.raises(UserError) as raised:
+        read_configuration(file)
+    assert str(raised.value) == f"{file}:{line}: the table [{table}] is not read; the settings belong into [tool.to-fsdp2]"
+
+
+def test_tables_of_others_are_theirs(tmp_path: Path) -> None:
+    file = pyproject(tmp_path, "[tool.fsdp]\nx = 1\n[tool.isort]\ny = 1\n[fsdp2]\nz = 1\n")
+    assert read_configuration(file) == Configuration()
+
+
+@pytest.mark.parametrize("key", ["select", "ignore"])
+def test_unknown_rules_are_named_with_their_line(tmp_path: Path, key: str) -> None:
+    file = pyproject(tmp_path, f'[tool.to-fsdp2]\nddp = "keep"\n{key} = ["FS1", "FS30l"]\n')
+    with pytest.raises(UserError, match=f"pyproject.toml:3: {key}: no rule is called 'FS30l'; did you mean FS30"):
+        read_configuration(file)

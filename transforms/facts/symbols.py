@@ -125,7 +125,7 @@ STRONG_TOKENS: tuple[bytes, ...] = (
     b"FSDP", b"FullyShardedDataParallel", b"DistributedDataParallel", b"DDP", b"torch.distributed.fsdp",
     b"ShardedGradScaler", b"checkpoint_wrapper", b"ZeroRedundancyOptimizer", b"ddp_comm_hooks",
     b"torch.distributed.checkpoint", b"torch.distributed._shard", b"distributed.algorithms", b"fully_shard",
-    b"distributed.fsdp", b"dist_cp", b"to-fsdp2 FS", b"fsdp2_helpers",
+    b"distributed.fsdp", b"dist_cp", b"to-fsdp2 FS", b"to-fsdp2:", b"fsdp2_helpers",
 )  # fmt: skip
 """A repository in which no file holds one of these has nothing to migrate."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -125,15 +126,24 @@ def is_current(text: str) -> bool:
     return module_text(held_names(text), features_left_out(text)) == text
 
 
+def is_untouched(text: str) -> bool:
+    """Whether nobody has changed a generated module since it was written, by the hash that it bears."""
+    borne = re.search(r"\(hash (\w+)\)", "\n".join(text.splitlines()[:5]))
+    return borne is not None and borne[1] == _digest(text.partition("\n\n\n")[2])
+
+
+def _digest(code: str) -> str:
+    return hashlib.sha256(code.encode()).hexdigest()[:12]
+
+
 def module_text(names: Collection[str], absent: frozenset[str] = frozenset()) -> str:
     """The text of a helper module: what it is, its imports, its definitions without what absent features need."""
     definitions = with_needs(names, absent)
     code = "\n\n\n".join(definition.text for definition in definitions) + "\n"
-    digest = hashlib.sha256(code.encode()).hexdigest()[:12]
     lines = ["from __future__ import annotations", "", *_by_kind(import_lines(definitions))]
     head = [
         "# SPDX-License-Identifier: MIT",
-        f"# {MARK} (hash {digest}).",
+        f"# {MARK} (hash {_digest(code)}).",
         f"{_PRESENT}{', '.join(sorted(features_of(names) - absent)) or 'nothing special'}",
         '"""What FSDP2 and Distributed Checkpoint have no single call for; every function leaves other objects alone."""',
         "",

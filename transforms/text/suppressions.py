@@ -2,11 +2,47 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from .source import Source
 
-_COMMENT = re.compile(r"#\s*to-fsdp2:\s*ignore\b(?:\[(?P<rules>[^\]]*)\])?")
+_RIGHT = re.compile(r"#\s*to-fsdp2:\s*ignore(?:\[(?P<rules>[^\]]*)\])?(?=$|[\s,;:.—–-])(?P<rest>.*)")
+_LIKE = re.compile(r"(?i)#+\s*to[-_ ]?fsdp[-_]?2?(?P<mark>\s*[:=])?\s*(?P<word>[a-z]+)(?P<rest>.*)")
+_FORM = "`# to-fsdp2: ignore[FS301] reason`"
+_WORDS = ("ignore", "ignored", "noqa", "disable", "skip", "suppress", "allow", "nolint")
+_RULE = re.compile(r"(?i)^\s*[:(]?\s*(FS\d+)")
+
+
+@dataclass(frozen=True)
+class Comment:
+    """One comment that leaves rules out: of its own line, or of the code below if it stands on a line of its own."""
+
+    line: int
+    column: int
+    end_column: int
+    rules: tuple[str, ...]
+    """Rules, or how their ids begin; none for all rules."""
+    about: int
+    """The line that it speaks for."""
+
+    def covers(self, rule: str, line: int, end_line: int) -> bool:
+        """Whether it speaks for a rule at a site on these lines (1-based, both ends included)."""
+        near = line <= self.about <= end_line or line <= self.line <= end_line
+        return near and (not self.rules or rule.startswith(self.rules))
+
+
+@dataclass(frozen=True)
+class Misspelled:
+    """A comment that looks like one that leaves rules out, and is not read as it was meant."""
+
+    line: int
+    column: int
+    end_column: int
+    problem: str
 
 
 class Suppressions:
@@ -16,22 +52,62 @@ class Suppressions:
     """A text without it has none."""
 
     def __init__(self, source: Source) -> None:
-        self._rules: dict[int, frozenset[str]] = {}
-        """Line → rule ids; an empty set stands for all rules."""
-        if self.MARK not in source.text:
-            return
-        for number, line in enumerate(source.lines, start=1):
-            comment = _COMMENT.search(line)
-            if comment is None:
-                continue
-            rules = frozenset(filter(None, re.split(r"[\s,]+", comment["rules"] or "")))
-            self._rules[number] = rules
-            if not line[: comment.start()].strip():
-                # A comment on a line of its own is about the line that follows it.
-                self._rules.setdefault(number + 1, rules)
+        self.comments: list[Comment] = []
+        self.misspelled: list[Misspelled] = []
+        for line, column, text in _comments(source) if _LIKE.search(source.text) else ():
+            self._read(source, line, column, text)
 
     def cover(self, rule: str, line: int, end_line: int) -> bool:
         """Whether a comment on a line of the site (1-based, both ends included) or right above it names the rule."""
-        return any(
-            not rules or rule in rules for number, rules in self._rules.items() if line <= number <= end_line
-        )
+        return any(comment.covers(rule, line, end_line) for comment in self.comments)
+
+    def _read(self, source: Source, line: int, column: int, text: str) -> None:
+        place = line, column, column + len(text)
+        right = _RIGHT.search(text)
+        if right is None:
+            problem = _problem(text)
+            if problem:
+                self.misspelled.append(Misspelled(*place, problem))
+            return
+        rules = tuple(filter(None, re.split(r"[\s,]+", right["rules"] or "")))
+        named = _RULE.match(right["rest"])
+        if right["rules"] is not None and not rules:
+            self.misspelled.append(Misspelled(*place, f"the brackets name no rule, so nothing is left out: write {_FORM}"))
+        elif right["rules"] is None and named is not None:
+            meant = f"# to-fsdp2: ignore[{named[1].upper()}]"
+            self.misspelled.append(Misspelled(*place, f"a rule is named outside of brackets, so nothing is left out: `{meant}`"))
+        else:
+            alone = not source.lines[line - 1][: column - 1].strip()
+            self.comments.append(Comment(*place, rules, _below(source, line) if alone else line))
+
+
+def _problem(text: str) -> str:
+    """What is wrong with a comment that looks like one for this tool; empty where it is none."""
+    like = _LIKE.search(text)
+    if like is None:
+        return ""
+    is_meant = bool(difflib.get_close_matches(like["word"].lower(), _WORDS, 1, 0.75))
+    is_marked = text[like.start() :].lstrip("# ").startswith(Suppressions.MARK)
+    if (is_meant and (like["mark"] or re.match(r"\s*[\[(]", like["rest"]))) or is_marked:
+        return f"this comment is not read: write {_FORM}"
+    return ""
+
+
+def _comments(source: Source) -> Iterator[tuple[int, int, str]]:
+    """The comments of a file, each with line and column (1-based); what stands in strings is none."""
+    lines = iter(source.lines)
+    try:
+        for token in tokenize.generate_tokens(lambda: next(lines, "")):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.start[1] + 1, token.string
+    except (tokenize.TokenError, SyntaxError):
+        return  # a file that cannot be parsed is an entry of its own
+
+
+def _below(source: Source, line: int) -> int:
+    """The line of code that a comment on a line of its own is about: the next one that is no comment itself."""
+    for number in range(line + 1, len(source.lines) + 1):
+        text = source.lines[number - 1].strip()
+        if text and not text.startswith("#"):
+            return number
+    return line
