@@ -87,6 +87,8 @@ class UserFile:
     def end_of_call(self, code: CodeType, offset: int) -> Position | None:
         """Where the call that a frame is in ends; None where it is in no call, or this Python does not know."""
         positions: Any = getattr(code, "co_positions", None)  # absent before Python 3.11
+        while offset > 0 and dis.opname[code.co_code[offset]] == "CACHE":
+            offset -= 2  # Python 3.11 stands behind a call of Python code, on its cache
         if positions is None or not dis.opname[code.co_code[offset]].startswith("CALL"):
             return None
         _, line, _, column = list(positions())[offset // 2]
