@@ -1,11 +1,14 @@
 """Calls that gather, made by some ranks only: the others never answer, or answer something else.
 
+The script's own collectives count as well: they are what the other ranks go on to.
+
 Every rank writes the name of its n-th such call to the store of the process group and looks at the n-th of rank 0 and of
 its neighbours. Nobody waits, so that a late rank is no finding.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,12 +20,17 @@ import torch.distributed as dist
 
 from .after_import import after_import
 from .patching import Function, wrap
-from .places import user_place
+from .places import called_by_user, user_place
 from .tripwires import Tripwires
 
 _HELPERS = (
     "get_state_dict", "get_model_state_dict", "get_optimizer_state_dict", "set_state_dict", "set_model_state_dict",
     "set_optimizer_state_dict",
+)  # fmt: skip
+_COLLECTIVES = (
+    "barrier", "monitored_barrier", "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather",
+    "scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "all_gather_object",
+    "broadcast_object_list", "gather_object", "scatter_object_list",
 )  # fmt: skip
 MARKER = "uneven"
 """File in the record's directory that says that ranks do not make the same calls: they may wait for ever."""
@@ -30,6 +38,8 @@ MARKER = "uneven"
 
 def install(wires: Tripwires) -> None:
     guard = _Guard(wires)
+    for name in _COLLECTIVES:
+        wrap(dist, name, lambda original: _watched_collective(guard, original))
     after_import("torch.distributed.fsdp", lambda: _watch_forward(guard))
     after_import("torch.distributed.tensor", lambda: _watch_full_tensor(guard))
     after_import("torch.distributed.checkpoint.state_dict", lambda: _watch_helpers(guard))
@@ -43,9 +53,9 @@ class _Guard:
         self._fired = False
 
     @contextmanager
-    def call(self, name: Callable[[], str], mesh: Any) -> Iterator[None]:
-        """One call that gathers over all ranks; what it calls in turn belongs to it."""
-        if not self._inside and not self._fired and _spans_all(mesh):
+    def call(self, name: Callable[[], str], spans_all: bool) -> Iterator[None]:
+        """One collective call, compared if it is one of all ranks; what it calls in turn belongs to it."""
+        if not self._inside and not self._fired and spans_all:
             self._compare(name())
         self._inside += 1
         try:
@@ -82,6 +92,19 @@ def _spans_all(mesh: Any) -> bool:
     return dist.is_initialized() and mesh is not None and mesh.size() == dist.get_world_size() > 1
 
 
+def _watched_collective(guard: _Guard, original: Function) -> Function:
+    signature = inspect.signature(original)
+
+    def collective(*args: Any, **kwargs: Any) -> Any:
+        if not called_by_user() or not dist.is_initialized() or dist.get_world_size() == 1:
+            return original(*args, **kwargs)
+        group = signature.bind_partial(*args, **kwargs).arguments.get("group")
+        with guard.call(lambda: f"{original.__name__}()", group is None or group is dist.group.WORLD):
+            return original(*args, **kwargs)
+
+    return collective
+
+
 def _watch_forward(guard: _Guard) -> None:
     try:
         from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
@@ -103,7 +126,7 @@ def _watch_forward(guard: _Guard) -> None:
                 gradients = "" if torch.is_grad_enabled() else ", no gradients"
                 return f"{method}() of {type(module).__bases__[-1].__name__} ({mode}{gradients})"
 
-            with guard.call(name, mesh):
+            with guard.call(name, _spans_all(mesh)):
                 return original(state, module, *args)
 
         return root_pre_forward
@@ -129,7 +152,7 @@ def _watch_full_tensor(guard: _Guard) -> None:
     def around(original: Function) -> Function:
         def full_tensor(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             name = f"full_tensor() of a tensor of shape {tuple(tensor.shape)}"
-            with guard.call(lambda: name, tensor.device_mesh):
+            with guard.call(lambda: name, _spans_all(tensor.device_mesh)):
                 return original(tensor, *args, **kwargs)
 
         return full_tensor
@@ -144,7 +167,7 @@ def _watch_helpers(guard: _Guard) -> None:
         def wrapper(original: Function) -> Function:
             def call(model: Any, *args: Any, **kwargs: Any) -> Any:
                 meshes = (p.device_mesh for p in model.parameters() if hasattr(p, "device_mesh"))
-                with guard.call(lambda: f"{name}()", next(meshes, None)):
+                with guard.call(lambda: f"{name}()", _spans_all(next(meshes, None))):
                     return original(model, *args, **kwargs)
 
             return call
