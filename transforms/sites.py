@@ -50,6 +50,7 @@ MEMBERS: dict[str, str] = {
     "_set_static_graph": f"{DDP}._set_static_graph",
     "reducer": f"{DDP}.reducer",
     "will_sync_module_buffers": f"{DDP}.will_sync_module_buffers",
+    "_get_ddp_logging_data": f"{DDP}._get_ddp_logging_data",
     "_fsdp_wrapped_module": f"{FSDP1}._fsdp_wrapped_module",
     "_handle": f"{FSDP1}._handle",
     "_handles": f"{FSDP1}._handles",

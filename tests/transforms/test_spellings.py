@@ -184,3 +184,8 @@ def test_rank_guard_in_a_file_without_any_other_site() -> None:
     facts = [extract(source) for source in sources.values()]
     analysis = analyse(facts, sources.__getitem__, Options(target_torch=(2, 13)), paths=list(sources))
     assert "    with whole_on_each_rank(model):\n        if rank != 0:" in analysis.texts["evaluation.py"]
+
+
+def test_a_sharded_model_has_no_logs_of_ddp() -> None:
+    new = migrated(HEAD + "model = DDP(torch.nn.Linear(2, 2))\nprint(model._get_ddp_logging_data().get('x'))\n")
+    assert 'print(getattr(model, "_get_ddp_logging_data", dict)().get(\'x\'))' in new

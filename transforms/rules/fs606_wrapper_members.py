@@ -17,6 +17,7 @@ from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
 _MACHINERY = frozenset({"reducer", "_set_static_graph"})
+_LOGS = "_get_ddp_logging_data"
 _SETTINGS = {"find_unused_parameters": "False", "broadcast_buffers": "True", "require_forward_param_sync": "True"}
 _GROUPS = {"process_group": "group_of", "rank": "rank_of", "world_size": "world_size_of"}
 
@@ -62,6 +63,8 @@ def _template(site: Site, migration: Migration) -> str | None:
         return f'getattr({{receiver}}, "{member}", {_SETTINGS[member]})'
     if member == "device_ids":
         return 'getattr({receiver}, "device_ids", [next({receiver}.parameters()).device.index])'
+    if member == _LOGS:
+        return f'getattr({{receiver}}, "{_LOGS}", dict)'
     if member == "will_sync_module_buffers":  # buffers are synchronized by a hook of the model
         return 'getattr({receiver}, "will_sync_module_buffers", lambda: False)'
     return None
@@ -94,7 +97,7 @@ _NOTHING = "fully_shard has no reducer to prepare: the graph may change from ste
 RULE = Rule(
     id="FS606",
     title="members of wrappers",
-    symbols=(*(f"{DDP}.{n}" for n in (*_MACHINERY, *_SETTINGS, "device_ids", "will_sync_module_buffers")),
+    symbols=(*(f"{DDP}.{n}" for n in (*_MACHINERY, *_SETTINGS, "device_ids", "will_sync_module_buffers", _LOGS)),
              *(f"{FSDP1}.{n}" for n in (*_GROUPS, "sharding_strategy", "check_is_root"))),
     roles=("read", "call", "store"),
     why="A model of FSDP2 is the user's own module: it has none of the attributes that the wrapper's class brought.",
