@@ -32,6 +32,8 @@ SAME_CODE = (
     "the code of the two sides does not differ: there is nothing to compare (give both the same value to see whether "
     "a script agrees with itself)"
 )
+ENDING = ("stop", "ranks")
+"""Tripwires that a run ends by."""
 PERTURBED = {"TO_FSDP2_MODE": "exact", "TO_FSDP2_PERTURB": "1"}
 
 
@@ -136,8 +138,10 @@ def _not_judged(session: Session, reason: str, coverage: Coverage | None = None)
         results["coverage"] = coverage.result
         verdict.not_executed = coverage.not_executed
     if len(records) == 2 and records[1].tripwires:
-        results["tripwires"] = check_tripwires(records[1])
-        verdict.reason += f"; tripwire: {results['tripwires'].reason}"
+        results["tripwires"] = found = check_tripwires(records[1])
+        # What some ranks alone call, or a check that raises, is why a run fails; how it fails is a consequence.
+        ends = any(event["kind"] in ENDING for events in records[1].tripwires.values() for event in events)
+        verdict.reason = f"{found.reason}; {reason}" if ends else f"{reason}; tripwire: {found.reason}"
     verdict.checks = list(results.values())
     verdict.notes = list(session.device.notes)
     return verdict

@@ -67,7 +67,7 @@ def _case(suite: xml.Element, result: CheckResult) -> None:
     case = xml.SubElement(suite, "testcase", classname="verify", name=result.name, time="0")
     if result.outcome == "fail":
         failure = xml.SubElement(case, "failure", message=_printable(result.reason))
-        failure.text = _printable("\n".join([_place(result), *result.causes]).strip())
+        failure.text = _printable("\n".join([_place(result), *result.places, *result.causes]).strip())
     elif result.outcome == "not compared":
         xml.SubElement(case, "skipped", message=_printable(result.reason))
     else:

@@ -2,6 +2,7 @@
 """report.json, junit.xml and report.html: what they say, and what the page does in a real browser."""
 
 import html.parser
+import io
 import json
 import math
 import shutil
@@ -9,8 +10,10 @@ import subprocess
 import xml.etree.ElementTree as xml
 
 import pytest
+from rich.console import Console
 from to_fsdp2.equivalence import report
 from to_fsdp2.equivalence.report_charts import difference_chart, differences, in_bytes, line_chart, round_values
+from to_fsdp2.equivalence.terminal import print_verdict
 from to_fsdp2.equivalence.verdict import (
     CHECKS,
     CheckResult,
@@ -121,6 +124,17 @@ def test_junit_counts_and_details():
     assert failure.attrib["message"] == "2 parameters differ"
     assert "step 1 · a.weight · difference 0.00025" in failure.text
     assert "keyed by names" in suite.find("testcase[@name='checkpoints']/system-out").text
+
+
+def test_every_report_lists_all_tripwires():
+    places = ["train.py:7 reads a shard (FS701)", "train.py:9 assigns .data (FS702)"]
+    found = CheckResult("tripwires", "fail", f"{places[0]} (and 1 more places)", 1, places=places)
+    judged = verdict()
+    judged.checks = [found if check.name == "tripwires" else check for check in judged.checks]
+    stream = io.StringIO()
+    print_verdict(judged, Console(file=stream, width=200))
+    for text in (report.html(judged), report.junit(judged), json.dumps(judged.to_json()), stream.getvalue()):
+        assert all(place in text for place in places)
 
 
 def test_junit_of_a_failed_run_is_an_error_with_its_log():
