@@ -31,7 +31,7 @@ from .standard_input import is_stdin, open_stdin
 from .trace_file import read_trace
 from .workspace import Workspace, open_workspace
 
-Format = Literal["text", "json", "markdown", "sarif", "html"]
+Format = Literal["text", "json", "markdown", "sarif", "html", "github"]
 Ddp = Literal["shard", "replicate", "keep"]
 Checkpoint = Literal["keep", "dcp"]
 Highest = Literal["safe", "review", "stop"]

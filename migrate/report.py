@@ -8,6 +8,7 @@ from functools import cache
 
 from ..transforms.findings import FileError, Finding, Level, Step
 from .diff import file_patch
+from .fingerprint import fingerprints, line_reader
 from .notebook import cell_place, file_of
 from .outside import connected_outside, note_on
 from .pipeline import Migration
@@ -51,6 +52,8 @@ class Report:
     show_safe: bool = False
     """Whether people are shown what is rewritten and needs nobody."""
     show_ok: bool = False
+    fingerprints: dict[str, str] = field(default_factory=dict)
+    """By the id of a finding: a name that survives moved lines."""
     notes: list[str] = field(default_factory=list)
     """Lines on what else there is to know: what was left out, for one."""
 
@@ -172,11 +175,14 @@ def build_report(migration: Migration, target_torch: str) -> Report:
         return replace(error, file=file, line=line)
 
     outside = connected_outside(migration.workspace, {finding.file for finding in migration.findings})
+    findings = [finding_of(finding) for finding in migration.findings]
+    names = fingerprints(migration.findings, line_reader(migration.workspace))
     return Report(
         target_torch=target_torch,
         seen=len(migration.workspace.files),
         parsed=migration.parsed,
-        findings=[finding_of(finding) for finding in migration.findings],
+        findings=findings,
+        fingerprints=dict(zip((finding.id for finding in findings), names, strict=True)),
         errors=[error_of(error) for error in migration.errors],
         patches=[(display(change.label), file_patch(change.label, change.old, change.new)) for change in migration.changes],
         left_alone={display(entry): reason for entry, reason in migration.left_alone.items()},

@@ -10,10 +10,13 @@ from urllib.parse import quote
 
 from ..transforms.findings import FileError, Finding, Level
 from ..transforms.rule import Rule
+from . import rule_reference
+from .hunks import Block, changes
 from .notebook import file_of
 from .report import Report
 from .rule_reference import best_level
 
+_DOCUMENTATION = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
 _LEVELS = {Level.OK: "none", Level.SAFE: "note", Level.REVIEW: "warning", Level.MANUAL: "error"}
 
 
@@ -22,6 +25,7 @@ def render(report: Report, rules: Sequence[Rule]) -> str:
     used = {finding.rule for finding in report.shown}
     described = [rule for rule in rules if rule.id in used]
     index = {rule.id: position for position, rule in enumerate(described)}
+    fixes = {file: list(changes(patch)) for file, patch in report.patches} if not report.written else {}
     run = {
         "tool": {
             "driver": {
@@ -31,7 +35,7 @@ def render(report: Report, rules: Sequence[Rule]) -> str:
             }
         },
         "columnKind": "unicodeCodePoints",
-        "results": [_result(finding, index.get(finding.rule)) for finding in report.shown],
+        "results": [_result(finding, report, index.get(finding.rule), fixes) for finding in report.shown],
         "invocations": [
             {
                 "executionSuccessful": True,
@@ -52,12 +56,18 @@ def _rule(rule: Rule) -> dict[str, Any]:
         "id": rule.id,
         "shortDescription": {"text": rule.title},
         "fullDescription": {"text": rule.why or rule.title},
-        "help": {"text": rule.advice or rule.why or rule.title},
+        "helpUri": next((source for source in rule.sources if "://" in source), _DOCUMENTATION),
+        "help": {
+            "text": rule.advice or rule.why or rule.title,
+            "markdown": "\n".join(rule_reference.section(rule)),
+        },
         "defaultConfiguration": {"level": _LEVELS[best_level(rule)]},
     }
 
 
-def _result(finding: Finding, rule_index: int | None) -> dict[str, Any]:
+def _result(
+    finding: Finding, report: Report, rule_index: int | None, fixes: dict[str, list[Block]]
+) -> dict[str, Any]:
     text = finding.message if not finding.advice else f"{finding.message}\n{finding.advice}"
     result: dict[str, Any] = {
         "ruleId": finding.rule,
@@ -77,7 +87,7 @@ def _result(finding: Finding, rule_index: int | None) -> dict[str, Any]:
                 }
             }
         ],
-        "partialFingerprints": {"site/v1": finding.id},
+        "partialFingerprints": {"site/v2": report.fingerprints.get(finding.id, finding.id)},
         "properties": {"symbol": finding.symbol, "form": finding.form.value, "programs": list(finding.programs)},
     }
     if rule_index is not None:
@@ -85,9 +95,34 @@ def _result(finding: Finding, rule_index: int | None) -> dict[str, Any]:
     if finding.provenance:
         steps = [{"location": _place(step.file, step.line, step.text)} for step in finding.provenance]
         result["codeFlows"] = [{"threadFlows": [{"locations": steps}]}]
+    own = [block for block in fixes.get(finding.file, ()) if _touches(block, finding)]
+    if own:
+        result["fixes"] = [_fix(finding, own)]
     if finding.suppressed:
         result["suppressions"] = [{"kind": "inSource"}]
     return result
+
+
+def _touches(block: Block, finding: Finding) -> bool:
+    return block.old <= finding.end_line and finding.line < block.old + len(block.removed)
+
+
+def _fix(finding: Finding, blocks: list[Block]) -> dict[str, Any]:
+    """The lines of the patch that are this finding's. It takes the other lines of the patch with it to be right."""
+    replaced = [
+        {
+            "deletedRegion": {
+                "startLine": block.old,
+                "startColumn": 1,
+                "endLine": block.old + len(block.removed),
+                "endColumn": 1,
+            },
+            "insertedContent": {"text": "".join(f"{line}\n" for line in block.added)},
+        }
+        for block in blocks
+    ]
+    change = {"artifactLocation": _artifact(finding.file), "replacements": replaced}
+    return {"description": {"text": f"{finding.message}; `to-fsdp2 apply` makes all changes"}, "artifactChanges": [change]}
 
 
 def _notification(error: FileError) -> dict[str, Any]:

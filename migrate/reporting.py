@@ -55,6 +55,10 @@ def rendered(report: Report, form: Format) -> str:
         return report_json.render(report)
     if form == "markdown":
         return report_markdown.render(report)
+    if form == "github":
+        from . import report_github
+
+        return report_github.render(report)
     if form == "sarif":
         from . import report_sarif
 

@@ -22,7 +22,7 @@ introspection, names · `FS7` DTensor hazards · `FS8` machinery of DDP alone ·
 
 def render(rules: Sequence[Rule]) -> str:
     """The page, with a section per rule."""
-    return "\n".join([_INTRODUCTION, *(line for rule in rules for line in _section(rule))])
+    return "\n".join([_INTRODUCTION, *(line for rule in rules for line in section(rule))])
 
 
 def best_level(rule: Rule) -> Level:
@@ -37,7 +37,8 @@ def notes(example: Example) -> list[str]:
     return [note for note in (example.note, general) if note]
 
 
-def _section(rule: Rule) -> Iterator[str]:
+def section(rule: Rule) -> Iterator[str]:
+    """The lines of one rule."""
     yield f"## {rule.id}: {rule.title}"
     yield ""
     yield f"*{best_level(rule).value}*"

@@ -11,7 +11,6 @@ from ...transforms.findings import Finding, UserError
 from ...transforms.selection import named
 from .. import exits, options, rule_counts
 from ..baseline import known, read, render, split
-from ..fingerprint import fingerprints, line_reader
 from ..options import Request, Run, resolve
 from ..report import Report
 from ..reporting import deliver, failed_files, run, save, summarise
@@ -61,12 +60,10 @@ def check(
         stdin_filename=stdin_filename, contract=True,
     )
     resolved = resolve(request)
-    migration, report = run(request, resolved)
-    names = fingerprints(migration.findings, line_reader(resolved.workspace)) if baseline is not None else []
-    found = dict(zip((finding.id for finding in report.findings), names, strict=False))
+    _, report = run(request, resolved)
     report.findings = [finding for finding in report.findings if _is_chosen(finding, resolved)]
     if baseline is not None:
-        _compare(report, found, baseline, write_baseline)
+        _compare(report, baseline, write_baseline)
     if statistics:
         _count(report, request)
     else:
@@ -80,9 +77,9 @@ def _is_chosen(finding: Finding, resolved: Run) -> bool:
     return not named(finding.rule, resolved.ignore)
 
 
-def _compare(report: Report, names: dict[str, str], file: Path, write: bool) -> None:
+def _compare(report: Report, file: Path, write: bool) -> None:
     """Take what a baseline knows out of the report, after making the baseline if that is asked for."""
-    entries = known(report.open, [names[finding.id] for finding in report.open], file.absolute().parent)
+    entries = known(report.open, [report.fingerprints[finding.id] for finding in report.open], file.absolute().parent)
     if write:
         save(render(entries), file, "--baseline")
     new, gone = split(entries, read(file))

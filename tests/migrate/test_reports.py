@@ -1,4 +1,4 @@
-"""The five formats."""
+"""The formats of reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 from report_schema import SCHEMA
 from rich.console import Console
-from to_fsdp2.migrate import report_html, report_json, report_markdown, report_sarif, report_text
+from to_fsdp2.migrate import report_github, report_html, report_json, report_markdown, report_sarif, report_text
 from to_fsdp2.migrate.report import Report
 from to_fsdp2.transforms.findings import FileError, Finding, Level, Step
 from to_fsdp2.transforms.rule import Outcome, Rule, all_rules
@@ -180,6 +180,55 @@ def test_sarif(report: Report) -> None:
     notifications = run["invocations"][0]["toolExecutionNotifications"]
     assert [entry["message"]["text"] for entry in notifications] == ["invalid syntax", "cannot be read"]
     assert "region" not in notifications[1]["locations"][0]["physicalLocation"]
+
+
+def test_sarif_survives_moved_lines_and_brings_help_and_fixes(command: Command, tmp_path: Path) -> None:
+    def results() -> list[dict]:
+        [run] = json.loads(command("scan", "--format", "sarif", "--all")[1])["runs"]
+        assert all(rule["helpUri"].startswith("https://") for rule in run["tool"]["driver"]["rules"])
+        assert all("```python" in rule["help"]["markdown"] for rule in run["tool"]["driver"]["rules"])
+        return run["results"]
+
+    text = "import torch\n\nmodel = FSDP(net)\nother = FSDP(net)  # review\nmodel = FSDP(net)\n"
+    (tmp_path / "a.py").write_text(text)
+    before = results()
+    names = [result["partialFingerprints"]["site/v2"] for result in before]
+    assert len(set(names)) == 3
+    for result in before:
+        line = result["locations"][0]["physicalLocation"]["region"]["startLine"]
+        [fix] = result["fixes"]
+        [change] = fix["artifactChanges"]
+        lines = text.splitlines(keepends=True)
+        for part in reversed(change["replacements"]):
+            region = part["deletedRegion"]
+            assert region["startLine"] <= line < region["endLine"]
+            lines[region["startLine"] - 1 : region["endLine"] - 1] = [part["insertedContent"]["text"]]
+        assert "FSDP(" not in "".join(lines)
+    (tmp_path / "a.py").write_text("# moved\n# down\n" + text)
+    assert [result["partialFingerprints"]["site/v2"] for result in results()] == names
+
+
+def test_annotations_of_github(report: Report) -> None:
+    report.findings[1] = dataclasses.replace(report.findings[1], message="100%: a,b", end_line=4)
+    lines = report_github.render(report).splitlines()
+    assert lines == [
+        "::error file=bad.py,line=3,title=could not be processed::invalid syntax",
+        "::error file=gone.py,title=could not be processed::cannot be read",
+        "::error file=pkg/a b.py,line=3,endLine=3,col=5,endColumn=9,title=FS101 FullyShardedDataParallel"
+        "::uses [bold]list[int][/bold] | `x`%0Awrite <b>this</b>",
+        "::warning file=pkg/a b.py,line=2,endLine=4,title=FS101 FullyShardedDataParallel::100%25: a,b",
+        "::notice file=pkg/a b.py,line=1,endLine=1,col=5,endColumn=9,title=FS101 FullyShardedDataParallel"
+        "::uses [bold]list[int][/bold] | `x`",
+    ]
+
+
+def test_annotations_hold_no_commands_of_the_repository(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "a\n::set-env name=X::y,b.py").write_text("FSDP(\n")
+    (tmp_path / "::error::c.py").write_text("model = FSDP(net)\n")
+    code, out, _ = command("check", "--format", "github")
+    assert code == 3
+    assert all(re.match(rb"::(error|notice) file=[^:,]*,", line) for line in out.splitlines())
+    assert len(out.splitlines()) == 2
 
 
 def test_markdown_shows_code_as_it_is(report: Report) -> None:
