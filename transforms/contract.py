@@ -13,6 +13,7 @@ from functools import cached_property
 from .findings import Finding, Form, Level
 from .flow.values import Value
 from .queries.file import File
+from .queries.gathered_places import GatheredPlaces
 from .queries.guards import Guards
 from .queries.program import Program
 from .queries.programs import Programs
@@ -45,6 +46,7 @@ class Contract:
         self.models = ShardedModels(program)
         self.order = ShardingOrder(program, programs)
         self.modes = ShardingModes(program)
+        self.gathered = GatheredPlaces(program, self.models)
         self.guards = Guards(program)
 
     @cached_property
@@ -81,8 +83,10 @@ class Contract:
         return calls if calls and self.is_certain(file, node, calls) else ()
 
     def is_certain(self, file: File, node: ast.AST, calls: ShardCalls) -> bool:
-        """Whether nothing on the way to a place tells models that are not sharded, or not yet."""
-        return self.modes.agree(file, node, calls) and not self.order.is_before(file, node, calls)
+        """Whether nothing on the way to a place tells models that are not sharded: not at all, not yet, not there."""
+        if not self.modes.agree(file, node, calls) or self.order.is_before(file, node, calls):
+            return False
+        return not self.gathered.hold(file, node)
 
     def is_after(self, file: File, node: ast.AST, calls: ShardCalls) -> bool:
         """Whether a place is surely reached only when its model has been sharded."""

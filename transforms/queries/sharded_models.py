@@ -66,7 +66,14 @@ class ShardedModels:
 
     def of(self, file: File, node: ast.AST) -> ShardCalls:
         """The calls that shard what an expression is; none where it may be anything else, or nobody knows."""
-        values = known_values(file, node)
+        return self._of_known(file, node, known_values(file, node))
+
+    def called(self, file: File, call: ast.Call) -> ShardCalls:
+        """The same of what a call calls: ``self.model`` has no value by itself in ``self.model(x)``."""
+        values = [v for v in file.called_values(call) if not (isinstance(v, Constant) and v.value is None)]
+        return self._of_known(file, call.func, values)
+
+    def _of_known(self, file: File, node: ast.AST, values: Sequence[Value]) -> ShardCalls:
         if all(isinstance(v, Unknown) and v.variable < 0 for v in values):
             return self._by_name(file, node)
         found = self.of_values(values)

@@ -11,7 +11,7 @@ from ..queries.file import File
 from ..rule import ContractRule, Example
 
 _SETS = (
-    r"set_device|set_device_index|device_id\s*=|CUDA_VISIBLE_DEVICES|init_device_mesh|DeviceMesh\(|accelerat|cuda\.device\(|lightning"
+    r"set_device|set_device_index|device_id\s*=|CUDA_VISIBLE_DEVICES|init_device_mesh\(|DeviceMesh\(|accelerat|cuda\.device\(|lightning"
     r"|f[\"'](cuda|xpu|npu)[^\"'\n]*\{|[\"'](cuda|xpu|npu):[\"']\s*\+|device\([\"'](cuda|xpu|npu)[\"'],|\.cuda\((device=)?[^)\s]|deepspeed"
 )
 """What gives each rank a device of its own, or may."""

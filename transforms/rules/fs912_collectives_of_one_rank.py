@@ -45,12 +45,20 @@ def _collective(contract: Contract) -> Iterator[tuple[File, ast.Call, str, str]]
             yield file, call, f"torch.distributed.tensor.DTensor.{function.attr}", "full_tensor gathers from all ranks"
     for file in contract.files:
         for call in file.nodes(ast.Call):
-            if isinstance(call.func, (ast.Name, ast.Attribute)) and contract.sharded(file, call.func):
+            if _is_in_forward(file, call):
+                continue  # whoever calls the model around this is asked
+            calls = contract.models.called(file, call) if isinstance(call.func, (ast.Name, ast.Attribute)) else ()
+            if calls and contract.is_certain(file, call, calls):
                 text = ast.unparse(call.func)
                 yield file, call, "torch.nn.Module.forward", f"{text} gathers its parameters from all ranks when it is called"
     for file, call, function in contract.methods("generate"):
         if contract.sharded(file, function.value):
             yield file, call, "torch.nn.Module.(method)", "generate runs the sharded model, which gathers from all ranks"
+
+
+def _is_in_forward(file: File, call: ast.Call) -> bool:
+    functions = (a for a in file.ancestors(call) if isinstance(a, ast.FunctionDef))
+    return any(function.name == "forward" and file.enclosing_class(function) is not None for function in functions)
 
 
 def _is_sharded_here(contract: Contract, file: File, call: ast.Call, tensor: ast.expr) -> bool:
