@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .align import pairs
+from .checkpoints import VALUES
 from .comparison import Comparison
 from .record import Record
 from .sketch import Sketch
@@ -19,8 +20,8 @@ ROUNDING = 1e-6
 def add_causes(comparison: Comparison) -> None:
     """Puts causes on the failed results, the likeliest first; those that a check found itself stay in front."""
     for name, finder in FINDERS.items():
-        result = comparison.results[name]
-        if result.outcome == "fail":
+        result = comparison.results.get(name)
+        if result is not None and result.outcome == "fail":
             result.causes = list(dict.fromkeys((*result.causes, *finder(comparison))))
 
 
@@ -157,6 +158,8 @@ def causes_of_loss(comparison: Comparison) -> Iterator[str]:
         micros = comparison.old.micros(int(max(step, 0)))
         if factor is not None and micros > 1 and abs(factor - micros) < 1e-3:
             yield "the loss is not divided by the number of micro-steps"
+        elif factor is not None and micros > 1 and abs(factor * micros - 1) < 1e-3:
+            yield "the loss is divided by the number of micro-steps twice"
         yield "the forward pass differs: precision policy, data, dropout seeds, buffers, or the model's configuration"
 
 
@@ -223,7 +226,15 @@ def _all_zero(record: Record, kind: str) -> bool:
     return bool(sketches) and all(sketch.absmax == 0 for sketch in sketches)
 
 
+def causes_of_checkpoints(comparison: Comparison) -> Iterator[str]:
+    result = comparison.results["checkpoints"]
+    if VALUES in result.causes and all(_step(comparison, name) == float("inf") for name in ("parameters", "optimizer")):
+        result.causes.remove(VALUES)
+        yield "training is the same: another model or a copy was saved (an average, a model before loading), or at another step"
+
+
 FINDERS = {
+    "checkpoints": causes_of_checkpoints,
     "loss": causes_of_loss,
     "gradients": causes_of_gradients,
     "clipping": causes_of_clipping,

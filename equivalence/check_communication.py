@@ -23,6 +23,7 @@ PADDING = 1.25
 """FSDP1 pads a unit's flat parameter: bytes agree up to that."""
 REDUCED_AGAIN = 1.1
 """From this factor on, more is reduced than before, where what fully_shard pads has been taken off."""
+PARAM_DTYPE, REDUCE_DTYPE = "param_dtype of the mixed-precision policy differs", "reduce_dtype of the policy differs"
 SMALL = 0.01
 """Share of the model's elements below which an all-reduce is a metric or a norm, not gradients."""
 
@@ -97,7 +98,8 @@ def _compare_steps(old: Record, new: Record, steps: list[int]) -> CheckResult:
         found += [result for results in gathers.values() for result in results]
         gathers = {}
     if found:
-        return min(found, key=lambda result: (not result.conclusive, result.step or 0))
+        # A policy's reduce_dtype is its param_dtype where nothing else is said.
+        return min(found, key=lambda result: (not result.conclusive, result.step or 0, PARAM_DTYPE not in result.causes))
     first = volumes(new, next(step for step in steps if step not in gathers))
     parts = [f"{first[op].calls} {op}" for op in ("all_gather", "reduce_scatter", "all_reduce") if op in first]
     reason = f"the same on both sides: {', '.join(parts) or 'nothing'} a step"
@@ -131,10 +133,10 @@ def _reduced(sums: Volume, sums_new: Volume, old: Volume, new: Volume, padded: f
 
 def _gathered(old: Volume, new: Volume, record: Record, other: Record, step: int) -> Iterator[CheckResult]:
     yield from _types("all_gather", old, new)
-    if new.bytes * PADDING < old.bytes:
+    if new.elements * PADDING < old.elements:
         cause = "reshard_after_forward=False where the old side resharded (more memory, less traffic)"
         yield _calls("all_gather", old, new, _stays(record, other, new, step), [cause])
-    elif new.bytes > old.bytes * PADDING:
+    elif new.elements > old.elements * PADDING:
         causes = [
             "reshard_after_forward is True where the old side kept parameters (the root included)",
             "SHARD_GRAD_OP with no_sync kept them over micro-steps: set_reshard_after_backward(is_last) does so",
@@ -157,8 +159,7 @@ def _stays(old: Record, new: Record, gathered: Volume, step: int) -> bool:
 def _types(op: str, old: Volume, new: Volume) -> Iterator[CheckResult]:
     if old.dtypes != new.dtypes and old.calls and new.calls:
         reason = f"{op} carries {_listed(new.dtypes)}, on the old side {_listed(old.dtypes)}"
-        cause = "param_dtype of the mixed-precision policy" if op == "all_gather" else "reduce_dtype of the policy"
-        yield CheckResult("communication", "fail", reason, causes=[f"{cause} differs"])
+        yield CheckResult("communication", "fail", reason, causes=[PARAM_DTYPE if op == "all_gather" else REDUCE_DTYPE])
 
 
 def _calls(op: str, old: Volume, new: Volume, conclusive: bool, causes: list[str]) -> CheckResult:
@@ -195,7 +196,8 @@ def _compare_with_whole(old: Record, new: Record, steps: list[int]) -> CheckResu
         elif scattered.dtypes != reduced.dtypes and reduced.calls:
             types = f"{_listed(scattered.dtypes)}, on the old side in {_listed(reduced.dtypes)}"
             reason = f"at step {step} gradients are reduced in {types}"
-            found.append(CheckResult("communication", "fail", reason, step, causes=["reduce_dtype of the policy differs"]))
+            same = volumes(new, step).get("all_gather", Volume()).dtypes == scattered.dtypes
+            found.append(CheckResult("communication", "fail", reason, step, causes=[PARAM_DTYPE if same else REDUCE_DTYPE]))
     if found:
         return min(found, key=lambda result: not result.conclusive)
     gathered = volumes(new, steps[0]).get("all_gather", Volume())

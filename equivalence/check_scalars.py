@@ -13,6 +13,7 @@ from .verdict import CheckResult
 IMPLEMENTATION = frozenset(("foreach", "fused", "capturable", "differentiable", "initial_lr"))
 """Entries of a parameter group that choose how a step is computed, or that a scheduler notes down: not what it is."""
 
+NOT_LOADED = "this optimizer takes its first step here: its saved state, with the learning rate, or its scheduler was not loaded"
 SCHEDULER_CAUSE = "the scheduler is missing, built on another optimizer, or stepped at another time"
 
 
@@ -108,13 +109,16 @@ def check_hyperparameters(old: Record, new: Record) -> CheckResult:
                 known = differing.get(entry)
                 differing[entry] = (min(names), first, second, 1) if known is None else (*known[:3], known[3] + 1)
         if differing:
-            return _hyperparameters_differ(step, differing, len(ours))
+            first = step == min(other for other, number in old.hyperparameters if number == optimizer)
+            return _hyperparameters_differ(step, differing, len(ours), NOT_LOADED if first else SCHEDULER_CAUSE)
     if not compared:
         return CheckResult("hyperparameters", "not compared", "no optimizer step that both sides made was recorded")
     return CheckResult("hyperparameters", "pass", f"equal for every parameter at {len(old.hyperparameters)} steps")
 
 
-def _hyperparameters_differ(step: int, differing: dict[str, tuple[str, Any, Any, int]], total: int) -> CheckResult:
+def _hyperparameters_differ(
+    step: int, differing: dict[str, tuple[str, Any, Any, int]], total: int, cause: str
+) -> CheckResult:
     texts = [
         f"{entry} of {count} of {total} parameters is {second}, on the old side {first}"
         for entry, (_, first, second, count) in sorted(differing.items())
@@ -124,7 +128,7 @@ def _hyperparameters_differ(step: int, differing: dict[str, tuple[str, Any, Any,
     size = _relative(float(first), float(second)) if numbers else None
     causes: list[str] = []
     if "lr" in differing:
-        causes += [SCHEDULER_CAUSE] if step else []
+        causes += [cause] if step else []
     if "weight_decay" in differing:
         causes.append("parameter groups are made by another rule: by p.dim(), by name, or not at all")
     return CheckResult(

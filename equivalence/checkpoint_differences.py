@@ -83,6 +83,11 @@ def differences(
             found.append(Difference("missing section", "fail", text, path_old))
         else:
             found += _moved(path_old, path_new)
+            other = _section_held(old.models, path_old, new.models[path_new])
+            if other is not None:
+                text = f"section {path_new!r} holds what the old file has in {other!r}"
+                found.append(Difference("wrong section", "fail", text, path_new))
+                continue
             found += _models(old.models[path_old], new.models[path_new], tolerance, set(buffers), aliases)
     for path_old, path_new in _paired(old.optimizers, new.optimizers):
         if path_new is None:
@@ -105,6 +110,19 @@ def _paired(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str | 
     if len(left_old) == len(left_new):
         return pairs + list(zip(left_old, left_new, strict=True))
     return [*pairs, *((p, None) for p in left_old), *((None, p) for p in left_new)]
+
+
+def _section_held(old: Mapping[str, ModelState], path: str, new: ModelState) -> str | None:
+    """The other section of the old file that a section is equal to, where it is not equal to its own."""
+    equal = [name for name, section in old.items() if _is_equal(section, new)]
+    return equal[0] if equal and path not in equal else None
+
+
+def _is_equal(old: ModelState, new: ModelState) -> bool:
+    pairs = ((tensor, _whole(new.tensors.get(name))) for name, tensor in old.tensors.items())
+    return old.tensors.keys() == new.tensors.keys() and all(
+        isinstance(a, torch.Tensor) and b is not None and a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs
+    )
 
 
 def _moved(old: str, new: str) -> Iterator[Difference]:

@@ -23,6 +23,7 @@ __all__ = ["compare", "compare_paths", "joined", "preserve"]
 
 _WORST_FIRST: tuple[Outcome, ...] = ("fail", "not compared", "expected", "pass")
 
+VALUES = "training differs (see the other checks), or the file was saved at another step"
 # The gravest first; results are ordered by it.
 _CAUSES = {
     "local shard": "one rank saved the state_dict() of its shards; get_model_state_dict with "
@@ -35,9 +36,10 @@ _CAUSES = {
     "missing optimizer": "the optimizer's state is not gathered or not put into the file; if it is empty, "
     "the optimizer was built before fully_shard",
     "optimizer state missing": "the optimizer does not hold these parameters, or no longer after sharding",
+    "wrong section": "another model was saved under this name: the trained one in place of its average, or the other way round",
     "dtype": "a mixed-precision copy was saved instead of the parameters themselves",
-    "values": "training differs (see the other checks), or the file was saved at another step",
-    "optimizer values": "training differs (see the other checks), or the file was saved at another step",
+    "values": VALUES,
+    "optimizer values": VALUES,
     "overwritten": "the condition that let one rank save was lost; state that is gathered is whole on rank 0 alone",
     "compiled keys": "the state_dict() of a model that torch.compile wrapped has `_orig_mod.` in its keys, that of the "
     "model inside it, or of one that was compiled in place (model.compile()), has not",

@@ -81,13 +81,24 @@ def read_record(directory: Path) -> Record:
     steps_before: dict[int, int] = {}
     for rank, path in _files(directory):
         offset = steps_before.get(rank, 0)
-        for event in _events(path):
+        events = list(_events(path))
+        numbers = _by_first_step(events)
+        for event in events:
+            if event.get("optimizer") in numbers:
+                event["optimizer"] = numbers[event["optimizer"]]
             if "step" in event:
                 event["step"] += offset
                 if event["event"] == "step":
                     steps_before[rank] = max(steps_before.get(rank, 0), event["step"] + 1)
             _take(record, rank, event)
     return record
+
+
+def _by_first_step(events: list[Event]) -> dict[int, int]:
+    """Numbers of optimizers in the order of their first steps: one that never steps may have been noticed before."""
+    stepped = [event["optimizer"] for event in events if event["event"] == "step"]
+    noticed = [event["optimizer"] for event in events if event["event"] == "optimizer"]
+    return {number: place for place, number in enumerate(dict.fromkeys([*stepped, *noticed]))}
 
 
 def _files(directory: Path) -> list[tuple[int, Path]]:

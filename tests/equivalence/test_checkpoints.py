@@ -294,6 +294,15 @@ def test_other_values_and_hyperparameters(runs):
     assert any("elapsed_seconds" in text for text in reasons(results, "expected"))
 
 
+def test_another_model_under_the_name_of_the_average_is_told(tmp_path):
+    trained, average = ({"a.weight": torch.ones(2) * factor, "a.bias": torch.zeros(1) + factor} for factor in (1.0, 0.5))
+    torch.save({"model": trained, "ema": average}, tmp_path / "old.pt")
+    torch.save({"model": trained, "ema": trained}, tmp_path / "new.pt")
+    (result,) = checkpoints.compare_paths(tmp_path / "old.pt", tmp_path / "new.pt")
+    assert result.outcome == "fail"
+    assert "section 'ema' holds what the old file has in 'model'" in result.reason
+
+
 def test_tolerance_bounds_the_relative_difference(runs, tmp_path):
     def events(root, side):
         torch.save({"w": torch.ones(4) * (1 + 1e-5 * (side == "new"))}, root / "last.pt")

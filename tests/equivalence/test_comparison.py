@@ -175,6 +175,43 @@ def test_only_the_loss_differs(judge):
     assert "only the reported loss differs" in judge(training(), new).results["loss"].causes[0]
 
 
+@pytest.mark.parametrize(("factor", "words"), [(2.0, "is not divided by the number"), (0.5, "micro-steps twice")])
+def test_accumulation_that_is_scaled_otherwise_is_named(judge, factor: float, words: str):
+    new = training(micros=2)
+    for event in of(new, "loss"):
+        event["value"] *= factor
+    for name in SHAPES:
+        replace_tensor(new, "fsdp2", "gradient", 0, name, [factor * v for v in values_of(name, 0, "gradient")])
+    assert words in judge(training(micros=2), new).results["loss"].causes[0]
+
+
+def test_an_optimizer_that_never_steps_shifts_no_numbers(judge):
+    new = training()
+    for events in new.values():
+        described = next(event for event in events if event["event"] == "optimizer")
+        for event in events:
+            if "optimizer" in event:
+                event["optimizer"] += 1
+        events.insert(events.index(described), {**described, "optimizer": 0})
+    assert failing(judge(training(), new)) == {}
+
+
+def test_an_optimizer_that_begins_with_another_learning_rate_was_not_loaded(judge):
+    sides = training(), training()
+    for side in sides:
+        for events in side.values():
+            for event in events:
+                if "optimizer" in event and event["step"] > 0:
+                    event["optimizer"] = 1
+            described = next(event for event in events if event["event"] == "optimizer")
+            events.insert(events.index(described) + 1, {**described, "optimizer": 1, "step": 1})
+    for event in of(sides[1], "hyperparameters", 1):
+        event["groups"][0]["lr"] = 0.5
+    result = judge(*sides).results["hyperparameters"]
+    assert (result.outcome, result.step) == ("fail", 1)
+    assert "was not loaded" in result.causes[0]
+
+
 def test_another_number_of_micro_steps(judge):
     result = judge(training(micros=2), training(micros=1)).results["loss"]
     assert "1 backward passes, on the old side 2" in result.reason
@@ -295,6 +332,15 @@ def test_communication_that_numbers_do_not_show(judge, op: str, change: dict, wo
     comparison = judge(training("fsdp1"), new)
     assert failing(comparison) == {"communication": 1}
     assert words in comparison.results["communication"].causes[0]
+
+
+@pytest.mark.parametrize("layout", ["fsdp1", "ddp"])
+def test_gradients_that_travel_as_parameters_do_are_no_fault_of_reduce_dtype(judge, layout: str):
+    new = training()
+    for event in of(new, "step"):
+        for entry in event["collectives"]:
+            entry.update(dtype="bfloat16", bytes=entry["bytes"] // 2)
+    assert "param_dtype" in judge(training(layout), new).results["communication"].causes[0]
 
 
 def test_hybrid_sharding_without_its_all_reduce(judge):

@@ -54,15 +54,14 @@ class OptimizerSteps:
         """The line of the script on which the optimizer was built."""
         return self._built_at.get(optimizer)
 
-    def owner_of(self, parameters: set[int]) -> Optimizer | None:
-        """The optimizer that holds most of the parameters with these ids."""
-        best: tuple[int, Optimizer] | None = None
-        for optimizer in self.alive():
-            common = sum(id(p) in parameters for group in optimizer.param_groups for p in group["params"])
-            # Of two that hold the same parameters, the later one is more likely to be used.
-            if common and (best is None or common >= best[0]):
-                best = common, optimizer
-        return best[1] if best else None
+    def owners_of(self, parameters: set[int]) -> list[Optimizer]:
+        """The optimizers that hold most of the parameters with these ids; of several, nobody knows which will step."""
+        common = [
+            (sum(id(p) in parameters for group in optimizer.param_groups for p in group["params"]), optimizer)
+            for optimizer in self.alive()
+        ]
+        most = max((count for count, _ in common), default=0)
+        return [optimizer for count, optimizer in common if count == most > 0]
 
     def _creating(self, original: Function) -> Function:
         def init(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:

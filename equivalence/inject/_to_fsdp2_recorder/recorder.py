@@ -162,8 +162,7 @@ class Recorder:
     def before_clip(self, parameters: list[torch.Tensor]) -> None:
         """Gradients are about to be clipped: now or never."""
         clipped = {id(parameter) for parameter in parameters}
-        owner = self.optimizers.owner_of(clipped)
-        if owner is not None:
+        for owner in self.optimizers.owners_of(clipped):
             self._record_of(owner).gradients(self.step)
 
     def clip(
@@ -171,8 +170,8 @@ class Recorder:
     ) -> None:
         """A clip call has returned. `again`: it is a part of the call before it."""
         clipped = {id(parameter) for parameter in parameters}
-        owner = self.optimizers.owner_of(clipped)
-        held = [] if owner is None else [id(p) for group in owner.param_groups for p in group["params"]]
+        owners = self.optimizers.owners_of(clipped)
+        held = [id(p) for group in owners[-1].param_groups for p in group["params"]] if owners else []
         covered = sum(key in clipped for key in held)
         self.clips -= again and self.clips > 0
         self.event("clip", call=self.clips, norm=norm, tensors=tensors, covered=covered, total=len(held), **fields)
