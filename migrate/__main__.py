@@ -80,7 +80,7 @@ def run(arguments: list[str]) -> int:
         what = "interrupted" if ended.number == signal.SIGINT else f"ended by {signal.Signals(ended.number).name}"
         _complain(f"{what}; {ended.done}" if ended.done else what)
         return 128 + ended.number  # as a shell gives it
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, EOFError, typer.Abort):
         _complain("interrupted")
         return exits.INTERRUPTED
     except Exception as error:  # the last line of defence, for one line in place of a traceback

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from ..transforms.findings import UserError
 from .reading import read_small
@@ -35,6 +36,7 @@ _HARMLESS = {
 """Settings that change how files are compared, with the values that they may have. Nothing else is taken over but
 `core.excludesFile`, the path of a file that is read."""
 
+_FREE = ("user.name", "user.email")
 _BORROWED = ("objects", "refs", "reftable", "packed-refs", "shallow", "info/exclude", "info/attributes")
 _OVERRIDDEN = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "core.untrackedCache=false", "submodule.recurse=false")
 _LONGEST = 120
@@ -153,16 +155,34 @@ def _folders(repository: Path) -> _Folders | None:
 
 def _git(repository: Path, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes] | None:
     """The finished command, None where git is not installed."""
+    with borrowed(repository) as git:
+        return git(*arguments, given=given)
+
+
+class Git(Protocol):
+    """Runs one command of git, and gives it finished; None where git is not installed."""
+
+    def __call__(self, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes] | None: ...
+
+
+@contextmanager
+def borrowed(repository: Path, own_index: bool = False) -> Iterator[Git]:
+    """git on a folder of our own that borrows the repository's objects and refs; its index too, unless one of its own is asked
+    for, which is empty at first."""
     program = shutil.which("git")
     folders = _folders(repository)
     # With `.` on the search path, a repository could bring a git of its own.
     if program is None or not os.path.isabs(program):
-        return None
+        yield lambda *arguments, given=b"": None
+        return
     if folders is None:
-        return subprocess.CompletedProcess(arguments, 128, b"", b"the .git file names no folder")
+        yield lambda *arguments, given=b"": subprocess.CompletedProcess(arguments, 128, b"", b"the .git file names no folder")
+        return
     with _stand_in(program, repository, folders) as folder:
-        overridden = (part for key in _OVERRIDDEN for part in ("-c", key))
-        return _run(program, folder, repository, *overridden, *arguments, given=given)
+        if own_index:
+            (folder / "index").unlink(missing_ok=True)
+        overridden = [part for key in _OVERRIDDEN for part in ("-c", key)]
+        yield lambda *arguments, given=b"": _run(program, folder, repository, *overridden, *arguments, given=given)
 
 
 @contextmanager
@@ -197,7 +217,7 @@ def _harmless(program: str, folder: Path, repository: Path) -> dict[str, str]:
         key, _, value = os.fsdecode(entry).partition("\n")
         if value.lower() in _HARMLESS.get(key, ()):
             found[key] = value.lower() or "true"
-        elif key == "core.excludesfile" and (repository / os.path.expanduser(value)).is_file():
+        elif key in _FREE or (key == "core.excludesfile" and (repository / os.path.expanduser(value)).is_file()):
             found[key] = value
     return found
 

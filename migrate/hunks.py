@@ -25,6 +25,10 @@ class Block:
         """Whether anything becomes something else here."""
         return not self.kept
 
+    def touches(self, line: int, end_line: int) -> bool:
+        """Whether it takes the place of any of these lines of the old text."""
+        return self.old <= end_line and line < self.old + len(self.removed)
+
 
 def hunks(patch: bytes) -> list[list[Block]]:
     """The blocks of each hunk, in order."""

@@ -95,16 +95,12 @@ def _result(
     if finding.provenance:
         steps = [{"location": _place(step.file, step.line, step.text)} for step in finding.provenance]
         result["codeFlows"] = [{"threadFlows": [{"locations": steps}]}]
-    own = [block for block in fixes.get(finding.file, ()) if _touches(block, finding)]
+    own = [block for block in fixes.get(finding.file, ()) if block.touches(finding.line, finding.end_line)]
     if own:
         result["fixes"] = [_fix(finding, own)]
     if finding.suppressed:
         result["suppressions"] = [{"kind": "inSource"}]
     return result
-
-
-def _touches(block: Block, finding: Finding) -> bool:
-    return block.old <= finding.end_line and finding.line < block.old + len(block.removed)
 
 
 def _fix(finding: Finding, blocks: list[Block]) -> dict[str, Any]:

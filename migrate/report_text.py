@@ -62,6 +62,14 @@ def _lines(report: Report) -> Iterator[Text]:
         yield Text("to-fsdp2 rules ID tells more about a rule, with examples.", style="dim")
 
 
+def described(finding: Finding) -> Iterator[Text]:
+    """One finding with its reason, its evidence and the way out."""
+    yield _headline(finding, [])
+    if finding.level is not Level.MANUAL and finding.why:
+        yield Text(f"      {finding.why}")
+    yield from _details(finding, set())
+
+
 def _alike(programs: Iterable[ProgramReport]) -> list[list[ProgramReport]]:
     """Programs with the same findings together, in the order of the first of each."""
     found: dict[tuple[Finding, ...], list[ProgramReport]] = {}

@@ -8,6 +8,9 @@ import typer
 
 from ...transforms.findings import FileError, Level, UserError
 from .. import exits, git, options
+from ..git_commits import branch_of, move_branch, write_commits
+from ..in_commits import half_migrated, in_commits
+from ..interactive import choose
 from ..options import Request, Run, resolve
 from ..pipeline import Migration
 from ..report import Report
@@ -15,8 +18,12 @@ from ..reporting import deliver, failed_files, run, summarise
 from ..signals import Ended
 from ..terminal import announce, say, write_stdout
 from ..undo import ReversePatch, settle_unfinished
-from ..writer import WriteError, write_all
+from ..writer import Change, WriteError, write_all
 
+Interactive = Annotated[bool, typer.Option("--interactive", "-i", help="Ask about each change, with its reason.")]
+Commits = Annotated[
+    bool, typer.Option("--commits", help="Commit it: first what works under both wrappers, then one commit for each program.")
+]
 AllowDirty = Annotated[bool, typer.Option("--allow-dirty", help="Write although git has uncommitted changes.")]
 
 
@@ -35,6 +42,8 @@ def apply(
     helpers: options.Helpers = None,
     stdin_filename: options.StdinFilename = None,
     trace: options.TraceOption = None,
+    interactive: Interactive = False,
+    commits: Commits = False,
     allow_dirty: AllowDirty = False,
 ) -> int:
     """Write the migration, and say how to undo it. Refuses a git tree with uncommitted changes.
@@ -56,9 +65,15 @@ def apply(
         for line in settled:
             say(line)
         resolved = resolve(request)
+    if commits and interactive:
+        raise UserError("--interactive and --commits exclude each other: choose first, then commit")
+    if commits:
+        _require_repository(resolved, allow_dirty)
     _require_clean_tree(resolved, allow_dirty)
     migration, report = run(request, resolved)
-    undo = _write(migration, report)
+    if interactive:
+        choose(migration, report)
+    undo = _commit(request, migration, report) if commits else _write(migration, report)
     deliver(report, request)
     for line in undo:
         say(line)
@@ -96,6 +111,36 @@ def _require_clean_tree(resolved: Run, allow_dirty: bool) -> None:
             f"uncommitted changes in {workspace.display(changed[0])}{more}: commit or stash them first, so "
             "that the migration can be undone, or use --allow-dirty"
         )
+
+
+def _require_repository(resolved: Run, allow_dirty: bool) -> None:
+    if allow_dirty or not resolved.workspace.in_repository:
+        raise UserError("--commits needs a git repository without uncommitted changes")
+    branch_of(resolved.workspace.root)
+
+
+def _commit(request: Request, migration: Migration, report: Report) -> list[str]:
+    """Write and commit all changes; returns the commits and how to undo them, in lines."""
+    root = migration.workspace.root
+    resolved = resolve(request)
+    half, _ = run(request, Run(resolved.workspace, half_migrated(resolved.options), resolved.jobs))
+    commits, final = in_commits(half, migration)
+    old = {change.label: change.old for change in (*half.changes, *migration.changes)}
+    strange = [label for label in final if (root / label).is_symlink() or git.repository_of((root / label).parent) != root]
+    if strange:
+        raise UserError(f"--commits: {migration.workspace.display(strange[0])} is a link, or of another repository")
+    branch = branch_of(root)
+    made = write_commits(root, commits)
+    migration.changes = [Change(label, root / label, old[label], new) for label, new in sorted(final.items())]
+    undo = _write(migration, report)
+    if not report.written:
+        return []
+    move_branch(root, branch, made[-1])
+    lines = [f"{name[:12]} {commit.message.partition(chr(10))[0]}" for name, commit in zip(made, commits, strict=True)]
+    if len(made) > 1:
+        sides = f"--old HEAD~{len(made)} --new HEAD~{len(made) - 1}"
+        lines.append(f"to see that the first changes nothing: to-fsdp2 verify {sides} -- SCRIPT")
+    return [*lines, f"to undo: git revert, or {undo[0].removeprefix('to undo: ')}"]
 
 
 def _write(migration: Migration, report: Report) -> list[str]:
