@@ -5,10 +5,23 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
-from .facts.symbols import DDP, FSDP1, is_old, is_old_module
+from .facts.symbols import AVERAGES, DDP, FSDP1, is_old, is_old_module
 from .flow.library import TENSORS, is_optimizer
-from .flow.values import Bound, ClassValue, Derived, External, FunctionValue, Instance, ModuleValue, Optimizer, Value, Wrapped
+from .flow.values import (
+    Bound,
+    ClassValue,
+    Derived,
+    External,
+    FunctionValue,
+    Instance,
+    ModuleValue,
+    Opaque,
+    Optimizer,
+    Value,
+    Wrapped,
+)
 from .queries.file import File
 from .queries.sharding import Sharding, ShardingQueries
 
@@ -25,6 +38,8 @@ _NUMBERS = frozenset({"item", "tolist"})
 SHAPE = "torch.Tensor.(shape)"
 """The symbol of tests of the shapes of parameters."""
 _SHAPES = frozenset({"dim", "ndim", "ndimension", "shape", "size"})
+AVERAGE_UPDATE = "torch.optim.swa_utils.AveragedModel.update_parameters"
+"""The symbol of methods that update an average of a model which a library keeps."""
 STATE_ENTRY = "torch.nn.Module.(state entry)"
 """The symbol of parameters that are put into a state dict."""
 _IN_PLACE = frozenset({"copy_", "add_", "sub_", "mul_", "div_", "lerp_", "addcmul_", "addcdiv_"})
@@ -199,17 +214,20 @@ def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:
         if isinstance(node.value, ast.Call) and file.external(node.value.func) == "builtins.super":
             continue  # whoever calls the method around it knows what it is called on
         values = file.values(node.value)
+        if call is not None and _updates_average(values, node.attr):
+            yield Site(file, call, AVERAGE_UPDATE, "call", call, node.value)
+            continue
         if values and all(isinstance(v, (External, ModuleValue, FunctionValue, ClassValue)) for v in values):
             continue
         if node.attr == "data" and isinstance(node.ctx, ast.Store):
             owners = [v.owner for v in values if isinstance(v, Derived) and v.kind == "parameters"]
-            found = sharding.of_values(owners)  # type: ignore[arg-type]
+            found = sharding.of_owners(owners)  # type: ignore[arg-type]
             if found.wrappers:
                 yield Site(file, node, DATA, "store", None, node.value, found)
             continue
         if node.attr in _NUMBERS and call is not None and not call.args:
             owners = [v.owner for v in values if isinstance(v, Derived) and v.kind in TENSORS]
-            found = sharding.of_values(owners)  # type: ignore[arg-type]
+            found = sharding.of_owners(owners)  # type: ignore[arg-type]
             if found.wrappers:
                 yield Site(file, call, NUMBER, "call", call, node.value, found)
             continue
@@ -222,6 +240,14 @@ def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:
             continue
         role = "call" if call else "read" if isinstance(node.ctx, ast.Load) else "store"
         yield Site(file, call or node, symbol, role, call, node.value, found)
+
+
+def _updates_average(values: Sequence[Value], name: str) -> bool:
+    """Whether a method updates an average of a model that a library keeps, or may: ``update_parameters`` says it by itself."""
+    if name == "update_parameters" and not any(isinstance(v, Instance) for v in values):
+        return True
+    names = [v.name for v in values if isinstance(v, Opaque)] if name in ("update", "set", "update_parameters") else []
+    return any(fnmatchcase(made_by, pattern) for made_by in names for pattern in AVERAGES)
 
 
 def _is_context_of_ddp(file: File, node: ast.Attribute) -> bool:
@@ -252,7 +278,7 @@ def _writes_from_parameters(file: File, sharding: ShardingQueries, call: ast.Cal
         return False
     given = [p for value in (*call.args, *(k.value for k in call.keywords)) for p in parameters_in(file, value)]
     owners = [v.owner for p in (*given, *parameters_in(file, call)) for v in file.values(p) if isinstance(v, Derived)]
-    return bool(given) and bool(sharding.of_values(owners).wrappers)  # type: ignore[arg-type]
+    return bool(given) and bool(sharding.of_owners(owners).wrappers)  # type: ignore[arg-type]
 
 
 def _state_entries(file: File, sharding: ShardingQueries) -> Iterator[Site]:
@@ -264,7 +290,7 @@ def _state_entries(file: File, sharding: ShardingQueries) -> Iterator[Site]:
         if not any(isinstance(v, Derived) and v.kind == "state_dict" for v in file.values(target.value)):
             continue
         owners = [v.owner for v in file.values(node.value) if isinstance(v, Derived) and v.kind == "parameters"]
-        found = sharding.of_values(owners)  # type: ignore[arg-type]
+        found = sharding.of_owners(owners)  # type: ignore[arg-type]
         if found.wrappers:
             yield Site(file, node, STATE_ENTRY, "store", None, node.value, found)
 
@@ -275,7 +301,7 @@ def _tested_shapes(file: File, sharding: ShardingQueries) -> Iterator[Site]:
         if node.attr not in _SHAPES or not any(isinstance(a, ast.Compare) for a in file.ancestors(node)):
             continue
         owners = [v.owner for v in file.values(node.value) if isinstance(v, Derived) and v.kind == "parameters"]
-        found = sharding.of_values(owners)  # type: ignore[arg-type]
+        found = sharding.of_owners(owners)  # type: ignore[arg-type]
         if found.wrappers:
             yield Site(file, node, SHAPE, "read", None, node.value, found)
 

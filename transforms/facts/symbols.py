@@ -18,6 +18,12 @@ WRAP = "torch.distributed.fsdp.wrap.wrap"
 ENABLE_WRAP = "torch.distributed.fsdp.wrap.enable_wrap"
 CONSTRUCTORS = {**WRAPPERS, WRAP: "FSDP1"}
 """What gives back a wrapped model when it is called; ``wrap`` does so where ``enable_wrap`` tells it to."""
+AVERAGES = (
+    "torch.optim.swa_utils.AveragedModel",
+    "timm.utils.ModelEma*",
+    "timm.utils.model_ema.ModelEma*",
+)
+"""Classes of libraries that keep an average of a model: patterns."""
 DATA_PARALLEL = frozenset(
     {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel"}
 )

@@ -96,7 +96,7 @@ CONTAINER_WRITES: frozenset[str] = frozenset(
 
 def is_optimizer(name: str) -> bool:
     """Whether a call of this name from outside the repository builds an optimizer."""
-    if name.startswith("torch.optim.") and not name.startswith("torch.optim.lr_scheduler"):
+    if name.startswith("torch.optim.") and not name.startswith(("torch.optim.lr_scheduler.", "torch.optim.swa_utils.")):
         return name.rpartition(".")[2][:1].isupper()
     last = name.rpartition(".")[2]
     return last in _OPTIMIZERS or (last.endswith(("Optimizer", "Adam", "AdamW", "SGD")) and last[:1].isupper())

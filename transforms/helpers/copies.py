@@ -57,8 +57,8 @@ def plain_copy(model: Any, memo: Any = None) -> Any:
     return copied
 
 
-def to_save(value: Any) -> Any:
-    """`torch.save(to_save(value), path)`: plain, whole copies in place of sharded models, in dicts, lists and tuples too.
+def as_plain(value: Any) -> Any:
+    """`value` with plain, whole copies in place of sharded models, in dicts, lists and tuples too: to be saved, or copied.
 
     Everything else is itself. Every rank comes here; one alone may inside `whole_on_each_rank`.
     """

@@ -89,6 +89,35 @@ class ShardingQueries:
                         handed.setdefault(inner, set()).add(value.kind.lower())
         return handed
 
+    def with_parts(self, models: Iterable[Value]) -> dict[Value, Value]:
+        """Models and the modules in them, at any depth, each with the model that it was found in."""
+        flow = self.program.flow
+        pending = [(model, model) for model in models]
+        found = dict(pending)
+        while pending:
+            holder, model = pending.pop()
+            number = flow.ids.get(holder)
+            for variable in self._parts.get(number, ()) if number is not None else ():
+                for part in flow.values_of(variable):
+                    if part not in found and (isinstance(part, Container) or self._is_module(part)):
+                        found[part] = model
+                        pending.append((part, model))
+        return found
+
+    def _is_module(self, value: Value) -> bool:
+        if isinstance(value, Instance):
+            return _is_module(self.program.flow.external_bases(value.cls))
+        return isinstance(value, Opaque) and value.name.startswith("torch.nn.")
+
+    @cached_property
+    def _parts_of_handed(self) -> dict[Value, Value]:
+        """The modules in those that wrappers are called with: sharded too, but by calls of the whole model alone gathered."""
+        return {p: m for p, m in self.with_parts(self._handed_to_wrappers).items() if p not in self._handed_to_wrappers}
+
+    def of_owners(self, owners: Iterable[Value]) -> Sharding:
+        """Whether parameters (or what was computed from them) that were taken from these modules are sharded."""
+        return self.of_values([self._parts_of_handed.get(owner, owner) for owner in owners])
+
     def of(self, file: File, node: ast.AST) -> Sharding:
         """Whether an expression is a sharded model."""
         found = self.of_values(file.values(node))
@@ -152,7 +181,7 @@ class ShardingQueries:
         if handed is None:
             return Sharding(Answer.UNKNOWN)
         owners = list(self.owners(self.program.flow.values_of(handed)))
-        return self.of_values(owners) if owners else Sharding(Answer.UNKNOWN)
+        return self.of_owners(owners) if owners else Sharding(Answer.UNKNOWN)
 
     def owners(self, values: Iterable[Value]) -> Iterable[Value]:
         """The models that parameters (in lists, groups and dictionaries at any depth) are taken from."""
@@ -211,6 +240,8 @@ class ShardingQueries:
             return False  # `next()` of it gives an element
         if isinstance(value, (*_NO_OBJECTS, Optimizer, Derived)):
             return True
+        if value in self._parts_of_handed:
+            return False
         if isinstance(value, Opaque):
             if is_scheduler(value.name) or is_optimizer(value.name) or value.name.startswith(_NO_MODULES):
                 return True

@@ -104,13 +104,14 @@ def _wants_buffers(call: ast.Call) -> bool:
 
 def _has_earlier_optimizer(program: Program, sharding: ShardingQueries, site: Site, models: Sequence[Value]) -> bool:
     """Whether an optimizer over these models, or over nobody knows what, may exist when they are wrapped."""
+    modules = sharding.with_parts(models)
     for value in list(program.flow.values):
         if not isinstance(value, Optimizer):
             continue
         call = program.flow.calls[value.site]
         handed = call.arguments[0] if call.arguments else dict(call.keywords).get("params")
         owners = list(sharding.owners(program.flow.values_of(handed))) if handed is not None else []
-        if (not owners or any(owner in models for owner in owners)) and not _is_behind(program, value, site):
+        if (not owners or any(owner in modules for owner in owners)) and not _is_behind(program, value, site):
             return True
     return False
 

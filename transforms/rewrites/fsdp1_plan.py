@@ -57,11 +57,12 @@ def has_earlier_optimizer(program: Program, sharding: ShardingQueries, site: Sit
     Not so for optimizers that are built over what the wrapper gave back.
     """
     del site
+    modules = sharding.with_parts(models)
     for value in list(program.flow.values):
         if isinstance(value, Optimizer):
             call = program.flow.calls[value.site]
             handed = call.arguments[0] if call.arguments else dict(call.keywords).get("params")
             owners = list(sharding.owners(program.flow.values_of(handed))) if handed is not None else []
-            if not owners or any(owner in models for owner in owners):
+            if not owners or any(owner in modules for owner in owners):
                 return True
     return False

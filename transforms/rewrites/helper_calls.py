@@ -62,8 +62,8 @@ def name_instead(file: File, node: ast.expr, name: str) -> Change:
 
 
 def around(file: File, node: ast.expr, template: str) -> Change:
-    """An expression inside of another one, where ``{it}`` stands in the template."""
-    return replace(file, node, lambda old: expression(template, it=old))  # type: ignore[arg-type]
+    """An expression, as the other changes leave it, inside of another one, where ``{it}`` stands in the template."""
+    return replace(file, node, lambda old: expression(template, it=old), late=True)  # type: ignore[arg-type]
 
 
 def attribute_as_call(file: File, node: ast.Attribute, template: str) -> Change:

@@ -86,7 +86,7 @@ def _are_plain(site: Site, migration: Migration) -> bool:
     owners = [v.owner for v in values if isinstance(v, Derived)]
     if not values or any(isinstance(v, Unknown) for v in values):
         return False
-    return bool(owners) and migration.sharding.of_values(owners).answer is Answer.NO  # type: ignore[arg-type]
+    return bool(owners) and migration.sharding.of_owners(owners).answer is Answer.NO  # type: ignore[arg-type]
 
 
 RULE = Rule(

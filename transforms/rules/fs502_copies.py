@@ -49,7 +49,7 @@ def _saved(site: Site, migration: Migration) -> Outcome | None:
         return None
     for file, model in saved_models(migration.sharding, site.file, value):
         if not is_before_wrap(migration.program, file, model, migration.sharding.of(file, model)):
-            name = migration.helper(site, "to_save")
+            name = migration.helper(site, "as_plain")
             return Outcome("models of FSDP2 cannot be pickled: plain copies with whole parameters are saved",
                            [around(site.file, value, f"{name}({{it}})")])  # fmt: skip
     return None
@@ -206,12 +206,12 @@ RULE = Rule(
             ),
             after=(
                 "import torch\n"
-                "from fsdp2_helpers import shard_like_ddp, to_save\n"
+                "from fsdp2_helpers import as_plain, shard_like_ddp\n"
                 "\n"
                 "\n"
                 "def f(net, options, path):\n"
                 "    model = shard_like_ddp(net, **options)\n"
-                "    torch.save(to_save({\"model\": model, \"step\": 3}), path)\n"
+                "    torch.save(as_plain({\"model\": model, \"step\": 3}), path)\n"
             ),
             level=Level.REVIEW,
         ),

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from models import Net, batch, build, close, error_of, gradients_of, parameters_of
-from to_fsdp2.transforms.helpers.copies import to_save
+from to_fsdp2.transforms.helpers.copies import as_plain
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.each_rank import everything_whole_on_each_rank, holding_whole, whole_on_each_rank
 from to_fsdp2.transforms.helpers.methods import forward_method
@@ -82,8 +82,8 @@ def check_models_are_saved_as_plain_ones() -> None:
     for context in (contextlib.nullcontext(), whole_on_each_rank(model)):
         with context:
             if isinstance(context, contextlib.nullcontext) or dist.get_rank() == 0:
-                assert to_save(other) is other and to_save(plain) is plain
-                saved = pickle.loads(pickle.dumps(to_save({"net": model, "more": [other, model.layers[0]], "step": 3})))
+                assert as_plain(other) is other and as_plain(plain) is plain
+                saved = pickle.loads(pickle.dumps(as_plain({"net": model, "more": [other, model.layers[0]], "step": 3})))
                 assert type(saved["net"]) is Net and saved["step"] == 3
                 notes = {"_wrapped_like", "_awaits_second_backward", "_running_forwards"}
                 assert vars(saved["net"]).keys() - vars(plain).keys() <= notes

@@ -43,7 +43,7 @@ def init_distributed_mode(args):
 
 def save_model(args, epoch, model_without_ddp, optimizer):
     checkpoint_path = Path(args.output_dir) / f"checkpoint-{epoch}.pth"
-    to_save = {
+    as_plain = {
         "model": get_model_state_dict(
             model_without_ddp, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
         ),
@@ -52,7 +52,7 @@ def save_model(args, epoch, model_without_ddp, optimizer):
         ),
         "epoch": epoch,
     }
-    save_on_master(to_save, checkpoint_path)
+    save_on_master(as_plain, checkpoint_path)
 
 
 def load_model(args, model_without_ddp, optimizer):

@@ -36,12 +36,12 @@ def init_distributed_mode(args):
 
 def save_model(args, epoch, model_without_ddp, optimizer):
     checkpoint_path = Path(args.output_dir) / f"checkpoint-{epoch}.pth"
-    to_save = {
+    as_plain = {
         "model": model_without_ddp.state_dict(),
         "optimizer": optimizer.state_dict(),
         "epoch": epoch,
     }
-    save_on_master(to_save, checkpoint_path)
+    save_on_master(as_plain, checkpoint_path)
 
 
 def load_model(args, model_without_ddp, optimizer):
