@@ -1,0 +1,61 @@
+"""FS505: averages of models that libraries keep: they copy the model, and write their copy from its parameters."""
+
+from __future__ import annotations
+
+from ..facts.symbols import AVERAGES
+from ..findings import Level
+from ..migration import Migration
+from ..queries.answers import Answer
+from ..rewrites.helper_calls import around
+from ..rule import Example, Outcome, Rule
+from ..sites import AVERAGE_UPDATE, Site
+
+
+def averaged(site: Site, migration: Migration) -> Outcome | None:
+    """The library gets a plain model with whole parameters, as DDP's module was."""
+    call = site.call
+    model = call.args[0] if call is not None and call.args else None
+    if call is None or model is None or migration.runs_before_wraps(site.file, call):
+        return None
+    if migration.sharding.of(site.file, model).answer is Answer.NO:
+        return None
+    name = migration.helper(site, "as_plain")
+    return Outcome("the average is kept over a plain copy with whole parameters: its library copies and writes plain tensors",
+                   [around(site.file, model, f"{name}({{it}})")])  # fmt: skip
+
+
+RULE = Rule(
+    id="FS505",
+    title="averages of models by libraries",
+    symbols=(*AVERAGES, AVERAGE_UPDATE),
+    roles=("call",),
+    why="AveragedModel and its kin deep-copy the model, which FSDP2 refuses, and combine its parameters with plain ones.",
+    fallback=averaged,
+    examples=(
+        Example(
+            before=(
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "from torch.optim.swa_utils import AveragedModel\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = DDP(net, **options)\n"
+                "    average = AveragedModel(model.module)\n"
+                "    average.update_parameters(model.module)\n"
+                "    return model, average\n"
+            ),
+            after=(
+                "from torch.optim.swa_utils import AveragedModel\n"
+                "from fsdp2_helpers import as_plain, shard_like_ddp\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                "    average = AveragedModel(as_plain(model))\n"
+                "    average.update_parameters(as_plain(model))\n"
+                "    return model, average\n"
+            ),
+            level=Level.REVIEW,
+        ),
+    ),
+)
