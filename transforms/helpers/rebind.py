@@ -65,10 +65,11 @@ def _rebind_optimizer(optimizer: torch.optim.Optimizer, swap: dict[int, tuple[nn
         raise TypeError("ZeroRedundancyOptimizer splits parameters by rank, as fully_shard does: build its inner optimizer")
     for group in optimizer.param_groups:
         group["params"][:] = [swap[id(p)][1] if id(p) in swap else p for p in group["params"]]
-    for old, new in swap.values():
-        if old in optimizer.state:
-            state = optimizer.state.pop(old)
-            optimizer.state[new] = {key: _shard_state(value, old, new) for key, value in state.items()}
+    held_state = list(optimizer.state.items())
+    optimizer.state.clear()  # filled again in the same order, which state dicts show
+    for old, state in held_state:
+        new = swap[id(old)][1] if id(old) in swap else old
+        optimizer.state[new] = state if new is old else {key: _shard_state(value, old, new) for key, value in state.items()}
 
 
 def _shard_state(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from ..flow.values import FunctionValue, Instance
+from ..flow.values import FunctionValue, Instance, Opaque
 from .assignments import assigned_values
 from .file import File
 
@@ -67,15 +67,24 @@ def is_rank(file: File, node: ast.expr, depth: int = 0) -> bool:
             return any(is_rank(file, a, depth) or _is_rank_key(a) for a in node.args)
         return False
     if isinstance(node, ast.Subscript):
-        return _is_rank_key(node.slice)
+        return _is_rank_key(node.slice) or _is_made_of_rank(file, node, depth)
     if isinstance(node, (ast.Name, ast.Attribute)):
         name = _last_name(node) or ""
         if _RANK.match(name):
             return True
         if isinstance(node, ast.Name) and _is_first_of_spawned(file, node):
             return True
-        return depth < _DEEPEST and any(is_rank(file, value, depth + 1) for value in assigned_values(file, node))
+        if depth < _DEEPEST and any(is_rank(file, value, depth + 1) for value in assigned_values(file, node)):
+            return True
+        return _is_made_of_rank(file, node, depth)
     return False
+
+
+def _is_made_of_rank(file: File, node: ast.expr, depth: int) -> bool:
+    """Whether what a call gave comes to a place, and the call asks for a rank: ``parts[1]`` of ``parts = (args, get_rank())``."""
+    sites = [value.site for value in file.values(node) if isinstance(value, Opaque)] if depth < _DEEPEST else []
+    made = [file.program.call_node(site) for site in sites if file.program.is_written_as_call(site)]
+    return any(call is not node and is_rank(owner, call, depth + 1) for owner, call in made)
 
 
 def is_rank_decorator(decorator: ast.expr) -> bool:

@@ -8,6 +8,7 @@ import libcst as cst
 
 from ..facts.symbols import DDP, FSDP1
 from ..findings import Level
+from ..flow.values import Wrapped
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.file import File
@@ -37,6 +38,8 @@ def switched(site: Site, migration: Migration) -> Outcome | None:
 
     changes: list[Change] = [replace_statement(site.file, block, build)]
     changes += [remove_statement(site.file, statement) for statement in needless]
+    if _adds_in_low_precision(site, migration):
+        return Outcome(_PRECISION, changes, Level.REVIEW)
     return Outcome("one call sets whether the coming backward reduces gradients", changes)
 
 
@@ -53,7 +56,25 @@ def context(site: Site, migration: Migration) -> Outcome | None:
     else:
         assert isinstance(site.node, ast.Attribute)
         change = attribute_as_call(site.file, site.node, f"(lambda: {name}({{receiver}}))")
+    if _adds_in_low_precision(site, migration):
+        return Outcome(_PRECISION, [change], Level.REVIEW)
     return Outcome("gradients stay unreduced inside, as with the wrapper's own context", [change])
+
+
+_PRECISION = "FSDP1 added the gradients of micro-batches up in param_dtype, FSDP2 does in reduce_dtype: more exact, not the same"
+
+
+def _adds_in_low_precision(site: Site, migration: Migration) -> bool:
+    """Whether a model that FSDP1 kept in mixed precision may come here, with gradients reduced in another type."""
+    value = site.sharding.value if site.sharding is not None else None
+    if not isinstance(value, Wrapped) or value.kind != "FSDP1" or not migration.program.mentions(r"\breduce_dtype\b"):
+        return False
+    _, call = migration.program.call_node(value.site)
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    precision = given.get("mixed_precision")
+    if precision is None:
+        return None in given
+    return not (isinstance(precision, ast.Constant) and precision.value is None)
 
 
 def _choice(file: File, call: ast.Call) -> tuple[ast.With, str, bool, list[ast.stmt]] | None:
