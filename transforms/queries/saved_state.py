@@ -28,6 +28,11 @@ def _held(models: ShardedModels, values: list[Value], depth: int) -> Iterator[Va
 
 def saved_shards(models: ShardedModels, file: File, node: ast.expr) -> tuple[str, ShardCalls] | None:
     """What of the shards of a model is surely written (``model``, ``optimizer``), with the calls that shard it."""
+    parts = [part for part in node.values if part is not None] if isinstance(node, ast.Dict) else [node]
+    for part in parts:
+        if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr == "state_dict":
+            if calls := models.of(file, part.func.value):
+                return "model", calls
     return _shards_among(models, known_values(file, node), 0)
 
 

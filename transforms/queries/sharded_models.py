@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from ..flow.flow import Flow
 from ..flow.values import Constant, Container, Derived, FunctionValue, Instance, Opaque, Optimizer, Unknown, Value
 from .file import File
 from .program import Program
@@ -47,8 +48,9 @@ class ShardedModels:
     def _name_unknown(self) -> None:
         """Gives what is sharded, but comes from out of sight, a value of its own, so that it can be followed."""
         flow = self.program.flow
-        for variable in sorted({variable for _, origins in self._origins for variable in origins}):
-            if not flow.values_of(variable) and variable not in self._sources:
+        copies = _Copies(flow)
+        for variable in sorted(set().union(*(copies.origins(call) for call in self.calls))):
+            if not flow.values_of(variable) and (variable not in copies.sources or variable in copies.made):
                 flow.add(variable, Unknown(variable))
         flow.solve()
 
@@ -74,12 +76,8 @@ class ShardedModels:
         return self._of_known(file, call.func, values)
 
     def _of_known(self, file: File, node: ast.AST, values: Sequence[Value]) -> ShardCalls:
-        if all(isinstance(v, Unknown) and v.variable < 0 for v in values):
-            return self._by_name(file, node)
-        found = self.of_values(values)
-        if found and any(self._is_made_often(v) for v in values):
-            return self._by_name(file, node)
-        return found
+        found = () if any(self._is_made_often(v) for v in values) else self.of_values(values)
+        return found or self._by_name(file, node)
 
     def of_values(self, values: Sequence[Value]) -> ShardCalls:
         """The calls that shard every one of these values."""
@@ -174,34 +172,56 @@ class ShardedModels:
         return len(callers) > 1 or any(self._is_called_often(caller, depth + 1) for caller in callers)
 
     def _by_name(self, file: File, node: ast.AST) -> ShardCalls:
-        """The calls that are given a variable itself, however it is handed on to them."""
+        """The calls that are given a variable itself, or what surely is handed on to it and to nothing else."""
         variable = file.variable(node)
-        return tuple(call for call, origins in self._origins if variable in origins) if variable >= 0 else ()
+        return tuple(call for call, same in self._same if variable in same) if variable >= 0 else ()
 
     @cached_property
-    def _origins(self) -> list[tuple[ShardCall, set[int]]]:
-        """For each call the variables whose values flow into what it is given."""
-        found = []
-        for call in self.calls:
-            pending = [call.file.variable(part) for part in _parts(call.model)]
-            reached = {variable for variable in pending if variable >= 0}
-            pending = list(reached)
-            while pending:
-                for origin in self._sources.get(pending.pop(), ()):
-                    if origin not in reached:
-                        reached.add(origin)
-                        pending.append(origin)
-            found.append((call, reached))
-        return found
+    def _same(self) -> list[tuple[ShardCall, set[int]]]:
+        """For each call the variables that can hold nothing but what it is given."""
+        copies = _Copies(self.program.flow)
+        return [(call, copies.closed(copies.origins(call))) for call in self.calls]
 
-    @cached_property
-    def _sources(self) -> dict[int, list[int]]:
-        """The variables that are copied into each."""
-        sources: dict[int, list[int]] = defaultdict(list)
-        for origin, targets in self.program.flow.copies.items():
+
+class _Copies:
+    """From where to where values are copied, as far as the analysis has come."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self.made = {call.result for call in flow.calls}
+        """The results of calls."""
+        self.sources: dict[int, list[int]] = defaultdict(list)
+        for origin, targets in flow.copies.items():
             for target in targets:
-                sources[target].append(origin)
-        return dict(sources)
+                self.sources[target].append(origin)
+
+    def origins(self, call: ShardCall) -> set[int]:
+        """The variables whose values flow into what is sharded, back to the calls that made them."""
+        reached = {variable for part in _parts(call.model) if (variable := call.file.variable(part)) >= 0}
+        pending = list(reached)
+        while pending:
+            variable = pending.pop()
+            for origin in self.sources.get(variable, ()) if variable not in self.made else ():
+                if origin not in reached:
+                    reached.add(origin)
+                    pending.append(origin)
+        return reached
+
+    def closed(self, variables: set[int]) -> set[int]:
+        """These variables, and those that get what they hold from these alone."""
+        same = set(variables)
+        pending = list(variables)
+        while pending:
+            for target in self.flow.copies.get(pending.pop(), ()):
+                if target not in same and all(s in same or self._is_nothing(s) for s in self.sources.get(target, ())):
+                    same.add(target)
+                    pending.append(target)
+        return same
+
+    def _is_nothing(self, variable: int) -> bool:
+        """Whether a variable holds None alone."""
+        values = self.flow.values_of(variable)
+        return bool(values) and all(isinstance(v, Constant) and v.value is None for v in values)
 
 
 def known_values(file: File, node: ast.AST) -> list[Value]:

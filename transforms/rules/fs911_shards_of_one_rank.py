@@ -16,7 +16,7 @@ from ..rule import ContractRule, Example
 def partly_saved(contract: Contract) -> Iterator[Breach]:
     """Files that hold one rank's part of the parameters."""
     for file, call, symbol in contract.calls(*SAVES):
-        if not call.args or is_gathered_by_hand(file, call):
+        if not call.args or (not _is_read_there(call.args[0]) and is_gathered_by_hand(file, call)):
             continue
         found = saved_shards(contract.models, file, call.args[0])
         if found is None or not contract.is_certain(file, call, found[1]):
@@ -28,6 +28,12 @@ def partly_saved(contract: Contract) -> Iterator[Breach]:
             yield Breach(file, call, f"{whose}, and only the ranks that pass the test at {where} save theirs", symbol)
         elif not contract.guards.of(file, call) and _is_one_file(file, call) and not _is_chosen(file, call):
             yield Breach(file, call, f"{whose}: every rank writes the same file, and the last one's part stays", symbol)
+
+
+def _is_read_there(saved: ast.expr) -> bool:
+    """Whether a state dict is read where it is saved, so that nothing is done to it in between."""
+    parts = [saved, *(saved.values if isinstance(saved, ast.Dict) else ())]
+    return any(isinstance(p, ast.Call) and isinstance(p.func, ast.Attribute) and p.func.attr == "state_dict" for p in parts)
 
 
 def _is_one_file(file: File, call: ast.Call) -> bool:
