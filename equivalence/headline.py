@@ -47,4 +47,6 @@ def _key(result: CheckResult, others: dict[str, CheckResult]) -> tuple[float, fl
         gradients = others.get("gradients")
         if gradients is not None and (gradients.difference is None or gradients.difference > SLIGHT):
             order = len(ORDER)
+        if not result.conclusive and result.difference is not None:
+            step = math.inf  # other numbers of calls or bytes change no result
     return step, order

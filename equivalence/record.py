@@ -83,7 +83,10 @@ def read_record(directory: Path) -> Record:
         offset = steps_before.get(rank, 0)
         events = list(_events(path))
         numbers = _by_first_step(events)
+        stepped = {event["optimizer"] for event in events if event["event"] == "step"}
         for event in events:
+            if event["event"] == "tensors" and event["optimizer"] not in stepped:
+                continue  # gradients that were clipped for another optimizer over the same parameters
             if event.get("optimizer") in numbers:
                 event["optimizer"] = numbers[event["optimizer"]]
             if "step" in event:

@@ -191,6 +191,12 @@ class Recorder:
             if optimizer.state and id(optimizer) not in inner:
                 self._record_of(optimizer).describe(self.step)
 
+    @guarded
+    def before_failure(self) -> None:
+        """Name what optimizers hold: one of parameters that the model no longer has is why some scripts fail."""
+        for optimizer in self.optimizers.alive():
+            self._record_of(optimizer).describe(self.step)
+
     def index_of(self, optimizer: Optimizer) -> int:
         """The number of the optimizer in the record."""
         return self._record_of(optimizer).index
@@ -311,6 +317,8 @@ class Recorder:
         if self._ended or not self.journal.started:
             return
         self._ended = True
+        if uncaught_error() is not None:
+            self.before_failure()
         self._write_losses()
         self._write_modules()
         if self._tripwires is not None:
