@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -247,15 +249,19 @@ def test_markdown_shows_code_as_it_is(report: Report) -> None:
 class Page(HTMLParser):
     """Collects tags and text, and whether what is opened is closed."""
 
+    alone = ("meta", "input")
+
     def __init__(self) -> None:
         super().__init__()
+        self.ids: list[str] = []
         self.open: list[str] = []
         self.text: list[str] = []
         self.links: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag != "meta":
+        if tag not in self.alone:
             self.open.append(tag)
+        self.ids += [value or "" for name, value in attrs if name == "id"]
         self.links += [value or "" for name, value in attrs if name in ("src", "href")]
 
     def handle_endtag(self, tag: str) -> None:
@@ -271,15 +277,68 @@ def test_html_is_one_whole_page(report: Report) -> None:
     page.feed(html)
     page.close()
     assert page.open == []
-    assert page.links == []
+    assert set(page.links) <= {f"#{name}" for name in page.ids}
+    assert len(set(page.ids)) == len(page.ids)
     text = " ".join("".join(page.text).split())
     assert "uses [bold]list[int][/bold] | `x`" in text
     assert "write <b>this</b>" in text
-    assert "+<script>\N{REPLACEMENT CHARACTER}" in text
-    assert "<script" not in html
+    assert "<script>\N{REPLACEMENT CHARACTER}" in text
+    assert html.count("<script") == 1
     assert "sample.py" in text
-    assert "pkg/wrap.py:9 model = FSDP(net) → main.py:10 train(model)" in text
+    assert "pkg/wrap.py:9 model = FSDP(net) main.py:10 train(model)" in text
     assert "gone.py" in text
+
+
+@pytest.fixture
+def page_of_a_migration(real: Callable[..., tuple[int, str, str]], tmp_path: Path) -> Path:
+    code = "import torch\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n\n"
+    code += "\ndef train(net):\n    model = DDP(net)\n"
+    code += "    with model.no_sync():\n        model(torch.ones(4, 4)).sum().backward()\n"
+    code += f"    print({'model.module.weight, ' * 40})\n    print(model.reducer)\n"
+    folder = "a_folder_with_quite_a_long_name/" * 3
+    for number in range(8):
+        (tmp_path / folder / f"n{number}").mkdir(parents=True)
+        (tmp_path / folder / f"n{number}" / "train_a_model_with_a_long_name.py").write_text(code)
+    real("scan", "--all", "--format", "html", "-o", "report.html")
+    return tmp_path / "report.html"
+
+
+def test_html_shows_each_change_with_its_rule_and_reason(page_of_a_migration: Path) -> None:
+    html = page_of_a_migration.read_text()
+    page = Page()
+    page.feed(html)
+    assert page.open == []
+    targets = {link.removeprefix("#") for link in page.links}
+    assert targets <= set(page.ids)
+    assert any(target.startswith("file-") for target in targets)
+    changes = re.findall(r'<div class="change is-change".*?<div class="side old code">(.*?)<div class="side new', html, re.DOTALL)
+    assert any("no_sync" in re.sub(r"<[^>]+>", "", change) for change in changes)
+    assert '<span class="kn">import</span>' in html
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium")
+def test_html_fits_a_telephone_and_is_filtered_by_its_address(page_of_a_migration: Path, tmp_path: Path) -> None:
+    link = re.findall(r'href="#(file-[^"]*)"', page_of_a_migration.read_text())[0]
+    frames = ["", "#rule=FS301", "#without=safe,ok", f"#{link}"]
+    listed = "".join(f'<iframe width="400" height="900" src="report.html{state}"></iframe>' for state in frames)
+    script = """
+        onload = () => out.textContent = JSON.stringify([...document.querySelectorAll("iframe")].map(frame => {
+            const page = frame.contentDocument, seen = one => one.checkVisibility();
+            return {width: page.documentElement.scrollWidth, height: page.documentElement.scrollHeight,
+                findings: [...page.querySelectorAll(".finding:not([hidden])")].map(one => one.dataset.rule + one.dataset.level),
+                changes: [...page.querySelectorAll(".change")].filter(seen).length};
+        }))"""
+    (tmp_path / "frames.html").write_text(f'{listed}<pre id="out"></pre><script>{script}</script>')
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", "--dump-dom", f"file://{tmp_path}/frames.html"]
+    dump = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    [found] = re.findall(r'<pre id="out">(.*?)</pre>', dump)
+    everything, rule, levels, anchor = json.loads(found)
+    assert all(frame["width"] <= 400 for frame in (everything, rule, levels, anchor))
+    assert everything["height"] < 8 * 1000, "each file takes a screen: what needs nobody is folded"
+    assert everything["changes"] == 0 < anchor["changes"]
+    assert set(rule["findings"]) == {"FS301safe"}
+    assert levels["findings"] and not any(one.endswith(("safe", "ok")) for one in levels["findings"])
 
 
 def test_paths_are_those_from_the_working_directory(
@@ -313,7 +372,6 @@ def test_rules_are_listed_and_explained(command: Command) -> None:
 def test_interpreter_without_utf8(tmp_path: Path) -> None:
     """A report of a file with an unusual name comes out under an ASCII locale too."""
     import os
-    import subprocess
 
     (tmp_path / "naïve.py").write_text("from torch.nn.parallel import DistributedDataParallel as DDP\nDDP(\n")
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
