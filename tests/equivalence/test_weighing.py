@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hand_made import SHAPES, Events, of, replace_tensor, sketch, training, valu
 from to_fsdp2.equivalence.comparison import Comparison, compare
 from to_fsdp2.equivalence.headline import headline, sentence
 from to_fsdp2.equivalence.tolerance import Tolerance
+from to_fsdp2.equivalence.verdict import CheckResult
 from to_fsdp2.equivalence.weighing import weigh
 
 Unit = tuple[str, str, int, bool, list[int]]
@@ -188,6 +190,13 @@ def test_a_process_that_uses_more_memory_is_a_warning(tmp_path: Path):
     comparison = judged(old, new, tmp_path)
     assert (named(comparison, "fail"), named(comparison, "warn")) == (set(), {"memory"})
     assert "up to 2048 MiB" in comparison.results["memory"].reason
+
+
+def test_other_numbers_of_calls_are_no_headline_of_results_that_differ():
+    calls = CheckResult("communication", "fail", "at step 1 the new side makes 2 reduce_scatter calls", 1, difference=0.0)
+    clipping = CheckResult("clipping", "fail", "the limit is 0.1, on the old side 1.0", 2)
+    assert headline([calls, clipping]) is clipping
+    assert headline([replace(calls, conclusive=True), clipping]).name == "communication"
 
 
 def test_a_tripwire_decides_and_is_the_headline_of_what_follows_from_it(tmp_path: Path):
