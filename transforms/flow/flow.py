@@ -26,6 +26,7 @@ class Flow(UnseenOptimizers):
         """``blind``: nothing is followed through calls and attributes; names of one scope and imports are."""
         super().__init__(files)
         self.instances = {}
+        self.packages = {}
         self._ancestors = {}
         self.calls = []
         self.calls_on = {}
@@ -102,6 +103,7 @@ class Flow(UnseenOptimizers):
         if name is None:
             if target is not None:
                 self.add(variable, ModuleValue(target))
+                self.note_packages(module, target)
             else:
                 self.add(variable, External(canonical(module)))
             return
@@ -120,6 +122,13 @@ class Flow(UnseenOptimizers):
                 for star in self.files[target].stars:
                     if self.modules.find(target, star) is None and not star.startswith("."):
                         self.add(variable, External(canonical(f"{star}.{name}")))
+
+    def note_packages(self, module: str, target: int) -> None:
+        """``import training.steps`` binds ``training``, which has no file if it is a folder without ``__init__.py``."""
+        names = module.split(".")
+        parts = self.modules.parts[target]
+        for depth in range(1, len(names)):
+            self.packages[".".join(names[:depth])] = parts[: len(parts) - len(names) + depth]
 
     def seed_calls(self) -> None:
         """Calls, once classes and their bases are known, and what annotations say."""

@@ -41,6 +41,8 @@ class Objects(Solver):
 
     instances: dict[ClassValue, set[Instance]]
     _ancestors: dict[ClassValue, list[ClassValue]]
+    packages: dict[str, tuple[str, ...]]
+    """Folders without a file of their own that are imported as packages, by name."""
 
     # --- reading and writing ------------------------------------------------------------------------------
 
@@ -66,7 +68,10 @@ class Objects(Solver):
         """``to`` receives ``value.attribute`` (or an element, for a name in brackets)."""
         if isinstance(value, External):
             name = f"{value.name}.{attribute}"
-            if attribute[0] != "[" and name.count(".") <= _DEEPEST_NAME:
+            module = self.modules.files.get((*self.packages[value.name], attribute)) if value.name in self.packages else None
+            if module is not None:
+                self.add(to, ModuleValue(module))
+            elif attribute[0] != "[" and name.count(".") <= _DEEPEST_NAME:
                 self.add(to, External(canonical(name)))
         elif isinstance(value, ModuleValue):
             self.load_module(value, attribute, to)

@@ -12,7 +12,7 @@ def assigned_values(file: File, node: ast.Name | ast.Attribute) -> list[ast.expr
     if isinstance(node, ast.Attribute):
         scope: ast.AST | None = file.enclosing_class(node)
         if not isinstance(node.value, ast.Name):
-            return []
+            return _assigned_to_attribute(file, node.attr)
         if node.value.id != "self":
             scope = file.tree  # a namespace such as ``args`` is handed from function to function under one name
     else:
@@ -24,6 +24,12 @@ def assigned_values(file: File, node: ast.Name | ast.Attribute) -> list[ast.expr
             if isinstance(s, ast.Assign) and any(isinstance(t, ast.Name) and t.id == node.id for t in s.targets)
         ]  # fmt: skip
     return found
+
+
+def _assigned_to_attribute(file: File, name: str) -> list[ast.expr]:
+    """What is assigned to an attribute of this name in the file, whatever it is an attribute of."""
+    end = f"attr={name!r}, ctx=Load())"
+    return [value for target, found in file.assignments.items() if target.endswith(end) for _, value in found]
 
 
 def _assignments(file: File, scope: ast.AST, wanted: str) -> list[ast.expr]:

@@ -249,7 +249,7 @@ class ShardingQueries:
         if isinstance(value, Instance):
             # Built here, in no wrapper that is seen, without sharded parts: only code out of sight could have sharded it.
             is_known = value.site >= 0 and not self._hands_on(value) and not self._holds_sharded(value, set())
-            return is_known or self._is_plain_object(value)
+            return (is_known and self._all_wrapped_known) or self._is_plain_object(value)
         return False
 
     def _is_made_outside(self, value: Opaque, depth: int) -> bool:

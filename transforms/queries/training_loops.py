@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from .file import File
 
@@ -11,12 +12,40 @@ _TOGETHER = ("step", "backward", "update", "zero_grad")
 """Methods of losses, optimizers, schedulers and scalers whose calls have to be the same on all ranks."""
 
 
-def training_loops(file: File, call: ast.Call) -> list[tuple[ast.For, bool]]:
-    """The loops over batches in the ``with`` block that ``call`` opens, and whether loops over epochs are around them."""
-    block = next((a for a in file.ancestors(call) if isinstance(a, ast.With)), None)
-    if block is None or not any(call is item.context_expr for item in block.items):
-        return []
-    return [found for statement in block.body for found in _loops_in(statement, False)]
+@dataclass(frozen=True)
+class TrainingLoop:
+    """A loop over batches that trains; ``in_epochs`` where one over epochs is around it, ``is_called`` in another function."""
+
+    file: File
+    node: ast.For
+    in_epochs: bool
+    is_called: bool = False
+
+
+def training_loops(file: File, call: ast.Call) -> list[TrainingLoop]:
+    """The loops that train in the context that ``call`` makes: in its ``with`` block, else in its function, else called there."""
+    body = _block(file, call)
+    loops = [TrainingLoop(file, *found) for statement in body for found in _loops_in(statement, False)]
+    if loops:
+        return loops
+    calls = [n for statement in body for n in ast.walk(statement) if isinstance(n, ast.Call)]
+    called = dict.fromkeys(function for each in calls for function in file.program.callees(file, each))
+    for owner, function in map(file.program.function_node, called):
+        statements = function.body if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) else []
+        loops += [TrainingLoop(owner, *found, is_called=True) for s in statements for found in _loops_in(s, False)]
+    return loops
+
+
+def _block(file: File, call: ast.Call) -> list[ast.stmt]:
+    """What runs in a context: the block of its ``with``, or the whole function where it is entered in another way."""
+    inside: ast.AST = call
+    for around in file.ancestors(call):
+        if isinstance(around, (ast.With, ast.AsyncWith)) and any(inside is item for item in around.items):
+            return around.body
+        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
+            return around.body
+        inside = around
+    return []
 
 
 def _loops_in(node: ast.AST, in_epochs: bool) -> list[tuple[ast.For, bool]]:
@@ -87,4 +116,4 @@ def _calls_method_of(statement: ast.stmt, holders: set[str]) -> bool:
 
 
 def _leaves(statement: ast.stmt) -> bool:
-    return any(isinstance(n, (ast.Break, ast.Return, ast.Raise, ast.Continue)) for n in ast.walk(statement))
+    return any(isinstance(n, (ast.Break, ast.Return, ast.Raise)) for n in ast.walk(statement))

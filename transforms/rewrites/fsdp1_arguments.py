@@ -47,7 +47,8 @@ def fsdp1_arguments(file: File, call: ast.Call) -> Fsdp1Arguments | None:
         value, needless = resolved(file, keyword.value)
         if not _translate(file, keyword.arg or "", keyword.value, value, found):
             return None
-        if needless is not None and (value is not keyword.value):
+        stays = file.text(keyword.value) == found.device  # the new lines read that name themselves
+        if needless is not None and value is not keyword.value and not stays:
             found.needless.append(needless)
         found.absorbed += [keyword.value, value]
     return found

@@ -10,7 +10,7 @@ from ..facts.symbols import DDP
 from ..findings import Level
 from ..migration import Migration
 from ..queries.answers import Answer
-from ..queries.training_loops import batches_of, last_shared_statement, training_loops
+from ..queries.training_loops import TrainingLoop, batches_of, last_shared_statement, training_loops
 from ..rewrites.changes import Change, insert_after, replace
 from ..rewrites.helper_calls import around, call_instead
 from ..rewrites.templates import expression, statements, with_first_argument
@@ -28,18 +28,17 @@ def joined(site: Site, migration: Migration) -> Outcome | None:
     models = _models(site, migration)
     if call is None or models is None:
         return Outcome(_BY_HAND, level=Level.MANUAL, advice=_ADVICE)
-    loops = training_loops(site.file, call)
-    if not loops:
-        return Outcome("the loop that trains stands elsewhere: its ranks would wait for each other", [_context(site, migration)],
-                       Level.MANUAL, advice=_ADVICE)  # fmt: skip
-    until = migration.helper(site, "until_all_ranks_finish")
+    loops = [loop for loop in training_loops(site.file, call) if not _is_answered_for(site, migration, loop)]
     changes = [_context(site, migration)]
-    changes += [around(site.file, batches_of(loop), f"{until}({{it}}, {models})") for loop, _ in loops]
-    changes += [skip for loop, _ in loops for skip in _skip_local_rest(site, migration, loop, models)]
+    if not training_loops(site.file, call):
+        return Outcome("the loop that trains stands elsewhere: its ranks would wait for each other", changes,
+                       Level.MANUAL, advice=_ADVICE)  # fmt: skip
+    for loop in loops:
+        changes += _until_all_finish(migration, loop, _models_in(migration, loop) if loop.is_called else models)
     if _joins_more(call, models):
         return Outcome("a ZeroRedundancyOptimizer went on with old gradients on finished ranks; now all ranks step with new ones",
                        changes, Level.REVIEW)  # fmt: skip
-    if any(in_epochs for _, in_epochs in loops):
+    if any(loop.in_epochs for loop in loops):
         return Outcome("ranks wait for each other at the end of each epoch, not only of the last", changes, Level.REVIEW)
     return Outcome(
         "finished ranks repeat their last batch without gradients; their optimizers step on, where DDP's momentum stood still",
@@ -61,15 +60,31 @@ def _context(site: Site, migration: Migration) -> Change:
     return replace(site.file, site.call, build)
 
 
-def _skip_local_rest(site: Site, migration: Migration, loop: ast.For, models: str) -> list[Change]:
-    """What the body counts and prints behind the step is done for own batches only, as in a finished rank of DDP's."""
-    last = last_shared_statement(loop, [model.removeprefix("*") for model in models.split(", ")])
-    if last is None:
-        return []
+def _is_answered_for(site: Site, migration: Migration, loop: TrainingLoop) -> bool:
+    """Whether another context, written further up, has the same loop in it."""
+    sites = [s for s in migration.sites.get(site.file.path, ()) if s.member.lower() == "join" and s.call is not None]
+    earlier = sites[: sites.index(site)] if site in sites else []
+    return any(loop == other for before in earlier for other in training_loops(before.file, before.call))  # type: ignore[arg-type]
+
+
+def _models_in(migration: Migration, loop: TrainingLoop) -> str:
+    """The sharded models that a loop calls, as further arguments of a call."""
+    called = [n.func for n in ast.walk(loop.node) if isinstance(n, ast.Call) and _is_path(n.func)]
+    models = [function for function in called if migration.sharding.of(loop.file, function).wrappers]
+    return ", ".join(dict.fromkeys(loop.file.text(model) for model in models))
+
+
+def _until_all_finish(migration: Migration, loop: TrainingLoop, models: str) -> list[Change]:
+    """The loop goes on until all ranks are done; what a rank counts and prints behind the step is for its own batches only."""
+    helper = migration.names(loop.file).helper
+    changes = [around(loop.file, batches_of(loop.node), f"{helper('until_all_ranks_finish')}({{it}}, {models})")]
+    last = last_shared_statement(loop.node, [model.removeprefix("*") for model in models.split(", ")])
     first = models.split(", ")[0]
     model = f"{first[1:]}[0]" if first.startswith("*") else first
-    repeats = migration.helper(site, "repeats_batch")
-    return [insert_after(site.file, last, lambda: statements(f"if {repeats}({model}):\n    continue"))]
+    if last is not None and model:
+        skip = f"if {helper('repeats_batch')}({model}):\n    continue"
+        changes.append(insert_after(loop.file, last, lambda: statements(skip)))
+    return changes
 
 
 def _models(site: Site, migration: Migration) -> str | None:

@@ -42,7 +42,9 @@ def gathered(site: Site, migration: Migration) -> Outcome | None:
         return Outcome("the model is still plain here", level=Level.OK)
     if optimizer.wrappers and not site.sharding.wrappers:
         name, what = "optimizer_state", "the optimizer's state is gathered, in the format of the old files"
-    elif site.sharding.in_place or (site.sharding.wrappers and is_unwrapped(site.file, site.receiver)):
+    elif site.sharding.in_place or (
+        site.sharding.wrappers and not site.sharding.certain and is_unwrapped(site.file, site.receiver)
+    ):
         name, what = "state_of", "the model's state is gathered, in the format of the old files"
     elif site.sharding.wrappers:
         name, what = "model_state", "the model's state is gathered, in the format of the old files"
