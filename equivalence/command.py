@@ -33,6 +33,8 @@ def verify(options: VerifyOptions) -> int:
     from .workspace import open_workspace
 
     with open_workspace() as workspace:
+        if options.save_reference is not None:
+            return _save_reference(options, options.save_reference, workspace)
         verdict = _judge(options, workspace)
         if verdict is not None and options.report is not None:
             from . import report
@@ -59,6 +61,10 @@ def check_options(options: VerifyOptions) -> None:
         raise UsageError("--nnodes needs --report DIR, a directory that all machines share: the records go there")
     if options.resume and options.mode == "noise":
         raise UsageError("--resume compares bit by bit and needs --mode exact")
+    if options.save_reference is not None and (options.reference is not None or options.resume or options.control):
+        raise UsageError("--save-reference runs the old side alone: without --reference, --resume and --control")
+    if options.nnodes != "1" and (options.save_reference or options.reference):
+        raise UsageError("--save-reference and --reference are for one machine")
     for name, text in (("--control", options.control), ("--resume-arguments", options.resume_arguments)):
         try:
             shlex.split(text)
@@ -76,6 +82,23 @@ def _judge(options: VerifyOptions, workspace: Path) -> Verdict | None:
         options.report.mkdir(parents=True, exist_ok=True)
     with open_sides(options, workspace) as places:
         return judge(options, places, workspace, Progress())
+
+
+def _save_reference(options: VerifyOptions, directory: Path, workspace: Path) -> int:
+    from .judge import save_reference
+    from .sides import open_sides
+    from .terminal import Progress
+
+    with open_sides(options, workspace) as places:
+        run = save_reference(options, places, workspace, Progress(), directory)
+    if run.failure is not None:
+        print(f"not saved: the old run failed: {run.failure}")
+        return 2
+    if not run.steps:
+        print("not saved: the old side never stepped an optimizer")
+        return 2
+    print(f"reference: {directory}, {run.steps} steps on {run.ranks} ranks")
+    return 0
 
 
 def _print(verdict: Verdict, options: VerifyOptions) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from . import checkpoints, expected, reordering, resume
+from . import checkpoints, expected, reference, reordering, resume
 from .causes import add_causes
 from .changes import find_changes
 from .check_tripwires import check_tripwires
@@ -42,23 +42,37 @@ def judge(options: VerifyOptions, places: tuple[Place, Place], workspace: Path, 
 
     None on a machine that took part without holding rank 0: the one that does has the checkpoints, and judges.
     """
-    old, new = places
-    needs: dict[Side, Needs] = {"old": needs_of(options.command, old), "new": needs_of(options.command, new)}
-    keep = workspace / "kept" if options.report is None else options.report.resolve()
-    session = Session(
-        options, {"old": old, "new": new}, needs, find_changes(old, new),
-        choose_device(options, any(need.cuda for need in needs.values())), keep, workspace / "tmp", progress,
-    )  # fmt: skip
+    session = _open_session(options, places, workspace, progress)
     if options.old != options.new and not session.changes.files and not session.changes.other:
         return _not_judged(session, SAME_CODE)
     for side in ("old", "new"):
-        run, record = session.run(side, side)
-        if record.starts and session.holds_rank_0(side):
-            session.keep_checkpoints(side)
+        if side == "old" and options.reference is not None:
+            run, record = reference.load(session, options.reference)
+        else:
+            run, record = session.run(side, side)
+            if record.starts and session.holds_rank_0(side):
+                session.keep_checkpoints(side)
         if run.failure is not None:
             hint = EMULATION_HINT if session.device.name == "emulated cuda" else ""
             return _not_judged(session, f"the {side} run failed: {run.failure}{hint}{_why(side, record)}")
     return _compare(session, workspace) if session.holds_rank_0("new") else None
+
+
+def save_reference(
+    options: VerifyOptions, places: tuple[Place, Place], workspace: Path, progress: Progress, directory: Path
+) -> Run:
+    """Runs the old side alone, and keeps its run in a directory. Raises UsageError."""
+    return reference.save(_open_session(options, places, workspace, progress), directory)
+
+
+def _open_session(options: VerifyOptions, places: tuple[Place, Place], workspace: Path, progress: Progress) -> Session:
+    old, new = places
+    needs: dict[Side, Needs] = {"old": needs_of(options.command, old), "new": needs_of(options.command, new)}
+    keep = workspace / "kept" if options.report is None else options.report.resolve()
+    return Session(
+        options, {"old": old, "new": new}, needs, find_changes(old, new),
+        choose_device(options, any(need.cuda for need in needs.values())), keep, workspace / "tmp", progress,
+    )  # fmt: skip
 
 
 def _compare(session: Session, workspace: Path) -> Verdict:

@@ -41,6 +41,10 @@ class VerifyOptions:
     """Directory for report.json, report.html, junit.xml, the records and the logs; None: nothing is kept."""
     format: Literal["text", "json"] = "text"
     """What goes to stdout; progress goes to stderr either way."""
+    save_reference: Path | None = None
+    """Directory that the old side's run is kept in; nothing else is run then, and nothing compared."""
+    reference: Path | None = None
+    """Directory that the old side's run is taken from."""
     timeout: float = 1800.0
     """Seconds after which a run is ended and counted as hung, with what each rank waited in."""
     mode: Literal["auto", "exact", "noise"] = "auto"

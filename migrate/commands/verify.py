@@ -29,6 +29,12 @@ Launcher = Annotated[
 ]
 ReportFolder = Annotated[Path | None, Option("--report", metavar="DIR", help="Keep reports, records and logs.")]
 VerdictFormat = Annotated[Literal["text", "json"], Option("--format", help="Format of the verdict on stdout.")]
+SaveReference = Annotated[
+    Path | None, Option("--save-reference", metavar="DIR", help="Run the old side alone, and keep its run here.")
+]
+Reference = Annotated[
+    Path | None, Option("--reference", metavar="DIR", help="Take the old side's run from here; it is not run again.")
+]
 Timeout = Annotated[float, Option("--timeout", min=1, help="Seconds after which a run counts as hung.")]
 Mode = Annotated[
     Literal["auto", "exact", "noise"],
@@ -70,6 +76,8 @@ def verify(
     rdzv_endpoint: Rendezvous = None,
     launcher: Launcher = "auto",
     report: ReportFolder = None,
+    save_reference: SaveReference = None,
+    reference: Reference = None,
     format: VerdictFormat = "text",
     timeout: Timeout = 1800.0,
     mode: Mode = "auto",
@@ -101,6 +109,8 @@ def verify(
         rdzv_endpoint=rdzv_endpoint,
         launcher=launcher,
         report=report,
+        save_reference=save_reference,
+        reference=reference,
         format=format,
         timeout=timeout,
         mode=mode,
