@@ -186,6 +186,15 @@ def test_rank_guard_in_a_file_without_any_other_site() -> None:
     assert "    with whole_on_each_rank(model):\n        if rank != 0:" in analysis.texts["evaluation.py"]
 
 
+def test_a_wrapper_around_a_hook_is_a_stop_as_the_hook_is() -> None:
+    code = HEAD + "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook as power\n"
+    code += "model = DDP(torch.nn.Linear(2, 2))\nstate = power.PowerSGDState(None)\n"
+    code += "model.register_comm_hook(state, default_hooks.fp16_compress_wrapper(power.powerSGD_hook))\n"
+    source = Source.decode("train.py", code.encode())
+    found = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"]).findings
+    assert [finding.level.value for finding in found if finding.rule == "FS304"] == ["manual"]
+
+
 def test_a_sharded_model_has_no_logs_of_ddp() -> None:
     new = migrated(HEAD + "model = DDP(torch.nn.Linear(2, 2))\nprint(model._get_ddp_logging_data().get('x'))\n")
     assert 'print(getattr(model, "_get_ddp_logging_data", dict)().get(\'x\'))' in new

@@ -39,9 +39,10 @@ def registered(site: Site, migration: Migration) -> Outcome | None:
 def _unknown_hook(site: Site) -> str | None:
     """The name of a hook of torch that is none of those with a counterpart."""
     for argument in [*site.call.args, *(k.value for k in site.call.keywords)] if site.call else ():
-        symbol = site.file.external(argument) or ""
+        hook = argument.func if isinstance(argument, ast.Call) else argument
+        symbol = site.file.external(hook) or ""
         last = symbol.rpartition(".")[2]
-        if symbol.startswith("torch.distributed.algorithms.") and last.endswith("_hook") and last not in _KNOWN:
+        if symbol.startswith("torch.distributed.algorithms.") and last.endswith(("_hook", "_compress_wrapper")) and last not in _KNOWN:
             return last
     return None
 
