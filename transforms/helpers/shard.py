@@ -14,6 +14,7 @@ from .rebind import parameter_slots, rebind_parameters
 from .shard_meshes import HYBRID_STRATEGIES, group_mesh, strategy_mesh
 from .shard_precision import full_precision_units, precision_policy
 from .shard_units import parts_with_forward, policy_units
+from .unused_parameters import zeros_for_unused
 from .wrapped import record_wrapper
 
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
@@ -82,6 +83,7 @@ def shard_like_fsdp1(
     for root in roots:
         reshard_after_evaluation(root)
         allow_inference_first(root)  # needed for: inference_mode
+        zeros_for_unused(root)
     module._ignored_by_sharding = ignored  # needed for: ignored
     record_wrapper(module, "fsdp1")
     return module

@@ -9,6 +9,7 @@ from ..flow.values import Instance, Opaque, Optimizer, Value
 from ..queries.model_classes import ASKS_FOR_CLASS_NAMES, may_have_special_modules
 from ..queries.program import Program
 from ..queries.sharding import ShardingQueries
+from ..queries.unread_modules import has_unread_modules
 from ..sites import Site
 from .fsdp1_arguments import Fsdp1Arguments, fsdp1_arguments
 from .wrap_place import WrapPlace, wrap_place
@@ -26,12 +27,13 @@ def fsdp1_plan(program: Program, sharding: ShardingQueries, site: Site) -> Fsdp1
     """The plan for a call; None where the general form is needed.
 
     It is needed where an argument is not written out, where optimizers may exist by then (they have to be rebound), and
-    with mixed precision where the model may hold modules that FSDP1 keeps in full precision.
+    with mixed precision where the model may hold modules that FSDP1 keeps in full precision, and where parameters of a
+    unit may be left out of its forward: FSDP1 gave them zeros for gradients.
     """
     assert site.call is not None
     place = wrap_place(site.file, site.call)
     arguments = fsdp1_arguments(site.file, site.call)
-    if program.mentions(ASKS_FOR_CLASS_NAMES):
+    if program.mentions(ASKS_FOR_CLASS_NAMES) or has_unread_modules(program):
         return None
     if place is None or arguments is None:
         return None

@@ -361,3 +361,42 @@ def check_containers_as_roots() -> None:
     for name, p in run.named_parameters():
         assert p.shape == whole(p).shape, name
     assert isinstance(run[0](torch.ones(2, 6)), torch.Tensor)
+
+
+class Partly(nn.Module):
+    """Its second layer has no part in the forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.used(x).tanh()
+
+
+class Skipping(nn.Module):
+    """Leaves a unit out on all ranks, and a layer of its own always."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.units, self.head, self.unused = nn.ModuleList([Partly(), Partly()]), nn.Linear(4, 1), nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor, skip: bool) -> torch.Tensor:
+        for unit in self.units[: 1 if skip else 2]:
+            x = unit(x)
+        return self.head(x)
+
+
+def check_unused_parameters_decay_in_units_that_ran() -> None:
+    found = []
+    for wrapper in WRAPS:
+        torch.manual_seed(0)
+        run = wrapper(Skipping(), device_id=CPU, use_orig_params=True, auto_wrap_policy=ModuleWrapPolicy({Partly}))
+        optimizer = torch.optim.AdamW(run.parameters(), lr=0.1, weight_decay=0.5)
+        for step in range(4):
+            optimizer.zero_grad()
+            run(torch.randn(3, 4, generator=torch.Generator().manual_seed(2 * step + rank())), step > 1).square().mean().backward()
+            optimizer.step()
+        found.append(parameters_of(run))
+    one, other = found
+    assert all(torch.equal(one[name], other[name]) for name in one), [n for n in one if not torch.equal(one[n], other[n])]
