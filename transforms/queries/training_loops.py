@@ -81,11 +81,14 @@ def batches_of(loop: ast.For) -> ast.expr:
 def last_shared_statement(loop: ast.For, models: Sequence[str]) -> ast.stmt | None:
     """The last statement of the body that all ranks have to run, or None where nothing of a rank's own stands behind it.
 
-    Shared is what names a model, or anything that a step is made with, calls a method of the object that holds them,
-    or leaves the loop.
+    Shared is what names a model, or anything that a step is made with, calls a method of the object that holds them, or
+    leaves the loop. None too where no call of ``step`` is seen: it might stand behind.
     """
+    if not any(method.attr == "step" for method in _stepping(loop)):
+        return None
     stepping = [ast.unparse(method.value) for method in _stepping(loop) if method.attr != "backward"]
-    shared_names = {*models, *stepping}
+    bound = [a.targets[0] for a in ast.walk(loop) if isinstance(a, ast.Assign) and a.value in set(_stepping(loop))]
+    shared_names = {*models, *stepping, *map(ast.unparse, bound)}
     holders = {name.split(".")[0] for name in shared_names if "." in name}
     shared = [
         statement
@@ -99,11 +102,11 @@ def last_shared_statement(loop: ast.For, models: Sequence[str]) -> ast.stmt | No
 
 
 def _stepping(node: ast.AST) -> Iterator[ast.Attribute]:
-    """Calls as ``optimizer.step(…)``; ``update`` of a scaler has no arguments, that of a meter has."""
-    for call in ast.walk(node):
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _TOGETHER:
-            if call.func.attr != "update" or not call.args:
-                yield call.func
+    """Methods as ``optimizer.step``, called or not; ``update`` of a scaler has no arguments, that of a meter has."""
+    meters = {n.func for n in ast.walk(node) if isinstance(n, ast.Call) and n.args}
+    for method in ast.walk(node):
+        if isinstance(method, ast.Attribute) and method.attr in _TOGETHER and not (method.attr == "update" and method in meters):
+            yield method
 
 
 def _mentions(statement: ast.stmt, names: set[str]) -> bool:
@@ -116,4 +119,4 @@ def _calls_method_of(statement: ast.stmt, holders: set[str]) -> bool:
 
 
 def _leaves(statement: ast.stmt) -> bool:
-    return any(isinstance(n, (ast.Break, ast.Return, ast.Raise)) for n in ast.walk(statement))
+    return any(isinstance(n, (ast.Break, ast.Return)) for n in ast.walk(statement))

@@ -102,19 +102,20 @@ _INSIDE = re.compile(r"unwrap|without|plain|(^|_)(raw|inner|bare|base|orig(inal)
 _DEEPEST = 3
 
 
-def is_unwrapped(file: File, node: ast.expr, depth: int = 0) -> bool:
+def is_unwrapped(file: File, node: ast.expr, by_name: bool = True, depth: int = 0) -> bool:
     """Whether an expression stands for the module inside a wrapper, by what it is read off or assigned from.
 
-    Names that hold the wrapper on one path and its module on the other are not told apart by their values.
+    Names that hold the wrapper on one path and its module on the other are not told apart by their values. ``by_name``:
+    a variable called ``raw_model`` is enough.
     """
     if isinstance(node, ast.IfExp):
-        return is_unwrapped(file, node.body, depth) or is_unwrapped(file, node.orelse, depth)
+        return is_unwrapped(file, node.body, by_name, depth) or is_unwrapped(file, node.orelse, by_name, depth)
     if isinstance(node, ast.Call):
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if name == "getattr" and any(isinstance(a, ast.Constant) and a.value == "module" for a in node.args):
             return True
         return _INSIDE.search(name) is not None or any(
-            isinstance(n, ast.Attribute) and n.attr == "module"
+            (isinstance(n, ast.Attribute) and n.attr == "module") or (isinstance(n, ast.Constant) and n.value == "module")
             for value in file.program.callees(file, node)
             for n in ast.walk(file.program.function_node(value)[1])
         )
@@ -123,6 +124,6 @@ def is_unwrapped(file: File, node: ast.expr, depth: int = 0) -> bool:
     if not isinstance(node, (ast.Name, ast.Attribute)):
         return False
     name = node.attr if isinstance(node, ast.Attribute) else node.id
-    if _INSIDE.search(name):
+    if by_name and _INSIDE.search(name):
         return True
-    return depth < _DEEPEST and any(is_unwrapped(file, value, depth + 1) for value in assigned_values(file, node))
+    return depth < _DEEPEST and any(is_unwrapped(file, value, by_name, depth + 1) for value in assigned_values(file, node))

@@ -43,7 +43,7 @@ def gathered(site: Site, migration: Migration) -> Outcome | None:
     if optimizer.wrappers and not site.sharding.wrappers:
         name, what = "optimizer_state", "the optimizer's state is gathered, in the format of the old files"
     elif site.sharding.in_place or (
-        site.sharding.wrappers and not site.sharding.certain and is_unwrapped(site.file, site.receiver)
+        site.sharding.wrappers and is_unwrapped(site.file, site.receiver, by_name=not site.sharding.certain)
     ):
         name, what = "state_of", "the model's state is gathered, in the format of the old files"
     elif site.sharding.wrappers:

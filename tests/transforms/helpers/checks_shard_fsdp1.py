@@ -395,7 +395,8 @@ def check_unused_parameters_decay_in_units_that_ran() -> None:
         optimizer = torch.optim.AdamW(run.parameters(), lr=0.1, weight_decay=0.5)
         for step in range(4):
             optimizer.zero_grad()
-            run(torch.randn(3, 4, generator=torch.Generator().manual_seed(2 * step + rank())), step > 1).square().mean().backward()
+            inputs = torch.randn(3, 4, generator=torch.Generator().manual_seed(2 * step + rank()))
+            run(inputs, step > 1).square().mean().backward()
             optimizer.step()
         found.append(parameters_of(run))
     one, other = found
