@@ -24,7 +24,8 @@ def zeros_for_unused(root: Any) -> None:
         if torch.is_grad_enabled():
             module.set_reduce_scatter_unused_params(True, recurse=False)
 
-    units: list[nn.Module] = [module for module in root.modules() if isinstance(module, FSDPModule)]
-    for unit in units:
-        unit.register_forward_pre_hook(fill)
+    modules: list[nn.Module] = list(root.modules())
+    for unit in modules:
+        if isinstance(unit, FSDPModule):
+            unit.register_forward_pre_hook(fill)
     root.register_forward_pre_hook(forget, prepend=True)

@@ -42,7 +42,8 @@ def _unknown_hook(site: Site) -> str | None:
         hook = argument.func if isinstance(argument, ast.Call) else argument
         symbol = site.file.external(hook) or ""
         last = symbol.rpartition(".")[2]
-        if symbol.startswith("torch.distributed.algorithms.") and last.endswith(("_hook", "_compress_wrapper")) and last not in _KNOWN:
+        is_torchs = symbol.startswith("torch.distributed.algorithms.") and last.endswith(("_hook", "_compress_wrapper"))
+        if is_torchs and last not in _KNOWN:
             return last
     return None
 
