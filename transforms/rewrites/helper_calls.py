@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 
 import libcst as cst
 
@@ -59,6 +60,27 @@ def name_instead(file: File, node: ast.expr, name: str) -> Change:
         return new.with_changes(lpar=old.lpar, rpar=old.rpar)  # type: ignore[attr-defined]
 
     return replace(file, node, build)
+
+
+def function_instead(file: File, node: ast.AST, call: ast.Call | None, function: str) -> Change:
+    """A function or class, called or handed on, as another one with the same parameters."""
+    if call is not None:
+        return call_instead(file, call, function)
+    assert isinstance(node, ast.expr)
+    return name_instead(file, node, function)
+
+
+def method_instead(file: File, node: ast.AST, call: ast.Call | None, function: str, helper: Callable[[], str]) -> Change | None:
+    """A method, called or handed on, as a function of the object; None where it is only looked at.
+
+    ``helper`` spells the function that makes a method of a function.
+    """
+    if call is not None:
+        return method_as_function(file, call, function)
+    if is_looked_at(file, node):
+        return None
+    assert isinstance(node, ast.Attribute)
+    return as_method(file, node, helper(), function)
 
 
 def around(file: File, node: ast.expr, template: str) -> Change:

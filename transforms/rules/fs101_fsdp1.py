@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-
 from ..facts.symbols import FSDP1
 from ..findings import Level
 from ..migration import Migration
 from ..rewrites.changes import remove_statement
 from ..rewrites.fully_shard_lines import lines_for_fsdp1
-from ..rewrites.helper_calls import call_instead, name_instead
+from ..rewrites.helper_calls import function_instead
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
@@ -35,11 +33,7 @@ def shard_like(site: Site, migration: Migration) -> Outcome | None:
     if not migration.options.wraps:
         return None
     name = migration.helper(site, "shard_like_fsdp1")
-    if site.call is not None:
-        change = call_instead(site.file, site.call, name)
-    else:
-        assert isinstance(site.node, ast.expr)
-        change = name_instead(site.file, site.node, name)
+    change = function_instead(site.file, site.node, site.call, name)
     return Outcome("fully_shard takes the wrapper's place; its arguments are translated when it runs", [change])
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
-
 from ..facts.symbols import DDP
 from ..findings import Level
 from ..migration import Migration
-from ..rewrites.helper_calls import call_instead, name_instead
+from ..rewrites.helper_calls import function_instead
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
@@ -30,11 +28,7 @@ def shard_like(site: Site, migration: Migration) -> Outcome | None:
     if migration.options.ddp == "keep":
         return Outcome("DDP stays, as asked for", level=Level.OK)
     name = migration.helper(site, "shard_like_ddp")
-    if site.call is not None:
-        change = call_instead(site.file, site.call, name)
-    else:
-        assert isinstance(site.node, ast.expr)
-        change = name_instead(site.file, site.node, name)
+    change = function_instead(site.file, site.node, site.call, name)
     return Outcome("fully_shard takes the wrapper's place; what DDP did beside averaging gradients is done as before", [change])
 
 

@@ -14,7 +14,7 @@ from ..queries.answers import Answer
 from ..queries.file import File
 from ..queries.local_values import local_value
 from ..rewrites.changes import Change, Statement, remove_statement, replace_statement
-from ..rewrites.helper_calls import attribute_as_call, call_instead, method_as_function, name_instead
+from ..rewrites.helper_calls import attribute_as_call, function_instead, method_as_function
 from ..rewrites.templates import statements
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -49,8 +49,7 @@ def context(site: Site, migration: Migration) -> Outcome | None:
         return None
     name = migration.helper(site, "no_gradient_sync")
     if site.receiver is None:  # FSDP.no_sync(model)
-        assert isinstance(site.node, ast.expr)
-        change = call_instead(site.file, site.call, name) if site.call else name_instead(site.file, site.node, name)
+        change = function_instead(site.file, site.node, site.call, name)
     elif site.call is not None:
         change = method_as_function(site.file, site.call, name)
     else:

@@ -8,7 +8,7 @@ from ..facts.symbols import DDP, FSDP1
 from ..findings import Form, Level
 from ..migration import Migration
 from ..queries.answers import Answer
-from ..rewrites.helper_calls import attribute_as_call, call_instead, method_as_function, name_instead
+from ..rewrites.helper_calls import attribute_as_call, function_instead, method_as_function
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
@@ -21,8 +21,7 @@ def registered(site: Site, migration: Migration) -> Outcome | None:
         return None
     name = migration.helper(site, "register_comm_hook")
     if site.receiver is None:
-        assert isinstance(site.node, ast.expr)
-        change = call_instead(site.file, site.call, name) if site.call else name_instead(site.file, site.node, name)
+        change = function_instead(site.file, site.node, site.call, name)
     elif site.call is not None:
         change = method_as_function(site.file, site.call, name)
     else:

@@ -11,7 +11,7 @@ from ..findings import Level
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..rewrites.changes import Statement, remove_statement, replace_statement
-from ..rewrites.helper_calls import call_instead, method_as_function, name_instead
+from ..rewrites.helper_calls import function_instead, method_as_function
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
@@ -56,15 +56,9 @@ def by_helper(site: Site, migration: Migration) -> Outcome | None:
         assert site.sharding is not None
         if site.sharding.answer is Answer.NO:
             return None
-        if site.call is None:
-            assert isinstance(site.node, ast.expr)
-            return Outcome(_MESSAGE, [name_instead(site.file, site.node, name)])
-        rewritten = call_instead if _names_model(site.call) else method_as_function
-        return Outcome(_MESSAGE, [rewritten(site.file, site.call, name)])
-    if site.call is not None:
-        return Outcome(_MESSAGE, [call_instead(site.file, site.call, name)])
-    assert isinstance(site.node, ast.expr)
-    return Outcome(_MESSAGE, [name_instead(site.file, site.node, name)])
+        if site.call is not None and not _names_model(site.call):
+            return Outcome(_MESSAGE, [method_as_function(site.file, site.call, name)])
+    return Outcome(_MESSAGE, [function_instead(site.file, site.node, site.call, name)])
 
 
 def _names_model(call: ast.Call) -> bool:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-
 from ..findings import Level
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.full_state import full_state_around
 from ..queries.unwrapping import is_unwrapped
 from ..rewrites.changes import replace
-from ..rewrites.helper_calls import as_method, is_looked_at, method_as_function
+from ..rewrites.helper_calls import method_instead
 from ..rewrites.templates import expression
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -51,12 +49,8 @@ def gathered(site: Site, migration: Migration) -> Outcome | None:
     else:
         name, what = "state_of", "the state is gathered if it is a sharded model's or its optimizer's"
     function = migration.helper(site, name)
-    if site.call is not None:
-        return Outcome(what, [method_as_function(site.file, site.call, function)])
-    if is_looked_at(site.file, site.node):
-        return None
-    assert isinstance(site.node, ast.Attribute)
-    return Outcome(what, [as_method(site.file, site.node, migration.helper(site, "as_method"), function)])
+    change = method_instead(site.file, site.node, site.call, function, lambda: migration.helper(site, "as_method"))
+    return Outcome(what, [change]) if change is not None else None
 
 
 RULE = Rule(

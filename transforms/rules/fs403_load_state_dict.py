@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-
 from ..findings import Level
 from ..flow.values import Optimizer
 from ..migration import Migration
 from ..queries.answers import Answer
-from ..rewrites.helper_calls import as_method, is_looked_at, method_as_function
+from ..rewrites.helper_calls import method_instead
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
@@ -30,12 +28,8 @@ def distributed(site: Site, migration: Migration) -> Outcome | None:
     else:
         name, what = "load_state", "full state is distributed if it is for a sharded model or its optimizer"
     function = migration.helper(site, name)
-    if site.call is not None:
-        return Outcome(what, [method_as_function(site.file, site.call, function)])
-    if is_looked_at(site.file, site.node):
-        return None
-    assert isinstance(site.node, ast.Attribute)
-    return Outcome(what, [as_method(site.file, site.node, migration.helper(site, "as_method"), function)])
+    change = method_instead(site.file, site.node, site.call, function, lambda: migration.helper(site, "as_method"))
+    return Outcome(what, [change]) if change is not None else None
 
 
 RULE = Rule(

@@ -9,7 +9,7 @@ import libcst as cst
 from ..findings import Level
 from ..migration import Migration
 from ..rewrites.changes import replace
-from ..rewrites.helper_calls import call_instead, name_instead
+from ..rewrites.helper_calls import function_instead
 from ..rewrites.templates import argument
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -56,8 +56,7 @@ def kept(site: Site, migration: Migration) -> Outcome:
     """The old functions take DTensors as they are; ShardedTensors are what only FSDP1 took."""
     if site.symbol == _SHARDED_OPTIMIZER:
         name = migration.helper(site, "load_sharded_optimizer_state")
-        assert isinstance(site.node, ast.expr)
-        change = call_instead(site.file, site.call, name) if site.call else name_instead(site.file, site.node, name)
+        change = function_instead(site.file, site.node, site.call, name)
         return Outcome("optimizer state is read as DTensors where the model's are", [change])
     return Outcome("deprecated, but it writes and reads the same files with sharded tensors of FSDP2", level=Level.OK)
 

@@ -9,7 +9,7 @@ import libcst as cst
 from ..findings import Form, Level
 from ..migration import Migration
 from ..rewrites.changes import remove_statement, replace
-from ..rewrites.helper_calls import call_instead, method_as_function, name_instead
+from ..rewrites.helper_calls import call_instead, function_instead, method_as_function
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
@@ -66,10 +66,7 @@ def by_helper(site: Site, migration: Migration) -> Outcome | None:
         change = method_as_function(site.file, site.call, name) if site.receiver else call_instead(site.file, site.call, name)
         return Outcome("an optimizer with nothing to consolidate is left as it is", [change])
     name = migration.helper(site, "zero_redundancy_optimizer")
-    if site.call is not None:
-        return Outcome(_MESSAGE, [call_instead(site.file, site.call, name)])
-    assert isinstance(site.node, ast.expr)
-    return Outcome(_MESSAGE, [name_instead(site.file, site.node, name)])
+    return Outcome(_MESSAGE, [function_instead(site.file, site.node, site.call, name)])
 
 
 _MESSAGE = "fully_shard splits the optimizer's state with its parameters: the optimizer itself does"

@@ -9,7 +9,7 @@ from ..findings import Form, Level
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.file import File
-from ..rewrites.helper_calls import attribute_as_call, call_instead, name_instead
+from ..rewrites.helper_calls import attribute_as_call, function_instead
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
@@ -33,8 +33,7 @@ def by_helper(site: Site, migration: Migration) -> Outcome | None:
         return None
     if site.symbol in _GET_HANDLES:
         name = migration.helper(site, "handle_parameters")
-        assert isinstance(site.node, ast.expr)
-        change = call_instead(site.file, site.call, name) if site.call else name_instead(site.file, site.node, name)
+        change = function_instead(site.file, site.node, site.call, name)
         return Outcome(_MESSAGE, [change])
     if isinstance(site.receiver, ast.Attribute) and site.receiver.attr == "_handle":
         return None  # the handle itself is told of
