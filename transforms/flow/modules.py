@@ -59,12 +59,16 @@ class ModuleTable:
             return self.files.get(parts)
         folder = self.parts[importer][:-1]
         standard = parts[0] in sys.stdlib_module_names
+        inside: int | None = None
         for depth in range(len(folder), -1, -1):
-            if standard and depth < len(folder) and self._is_package(folder[:depth]):
-                continue
             found = self.files.get(folder[:depth] + parts)
-            if found is not None and found != importer:
+            if found is None or found == importer:
+                continue
+            if depth == len(folder) or not self._is_package(folder[:depth]):
                 return found
+            inside = found if inside is None else inside  # packages are not where absolute imports begin, as a rule
+        if inside is not None and not standard:
+            return inside
         endings = () if standard else self.endings.get(parts, ())
         if endings and (len(parts) > 1 or len(endings) == 1):
             return min(endings, key=lambda index: (-_shared(self.parts[index], folder), len(self.parts[index]), index))

@@ -141,6 +141,18 @@ def _whole_copy(p: DTensor, to_cpu: bool, with_grad: bool) -> nn.Parameter:
     return full
 
 
+def method_on_full(model: Any, name: str) -> Callable[..., Any]:
+    """`model.name`, a method that writes parameters or works on gradients: both are whole inside, and its edits stay."""
+    method = getattr(model, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with full_parameters(model, with_grads=True):
+            return method(*args, **kwargs)
+
+    is_sharded = isinstance(model, nn.Module) and any(isinstance(m, FSDPModule) for m in model.modules())
+    return functools.wraps(method)(call) if is_sharded else method
+
+
 def apply_to_full(module: Any, fn: Callable[[nn.Module], Any]) -> Any:
     """`module.apply(fn)` on whole parameters, as FSDP1 applied it: an init function sees no shards. Every rank calls it."""
     if not any(isinstance(m, FSDPModule) for m in module.modules()):

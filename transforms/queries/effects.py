@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 
-from ..flow.values import FunctionValue
+from ..flow.values import Bound, FunctionValue, Value
 from .file import File
 from .program import Program
 
@@ -46,3 +47,36 @@ def _call_only_asks(program: Program, file: File, call: ast.Call, depth: int) ->
     if isinstance(call.func, ast.Name) and call.func.id in ("cls", "super"):
         return True
     return depth < _DEEPEST and only_asks(program, file, call, depth + 1)
+
+
+_WRITES = frozenset({"copy_", "add_", "sub_", "mul_", "div_", "lerp_", "fill_", "zero_", "clamp_", "normal_", "uniform_",
+                     "renorm_", "addcmul_", "addcdiv_"})  # fmt: skip
+
+
+def edits_parameters(program: Program, values: Iterable[Value]) -> bool:
+    """Whether a method of a model gives nothing back, and works on gradients or writes tensors in place."""
+    for function in [v.function if isinstance(v, Bound) else v for v in values if isinstance(v, (Bound, FunctionValue))]:
+        nodes = list(ast.walk(program.function_node(function)[1]))
+        gives = any(isinstance(node, (ast.Return, ast.Yield)) and node.value is not None for node in nodes)
+        trains = any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in nodes)
+        if not gives and not trains and any(map(_edits, nodes)):
+            return True
+    return False
+
+
+def _edits(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute) and node.attr == "grad":
+        return True
+    if isinstance(node, (ast.Assign, ast.AugAssign)):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return any(_is_data_of_self(target) for target in targets)
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _WRITES
+
+
+def _is_data_of_self(node: ast.expr) -> bool:
+    """``self.weight.data``, ``self.weight.data[0]``."""
+    base, is_data = node, False
+    while isinstance(base, (ast.Attribute, ast.Subscript)):
+        is_data = is_data or (isinstance(base, ast.Attribute) and base.attr == "data")
+        base = base.value
+    return is_data and isinstance(base, ast.Name) and base.id == "self"

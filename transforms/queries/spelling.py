@@ -110,9 +110,13 @@ class Spelling:
     def _other_name(self, guard: Guard) -> str | None:
         """A name or attribute at a guard that surely holds the same model or optimizer."""
         function = guard.file.function(guard.statement)
-        for node in reversed([n for n in ast.walk(function or guard.file.tree) if isinstance(n, (ast.Name, ast.Attribute))]):
+        nodes = list(ast.walk(function or guard.file.tree))
+        keys = {n.slice.id for n in nodes if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Name)}
+        for node in reversed([n for n in nodes if isinstance(n, (ast.Name, ast.Attribute))]):
             if node.lineno > guard.statement.lineno or guard.file.function(node) is not function:
                 continue
+            if isinstance(node, ast.Name) and node.id in keys:
+                continue  # a loop over a dictionary gives its keys
             values = set(guard.file.values(node))
             same = values & self.values
             if same == values and same and any(isinstance(v, Optimizer) or self.sharding.of_values([v]).wrappers for v in same):

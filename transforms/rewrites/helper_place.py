@@ -90,18 +90,19 @@ def _best_folder(
 ) -> tuple[PurePosixPath, list[str]]:
     """The folder from which most files can import a module, a preferred one if any can, and those files.
 
-    Of equal folders it is the one that brings fewest imports of a kind that was not there (a library that imports from its
-    tests breaks where it is installed), then the one with most of the files, then the lowest. In ``taken`` ones something
-    else bears the module's name.
+    An import of a kind that was not there counts only where no folder can do without: a library that imports from its tests
+    or examples breaks where it is installed. Of equal folders it is the one with most of the files, then the lowest. In
+    ``taken`` ones something else bears the module's name.
     """
     folders = {folder for style in styles.values() for folder in (style.folder, *style.folder.parents)}
     folders |= {folder for style in styles.values() for folder in style.reachable}
     ranked = []
     for folder in (folders | preferred) - taken:
-        served = [path for path, style in styles.items() if style.spelling(folder) is not None]
-        strange = sum(styles[path].is_strange(folder) for path in served)
+        able = [path for path, style in styles.items() if style.spelling(folder) is not None]
+        served = [path for path in able if not styles[path].is_strange(folder)]
         near = sum(style.folder == folder for style in styles.values())
-        order = bool(served) and folder in preferred, len(served), -strange, near, len(folder.parts), str(folder)
+        order = bool(able) and folder in preferred, len(served), near, len(folder.parts), str(folder)
+        served = served or able
         ranked.append((order, folder, sorted(served)))
     return max(ranked, default=((), PurePosixPath(), []), key=lambda entry: entry[0])[1:]
 

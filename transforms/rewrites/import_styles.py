@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +10,9 @@ from pathlib import PurePosixPath
 
 from ..queries.program import Program
 from ..text.generated import HELPER_MODULE
+
+_TESTS = re.compile(r"(?i)(.*_)?(tests?|testing|examples?|benchmarks?|docs?|demos?)$")
+"""Folders that are not installed with what they are about."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class ImportStyle:
         """Whether an import from there would be the first of its kind: of a package not imported before, or in a circle."""
         if any(folder.is_relative_to(package) for package in self.entangled):
             return True
+        if any(_TESTS.match(part.name) and not self.folder.is_relative_to(part) for part in (folder, *folder.parents)):
+            return True
         if self._is_near(folder):
             return False
         if folder == self.root:
@@ -71,7 +77,8 @@ class ImportStyles:
         if not roots and package is None and str(folder / "__init__.py") in self.program.paths:
             if not self.program.facts[index].is_run:
                 package = _package_of(folder, self.program.paths)
-        root = min(roots, key=lambda r: len(r.parts), default=None)
+        around = [r for r in roots if folder.is_relative_to(r)]  # of a script that also imports the package, its own folder
+        root = max(around, key=lambda r: len(r.parts)) if around else min(roots, key=lambda r: len(r.parts), default=None)
         if root is None and package is None:
             root = folder
         return ImportStyle(folder, root, package, self._known(index, root), self._entangled(index))

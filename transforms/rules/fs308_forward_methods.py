@@ -9,7 +9,7 @@ import libcst as cst
 from ..findings import Level
 from ..flow.values import Bound, FunctionValue
 from ..migration import Migration
-from ..queries.effects import only_asks
+from ..queries.effects import edits_parameters, only_asks
 from ..rewrites.changes import replace
 from ..rewrites.templates import argument, expression, with_argument
 from ..rule import Example, Outcome, Rule
@@ -36,13 +36,18 @@ def registered(site: Site, migration: Migration) -> Outcome | None:
         return _with_state(site, migration, site.call)
     if not values and _name(method).startswith(_SWITCHES):
         return Outcome("it changes how the model runs, and computes nothing", level=Level.OK)
-    name, member = migration.helper(site, "forward_method"), _name(method)
+    reached = migration.program.callees(site.file, site.call) if site.call is not None else []
+    edits = edits_parameters(migration.program, [*values, *reached])
+    name, member = migration.helper(site, "method_on_full" if edits else "forward_method"), _name(method)
 
     def build(node: cst.CSTNode) -> cst.CSTNode:
         model = node.args[0].value if isinstance(node, cst.Call) else cst.ensure_type(node, cst.Attribute).value
         new = expression(name + '({model}, "' + member + '")', model=model)
         return new.with_changes(lpar=node.lpar, rpar=node.rpar)  # type: ignore[attr-defined]
 
+    if edits:
+        change = replace(site.file, method, build)
+        return Outcome(f"{member} works on whole parameters and gradients, and its edits stay", [change])
     return Outcome(f"{member} gathers parameters as forward does", [replace(site.file, method, build)])
 
 

@@ -22,7 +22,8 @@ def the_model_itself(site: Site, migration: Migration) -> Outcome | None:
         return None
     node = _attribute(site)
     choice = site.file.parents[node]
-    if isinstance(choice, ast.IfExp) and _is_same_but_for_module(site, choice) and migration.options.wraps:
+    others = migration.program.mentions(r"\bDataParallel\(")  # what nn.DataParallel wraps has a module of its own
+    if isinstance(choice, ast.IfExp) and _is_same_but_for_module(site, choice) and migration.options.wraps and not others:
         change = replace(site.file, choice, lambda new: new.orelse if choice.body is node else new.body)  # type: ignore[attr-defined]
         return Outcome("wrapped or not, the model is its own module", [change])
     if site.sharding.in_place or _is_own(site) or not migration.is_sharded_here(site):
