@@ -154,7 +154,7 @@ def test_a_module_prefix_that_is_kept_passes(compare):
             "is a DTensor of shape [11, 6], and the file holds 36 of its 66 elements",
         ),
         (ranks("fsdp2_sharded"), "is a DTensor of shape [11, 6] instead of a plain tensor"),
-        ("fsdp2_without_buffers.pt", "buffer blocks.0.scale is missing (and 1 more)"),
+        ("fsdp2_without_buffers.pt", "blocks.0.scale is missing (and 1 more)"),
         (
             "fsdp2_without_optimizer.pt",
             "the optimizer ('optimizer', state of 9 parameters) is not saved any more",

@@ -140,7 +140,7 @@ def test_several_optimizers_count_their_own_steps(events_of_one_process: tuple[l
     events, _ = events_of_one_process
     steps = [(e["step"], e["optimizer"], e["optimizer_step"]) for e in select(events, "step")]
     assert steps == [(0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 1, 1), (4, 0, 2), (5, 1, 2)]
-    critic, generator = select(events, "optimizer")
+    critic, generator, *_ = select(events, "optimizer")
     assert critic["class"] == "SGD" and critic["models"][0]["compiled"] and not critic["not_in_optimizer"]
     assert generator["groups"] == [{"names": ["0.weight", "0.bias", "2.weight", "2.bias"]}]
     groups = select(events, "hyperparameters", optimizer=0)[0]["groups"]
