@@ -76,6 +76,8 @@ def worker(rank, world, scale):
     dist.all_reduce(drawn)
     if rank == 0:
         say(f"drawn {drawn.item()!r}")
+    dist.barrier()  # a rank that ends while the other still reads from it aborts now and then
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
