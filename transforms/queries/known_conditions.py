@@ -100,23 +100,24 @@ def _tests_on_the_way(file: File, block: Sequence[ast.stmt], place: ast.AST) -> 
             return tests
         if isinstance(around, ast.If) and inside is not around.test:
             is_body = any(inside is statement for statement in around.body)
-            tests = [*_parts(around.test, is_body), *tests]
+            tests = [*parts_that_hold(around.test, is_body), *tests]
         elif isinstance(around, ast.IfExp) and inside is not around.test:
-            tests = [*_parts(around.test, inside is around.body), *tests]
+            tests = [*parts_that_hold(around.test, inside is around.body), *tests]
         elif isinstance(around, ast.BoolOp):
             earlier = around.values[: around.values.index(inside)] if inside in around.values else []  # type: ignore[arg-type]
-            tests = [*(p for value in earlier for p in _parts(value, isinstance(around.op, ast.And))), *tests]
+            tests = [*(p for value in earlier for p in parts_that_hold(value, isinstance(around.op, ast.And))), *tests]
         elif isinstance(around, _SCOPES):
             tests = []  # about names of its own
         inside = around
     return []
 
 
-def _parts(test: ast.expr, holds: bool) -> list[ast.expr]:
+def parts_that_hold(test: ast.expr, holds: bool) -> list[ast.expr]:
+    """The conditions that hold where a test holds, or where it does not."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and isinstance(test.operand, (ast.BoolOp, ast.UnaryOp)):
-        return _parts(test.operand, not holds)
+        return parts_that_hold(test.operand, not holds)
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) == holds:
-        return [part for value in test.values for part in _parts(value, holds)]
+        return [part for value in test.values for part in parts_that_hold(value, holds)]
     return [test] if holds else [_negated(test)]
 
 

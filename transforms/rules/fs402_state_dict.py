@@ -6,6 +6,7 @@ from ..findings import Level
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.full_state import full_state_around
+from ..queries.plain_branches import is_in_plain_branch
 from ..queries.unwrapping import is_unwrapped
 from ..rewrites.changes import replace
 from ..rewrites.helper_calls import method_instead
@@ -41,7 +42,11 @@ def gathered(site: Site, migration: Migration) -> Outcome | None:
     if optimizer.wrappers and not site.sharding.wrappers:
         name, what = "optimizer_state", "the optimizer's state is gathered, in the format of the old files"
     elif site.sharding.in_place or (
-        site.sharding.wrappers and is_unwrapped(site.file, site.receiver, by_name=not site.sharding.certain)
+        site.sharding.wrappers
+        and (
+            is_unwrapped(site.file, site.receiver, by_name=not site.sharding.certain)
+            or is_in_plain_branch(site.file, site.receiver)
+        )
     ):
         name, what = "state_of", "the model's state is gathered, in the format of the old files"
     elif site.sharding.wrappers:

@@ -1,0 +1,94 @@
+"""Small programs, each about one kind of code: on two ranks they print the same before and after the tool has migrated them."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from case_runner import run_side
+from to_fsdp2.corpus.cases import Run
+from to_fsdp2.transforms.engine import Options, analyse, extract
+from to_fsdp2.transforms.text.source import Source
+
+RUN = Run("two_ranks", "torchrun", 2, "train.py", ((),), (), (), False)
+HEAD = """
+import copy
+import pickle
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("gloo")
+torch.manual_seed(3)
+
+
+def step(model, optimizer):
+    optimizer.zero_grad()
+    model(torch.ones(2, 4) + dist.get_rank()).square().mean().backward()
+    optimizer.step()
+
+
+def show(state):
+    print({name: (tuple(value.shape), round(value.double().sum().item(), 5)) for name, value in sorted(state.items())})
+
+
+"""
+PROGRAMS = {
+    "keys of branches for plain models": """
+        def by_name(m):
+            if hasattr(m, "module"):
+                return m.module.state_dict()
+            else:
+                return m.state_dict()
+
+        def by_class(m):
+            if isinstance(m, (DDP, nn.DataParallel)):
+                return m.module.state_dict()
+            return m.state_dict()
+
+        def by_recursion(m):
+            if hasattr(m, "module"):
+                return by_recursion(m.module)
+            return m.state_dict()
+
+        def by_attempt(m):
+            try:
+                return m.module.state_dict()
+            except AttributeError:
+                return m.state_dict()
+
+        def by_type(m):
+            return m.state_dict() if type(m) != DDP else m.module.state_dict()
+
+        model = DDP(nn.Linear(4, 2))
+        for state in (by_name, by_class, by_recursion, by_attempt, by_type):
+            show(state(model))
+        show(model.module.state_dict() if hasattr(model, "module") else model.state_dict())
+        show(model.state_dict())
+    """,
+}
+
+
+def migrated(program: str) -> tuple[str, str, str]:
+    """A program as a script, before and after its migration, and its helpers."""
+    text = HEAD + textwrap.dedent(program) + "\ndist.destroy_process_group()\n"
+    source = Source.decode("train.py", text.encode())
+    analysis = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"])
+    assert not analysis.errors
+    return text, analysis.texts["train.py"], "".join(analysis.new_files.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_both_print_the_same(name: str, tmp_path: Path) -> None:
+    old, new, helpers = migrated(PROGRAMS[name])
+    printed = []
+    for side, text in (("old", old), ("new", new)):
+        folder = tmp_path / side / "source"
+        folder.mkdir(parents=True)
+        (folder / "train.py").write_text(text)
+        (folder / "fsdp2_helpers.py").write_text(helpers)
+        printed.append(run_side(RUN, folder, tmp_path / side / "run").printed)
+    assert printed[0] == printed[1] and "".join(printed[0])

@@ -1,0 +1,80 @@
+"""Branches that only models without a wrapper came to: the ``else`` of ``if hasattr(model, "module")``.
+
+Sharded models come there too where the test is left as it is, since it answers *no* for them.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ..facts.symbols import DDP
+from .assignments import assigned_values
+from .file import File
+from .known_conditions import parts_that_hold
+
+_LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_NOT = (ast.NotEq, ast.IsNot, ast.NotIn)
+
+
+def is_in_plain_branch(file: File, node: ast.expr) -> bool:
+    """Whether a model that is read here was in no wrapper of DDP, by the tests on the way here."""
+    wanted = ast.dump(node)
+    for test, part in _tests_in_front(file, node):
+        if _denies_wrapper(file, part, wanted) and not _is_assigned_between(file, wanted, test, node):
+            return True
+    return False
+
+
+def _tests_in_front(file: File, node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What is known to hold at a place in its function, each with the test that says so."""
+    inside: ast.AST = node
+    for around in file.ancestors(node):
+        if isinstance(around, (ast.If, ast.IfExp)) and inside is not around.test:
+            body = around.body if isinstance(around.body, list) else [around.body]
+            yield from ((around.test, part) for part in parts_that_hold(around.test, any(inside is n for n in body)))
+        if isinstance(inside, ast.stmt):
+            block, index = file.block_of(inside)
+            for earlier in block[:index]:
+                if isinstance(earlier, ast.If) and isinstance(earlier.body[-1], _LEAVES):
+                    yield from ((earlier.test, part) for part in parts_that_hold(earlier.test, False))
+        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            return
+        inside = around
+
+
+def _denies_wrapper(file: File, part: ast.expr, wanted: str) -> bool:
+    """Whether a condition says of the model that it is not, or has nothing that, DDP's wrapper."""
+    if isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not):
+        return _asks_for_wrapper(file, part.operand, wanted)
+    if not isinstance(part, ast.Compare) or len(part.ops) != 1:
+        return False
+    asked, (other,) = part.left, part.comparators
+    if isinstance(part.ops[0], ast.Is) and isinstance(other, ast.Constant) and other.value is None:
+        return _asks_for_wrapper(file, asked, wanted)  # getattr(x, "module", None) is None
+    return isinstance(part.ops[0], _NOT) and _is_call(asked, "type", wanted) and _names_ddp(file, other)
+
+
+def _asks_for_wrapper(file: File, test: ast.expr, wanted: str) -> bool:
+    if not isinstance(test, ast.Call) or len(test.args) < 2:
+        return False
+    asked = test.args[1]
+    if _is_call(test, "isinstance", wanted):
+        return _names_ddp(file, asked)
+    is_read = _is_call(test, "hasattr", wanted) or _is_call(test, "getattr", wanted)
+    return is_read and isinstance(asked, ast.Constant) and asked.value == "module"
+
+
+def _is_call(node: ast.expr, name: str, wanted: str) -> bool:
+    is_named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+    return is_named and bool(node.args) and ast.dump(node.args[0]) == wanted  # type: ignore[attr-defined]
+
+
+def _names_ddp(file: File, classes: ast.expr) -> bool:
+    given = [classes, *(assigned_values(file, classes) if isinstance(classes, ast.Name) else ())]
+    parts = (n for value in given for n in ast.walk(value) if isinstance(n, (ast.Name, ast.Attribute)))
+    return any(file.external(part) == DDP for part in parts)
+
+
+def _is_assigned_between(file: File, wanted: str, test: ast.expr, node: ast.expr) -> bool:
+    return any(test.lineno < statement.lineno < node.lineno for statement, _ in file.assignments.get(wanted, ()))
