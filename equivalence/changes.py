@@ -38,10 +38,11 @@ class ChangedFile:
 
 @dataclass
 class Changes:
-    """`other` are files that differ and are not Python (their effect shows in the run, their lines cannot)."""
+    """`other` are files that differ and are not Python (their effect shows in the run, their lines cannot), and where the
+    old side has them."""
 
     files: list[ChangedFile] = field(default_factory=list)
-    other: list[str] = field(default_factory=list)
+    other: dict[str, Path | None] = field(default_factory=dict)
 
     @property
     def statements(self) -> int:
@@ -56,12 +57,12 @@ class Changes:
 def find_changes(old: Place, new: Place) -> Changes:
     """Compares the two sides file by file; of two files given by name, just these two."""
     if old.script is not None and new.script is not None:
-        return _compare_files([(new.script, old.root / old.script, new.root / new.script)])
+        return compare_files([(new.script, old.root / old.script, new.root / new.script)])
     names_old, names_new = set(walk(old.top)), set(walk(new.top))
     # Directories that are compared may lie at different depths of their tops; what counts is the place below root.
     below_old, below_new = _relative_to_root(names_old, old), _relative_to_root(names_new, new)
     named = [(name, below_old.get(name), below_new.get(name)) for name in sorted(below_old.keys() | below_new.keys())]
-    return _compare_files(named)
+    return compare_files(named)
 
 
 def _relative_to_root(names: set[str], place: Place) -> dict[str, Path]:
@@ -73,13 +74,14 @@ def _relative_to_root(names: set[str], place: Place) -> dict[str, Path]:
     }
 
 
-def _compare_files(named: list[tuple[str, Path | None, Path | None]]) -> Changes:
+def compare_files(named: list[tuple[str, Path | None, Path | None]]) -> Changes:
+    """What differs between files of the old and the new side (None: it has no such file)."""
     changes = Changes()
     for name, old, new in named:
         if old is not None and new is not None and _same_content(old, new):
             continue
         if not name.endswith(".py"):
-            changes.other.append(name)
+            changes.other[name] = old
             continue
         file = ChangedFile(name, old, new)
         source_old, source_new = _read(old), _read(new)
@@ -129,7 +131,7 @@ def _statements(source: str, lines: set[int]) -> list[Statement]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.stmt) or _is_text(node):
             continue
-        own = _own_lines(node)
+        own = own_lines(node)
         if lines & own:
             found.append(Statement(tuple(sorted(own))))
     return sorted(found, key=lambda statement: statement.lines)
@@ -144,7 +146,8 @@ def _is_text(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def _own_lines(node: ast.stmt) -> set[int]:
+def own_lines(node: ast.stmt) -> set[int]:
+    """The lines of a statement without those of the statements inside it."""
     decorators = [decorator.lineno for decorator in getattr(node, "decorator_list", [])]
     own = set(range(min([node.lineno, *decorators]), (node.end_lineno or node.lineno) + 1))
     for field_name in ("body", "orelse", "finalbody", "handlers", "cases"):

@@ -7,10 +7,12 @@ import json
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 
+from ..transforms.findings import Finding
 from .options import UsageError, VerifyOptions
 from .verdict import Verdict
 
@@ -19,8 +21,10 @@ __all__ = ["UsageError", "VerifyOptions", "verify"]
 RECORD_LEVEL = re.compile(r"auto|full|loss|(?:every|first):[1-9]\d*")
 
 
-def verify(options: VerifyOptions) -> int:
+def verify(options: VerifyOptions, findings_of: Callable[[Path], list[Finding]] = lambda root: []) -> int:
     """Runs a verification and prints its verdict to stdout (progress goes to stderr).
+
+    `findings_of` says what the codemod finds in a directory, for `bisect` to name the rules of changes.
 
     Returns 0 equivalent, 1 different, 2 not judged. Raises UsageError for a request that makes no sense (exit code
     64) and KeyboardInterrupt when interrupted, by Ctrl-C, SIGTERM or SIGHUP (130); in every case nothing that it
@@ -35,7 +39,7 @@ def verify(options: VerifyOptions) -> int:
     with open_workspace() as workspace:
         if options.save_reference is not None:
             return _save_reference(options, options.save_reference, workspace)
-        verdict = _judge(options, workspace)
+        verdict = _judge(options, workspace, findings_of)
         if verdict is not None and options.report is not None:
             from . import report
 
@@ -63,6 +67,8 @@ def check_options(options: VerifyOptions) -> None:
         raise UsageError("--resume compares bit by bit and needs --mode exact")
     if options.save_reference is not None and (options.reference is not None or options.resume or options.control):
         raise UsageError("--save-reference runs the old side alone: without --reference, --resume and --control")
+    if options.bisect and (options.save_reference is not None or options.in_place or options.nnodes != "1"):
+        raise UsageError("--bisect makes copies of the new side: without --in-place, --nnodes and --save-reference")
     if options.nnodes != "1" and (options.save_reference or options.reference):
         raise UsageError("--save-reference and --reference are for one machine")
     for name, text in (("--control", options.control), ("--resume-arguments", options.resume_arguments)):
@@ -72,25 +78,34 @@ def check_options(options: VerifyOptions) -> None:
             raise UsageError(f"{name} {text}: {error}") from error
 
 
-def _judge(options: VerifyOptions, workspace: Path) -> Verdict | None:
+def _judge(options: VerifyOptions, workspace: Path, findings_of: Callable[[Path], list[Finding]]) -> Verdict | None:
     # Everything below reads checkpoints, and with them imports torch.
-    from .judge import judge
+    from .bisection import bisect
+    from .judge import judge, open_session
+    from .partial import read_texts
     from .sides import open_sides
     from .terminal import Progress
 
     if options.report is not None:
         options.report.mkdir(parents=True, exist_ok=True)
     with open_sides(options, workspace) as places:
-        return judge(options, places, workspace, Progress())
+        session = open_session(options, places, workspace, Progress())
+        # What a run writes is no change.
+        texts = read_texts(session.changes, places[1]) if options.bisect else []
+        verdict = judge(session, workspace)
+        if options.bisect and verdict is not None:
+            verdict.bisection = bisect(session, verdict, texts, findings_of, workspace)
+        return verdict
 
 
 def _save_reference(options: VerifyOptions, directory: Path, workspace: Path) -> int:
-    from .judge import save_reference
+    from . import reference
+    from .judge import open_session
     from .sides import open_sides
     from .terminal import Progress
 
     with open_sides(options, workspace) as places:
-        run = save_reference(options, places, workspace, Progress(), directory)
+        run = reference.save(open_session(options, places, workspace, Progress()), directory)
     if run.failure is not None:
         print(f"not saved: the old run failed: {run.failure}")
         return 2

@@ -50,7 +50,7 @@ def _summary(old: Record, changes: Changes, ran: int, missed: list[NotExecuted])
     if lines:
         text += f" ({lines} changed lines were not: see not_executed)"
     if changes.other:
-        text += f"; also changed: {', '.join(changes.other[:5])}{' and more' if len(changes.other) > 5 else ''}"
+        text += f"; also changed: {', '.join(list(changes.other)[:5])}{' and more' if len(changes.other) > 5 else ''}"
     return text
 
 

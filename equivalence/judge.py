@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from . import checkpoints, expected, reference, reordering, resume
@@ -37,15 +38,18 @@ ENDING = ("stop", "ranks")
 PERTURBED = {"TO_FSDP2_MODE": "exact", "TO_FSDP2_PERTURB": "1"}
 
 
-def judge(options: VerifyOptions, places: tuple[Place, Place], workspace: Path, progress: Progress) -> Verdict | None:
+def judge(session: Session, workspace: Path) -> Verdict | None:
     """Runs both sides (and the controls that mode and options ask for) and joins the evidence.
 
-    None on a machine that took part without holding rank 0: the one that does has the checkpoints, and judges.
+    A side whose run the session knows is not run. None on a machine that took part without holding rank 0: the one that
+    does has the checkpoints, and judges.
     """
-    session = _open_session(options, places, workspace, progress)
+    options = session.options
     if options.old != options.new and not session.changes.files and not session.changes.other:
         return _not_judged(session, SAME_CODE)
     for side in ("old", "new"):
+        if side in session.runs:
+            continue
         if side == "old" and options.reference is not None:
             run, record = reference.load(session, options.reference)
         else:
@@ -58,14 +62,8 @@ def judge(options: VerifyOptions, places: tuple[Place, Place], workspace: Path, 
     return _compare(session, workspace) if session.holds_rank_0("new") else None
 
 
-def save_reference(
-    options: VerifyOptions, places: tuple[Place, Place], workspace: Path, progress: Progress, directory: Path
-) -> Run:
-    """Runs the old side alone, and keeps its run in a directory. Raises UsageError."""
-    return reference.save(_open_session(options, places, workspace, progress), directory)
-
-
-def _open_session(options: VerifyOptions, places: tuple[Place, Place], workspace: Path, progress: Progress) -> Session:
+def open_session(options: VerifyOptions, places: tuple[Place, Place], workspace: Path, progress: Progress) -> Session:
+    """What the runs of a verification have in common. Raises UsageError."""
     old, new = places
     needs: dict[Side, Needs] = {"old": needs_of(options.command, old), "new": needs_of(options.command, new)}
     keep = workspace / "kept" if options.report is None else options.report.resolve()
@@ -173,12 +171,12 @@ def _elsewhere(
 ) -> dict[str, tuple[Run, Record]]:
     """Further runs in fresh places, where nothing that the first runs wrote can be picked up."""
     with open_sides(session.options, directory) as (old, new):
-        fresh = Session(
-            session.options, {"old": old, "new": new}, session.needs, session.changes, session.device,
-            session.keep, session.temporary, session.progress,
-        )  # fmt: skip
+        session.prepare(new)
+        fresh = replace(session, places={"old": old, "new": new}, runs={})
         for side in sides:
             name = f"{directory.name}-{side}"
+            if name in session.runs and environment.items() <= session.runs[name][0].environment.items():
+                continue
             session.runs[name] = fresh.run("old" if side == "old" else "new", name, extra, environment)
             if session.runs[name][1].starts and session.holds_rank_0("old"):
                 fresh.keep_checkpoints(name)

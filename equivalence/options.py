@@ -45,6 +45,8 @@ class VerifyOptions:
     """Directory that the old side's run is kept in; nothing else is run then, and nothing compared."""
     reference: Path | None = None
     """Directory that the old side's run is taken from."""
+    bisect: bool = False
+    """Of a verdict that is not equivalent, also find the fewest changes that make it so, by runs with parts of them."""
     timeout: float = 1800.0
     """Seconds after which a run is ended and counted as hung, with what each rank waited in."""
     mode: Literal["auto", "exact", "noise"] = "auto"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from . import checkpoints, launch
@@ -35,6 +36,21 @@ class Session:
     temporary: Path
     progress: Progress
     runs: dict[str, tuple[Run, Record]] = field(default_factory=dict)
+    prepare: Callable[[Place], None] = lambda place: None
+    """What is done to every further copy of the new side before it runs."""
+
+    def again(
+        self, options: VerifyOptions, new: Place, changes: Changes, keep: Path, prepare: Callable[[Place], None]
+    ) -> Session:
+        """A session with another new side, in which what the old side did is known."""
+        runs = {name: known for name, known in self.runs.items() if known[0].side == "old" and "-from-" not in name}
+        for name in runs:
+            kept = keep / "checkpoints" / name
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.symlink_to(self.kept_checkpoints(name))
+        needs = {**self.needs, "new": launch.needs_of(options.command, new)}
+        places = {**self.places, "new": new}
+        return replace(self, options=options, places=places, needs=needs, changes=changes, keep=keep, runs=runs, prepare=prepare)
 
     def run(
         self, side: Side, name: str, extra: list[str] | None = None, environment: dict[str, str] | None = None

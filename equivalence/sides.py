@@ -69,6 +69,15 @@ def open_sides(options: VerifyOptions, workspace: Path) -> Iterator[tuple[Place,
 
 
 @contextmanager
+def open_side(side: Side, options: VerifyOptions, place: Path) -> Iterator[Place]:
+    """One of two sides that can be compared, once more, at a place of its own."""
+    old, new = _look_up("old", options.old), _look_up("new", options.new)
+    against_ref = old.commit is not None or new.commit is not None
+    with ExitStack() as cleanup:
+        yield _open(old if side == "old" else new, options, place, against_ref, cleanup)
+
+
+@contextmanager
 def open_working_tree(options: VerifyOptions, workspace: Path) -> Iterator[Place]:
     """A copy of the working directory, with all of the repository that it lies in."""
     with ExitStack() as cleanup:

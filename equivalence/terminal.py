@@ -9,7 +9,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
-from .verdict import CheckResult, Verdict
+from .verdict import Bisection, CheckResult, Verdict
 
 STYLES = {"pass": "green", "fail": "bold red", "warn": "yellow", "expected": "yellow", "not compared": "dim"}
 VERDICT_STYLES = {"equivalent": "bold green", "different": "bold red", "not judged": "bold yellow"}
@@ -43,6 +43,10 @@ class Progress:
         self._print(f"{chr(13)}\x1b[K" if self.live else "")
         self._print(f"{self.name}: {text} ({seconds:.1f} s)\n")
 
+    def say(self, text: str) -> None:
+        """A line of its own, between runs."""
+        self._print(f"{text}\n")
+
     def _print(self, text: str) -> None:
         self.stream.write(text)
         self.stream.flush()
@@ -65,6 +69,19 @@ def print_verdict(verdict: Verdict, console: Console) -> None:
     console.print(
         Text.assemble((verdict.verdict, VERDICT_STYLES[verdict.verdict]), f": {verdict.reason}"), soft_wrap=True
     )
+    if verdict.bisection is not None:
+        _print_bisection(verdict.bisection, console)
+
+
+def _print_bisection(found: Bisection, console: Console) -> None:
+    console.print(Text.assemble(("bisected", "bold"), f": {found.sentence}"), soft_wrap=True)
+    for change in found.changes:
+        place = f"{change.file}:{change.line}" if change.patch else change.file
+        console.print(Text(f"    at {place} {' '.join(change.rules)}".rstrip()), soft_wrap=True)
+        for line in change.patch[:MOST_LINES]:
+            console.print(Text(f"      {line}", style="red" if line[:1] == "-" else "green"), soft_wrap=True)
+        if len(change.patch) > MOST_LINES:
+            console.print(Text(f"      … {len(change.patch) - MOST_LINES} more lines", style="dim"))
 
 
 def _print_check(result: CheckResult, console: Console) -> None:

@@ -130,6 +130,49 @@ class Series:
 
 
 @dataclass
+class BisectedChange:
+    """A change that makes the verdict what it is. `line` is its first line on the new side, `old_line` on the old one.
+
+    `rules` are those by which the codemod changes these lines, none where it was somebody else. `patch` are its lines, with
+    a sign in front of each; empty for a file that is no Python.
+    """
+
+    file: str
+    line: int
+    old_line: int
+    rules: list[str] = field(default_factory=list)
+    patch: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Bisection:
+    """Which changes make the verdict what it is. Without them, and with `beside` of the others made, it is equivalent.
+
+    `executed` is the number of changes of which a run executed something, `trials` that of the runs this took. `reason`
+    says why nothing was found, and is empty where something was.
+    """
+
+    changes: list[BisectedChange] = field(default_factory=list)
+    beside: int = 0
+    executed: int = 0
+    trials: int = 0
+    reason: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """What was found, for people."""
+        if self.reason:
+            return self.reason
+        count = len(self.changes)
+        which = "1 change makes" if count == 1 else f"{count} changes, which did not come apart, make"
+        others = f" with {self.beside} of the others" if self.beside else ""
+        return (
+            f"{which} the verdict what it is, of {self.executed} that the runs executed; without "
+            f"{'it' if count == 1 else 'them'}{others} it is equivalent ({self.trials} trials)"
+        )
+
+
+@dataclass
 class Verdict:
     """The joined evidence. `reason` is one sentence; `notes` say what this kind of run cannot prove."""
 
@@ -142,6 +185,7 @@ class Verdict:
     not_executed: list[NotExecuted] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     series: Series = field(default_factory=Series)
+    bisection: Bisection | None = None
 
     def check(self, name: str) -> CheckResult:
         """The result of the check of that name; KeyError if there is none."""
@@ -172,6 +216,7 @@ class Verdict:
             "runs": {side: asdict(run) for side, run in self.runs.items()},
             "not_executed": [asdict(entry) for entry in self.not_executed],
             "notes": self.notes,
+            "bisection": None if self.bisection is None else asdict(self.bisection),
             "series": asdict(self.series),
         }
         return _without_nonfinite(document)

@@ -54,8 +54,8 @@ def clear_leftovers() -> None:
 
 
 def _forget_worktrees(folder: Path) -> None:
-    notes = folder / WORKTREES
-    for line in notes.read_text(encoding="utf-8").splitlines() if notes.exists() else ():
+    notes = [*folder.glob(WORKTREES), *folder.glob(f"*/{WORKTREES}"), *folder.glob(f"*/*/{WORKTREES}")]
+    for line in (line for note in notes for line in note.read_text(encoding="utf-8").splitlines()):
         with contextlib.suppress(OSError, ValueError, subprocess.CalledProcessError):
             place, repository = json.loads(line)
             git.remove_worktree(Path(place), at=Path(repository))

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from ...transforms.findings import UserError
+from ...transforms.findings import Finding, UserError
 
 Script = Annotated[
     list[str] | None,
@@ -34,6 +34,9 @@ SaveReference = Annotated[
 ]
 Reference = Annotated[
     Path | None, Option("--reference", metavar="DIR", help="Take the old side's run from here; it is not run again.")
+]
+Bisect = Annotated[
+    bool, Option("--bisect", help="Where the verdict fails, find the fewest changes that make it so, by further runs.")
 ]
 Timeout = Annotated[float, Option("--timeout", min=1, help="Seconds after which a run counts as hung.")]
 Mode = Annotated[
@@ -78,6 +81,7 @@ def verify(
     report: ReportFolder = None,
     save_reference: SaveReference = None,
     reference: Reference = None,
+    bisect: Bisect = False,
     format: VerdictFormat = "text",
     timeout: Timeout = 1800.0,
     mode: Mode = "auto",
@@ -111,6 +115,7 @@ def verify(
         report=report,
         save_reference=save_reference,
         reference=reference,
+        bisect=bisect,
         format=format,
         timeout=timeout,
         mode=mode,
@@ -123,6 +128,12 @@ def verify(
         in_place=in_place,
     )
     try:
-        return verification.verify(options)
+        return verification.verify(options, _findings_of)
     except UsageError as error:
         raise UserError(str(error)) from error
+
+
+def _findings_of(root: Path) -> list[Finding]:
+    from ..api import scan
+
+    return scan([root]).findings

@@ -18,7 +18,7 @@ Command = Callable[..., tuple[int, bytes, str]]
 def received(monkeypatch: pytest.MonkeyPatch) -> list[VerifyOptions]:
     options: list[VerifyOptions] = []
 
-    def verify(given: VerifyOptions) -> int:
+    def verify(given: VerifyOptions, _: object = None) -> int:
         options.append(given)
         return 1
 
@@ -58,6 +58,7 @@ def test_every_option(command: Command, received: list[VerifyOptions]) -> None:
         "1",
         "--rdzv-endpoint",
         "h:1",
+        "--bisect",
         "--launcher",
         "python",
         "--report",
@@ -89,6 +90,7 @@ def test_every_option(command: Command, received: list[VerifyOptions]) -> None:
             nnodes="2",
             node_rank=1,
             rdzv_endpoint="h:1",
+            bisect=True,
             launcher="python",
             report=Path("r"),
             format="json",
@@ -106,7 +108,7 @@ def test_every_option(command: Command, received: list[VerifyOptions]) -> None:
 
 
 def test_a_wrong_request_is_a_usage_error(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: VerifyOptions) -> int:
+    def refuse(*_: object) -> int:
         raise UsageError("no such side")
 
     monkeypatch.setattr(verification, "verify", refuse)

@@ -1,0 +1,160 @@
+"""`verify --bisect` finds the changes that make a verdict fail, among others that are right, need each other, or never ran."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+
+import jsonschema
+import pytest
+from to_fsdp2.equivalence.command import check_options
+from to_fsdp2.equivalence.delta import Answer, isolate
+from to_fsdp2.equivalence.names import missing_names
+from to_fsdp2.equivalence.options import UsageError, VerifyOptions
+from to_fsdp2.equivalence.partial import ChangedText, compose, parts_of
+from to_fsdp2.migrate.__main__ import run
+
+OLD = """\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DDP(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(
+    model.parameters(), lr=0.1
+)
+for step in range(2):
+    loss = model(torch.ones(2, 4) * (dist.get_rank() + 1)).square().sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+if dist.get_world_size() > 2:
+    print("many")
+dist.destroy_process_group()
+"""
+CHANGES = {
+    "from torch.nn.parallel import DistributedDataParallel as DDP": "from torch.nn.parallel import DistributedDataParallel",
+    "DDP(torch.nn.Linear(4, 4))": "DistributedDataParallel(torch.nn.Linear(4, 4))",
+    "lr=0.1": "lr=0.2",
+    "for step in range(2)": "for step in range(1 + 1)",
+    '"many"': '"more"',
+}
+
+
+def changed(*names: str) -> str:
+    text = OLD
+    for before in names:
+        text = text.replace(before, CHANGES[before])
+    return text
+
+
+@pytest.mark.slow
+def test_one_wrong_change_among_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for side, text in (("old", OLD), ("new", changed(*CHANGES))):
+        (tmp_path / side).mkdir()
+        (tmp_path / side / "train.py").write_text(text)
+    old, new, report = str(tmp_path / "old"), str(tmp_path / "new"), tmp_path / "report"
+    options = ["--old", old, "--new", new, "--device", "cpu", "--report", str(report), "--bisect"]
+    assert run(["verify", *options, "--", "train.py"]) == 1
+    shown = capsys.readouterr()
+    document = json.loads((report / "report.json").read_text())
+    jsonschema.validate(document, json.loads(files("to_fsdp2.equivalence").joinpath("schemas/verdict.json").read_text()))
+    found = document["bisection"]
+    [change] = found["changes"]
+    assert (change["file"], change["line"], change["old_line"]) == ("train.py", 9, 9)
+    assert change["patch"] == ["-    model.parameters(), lr=0.1", "+    model.parameters(), lr=0.2"]
+    assert found["executed"] == 4
+    assert found["trials"] <= 4
+    assert shown.out.count("bisected: 1 change makes the verdict what it is, of 4 ") == 1
+    assert "at train.py:9\n" in shown.out
+    assert shown.err.count("old run: started") == 1
+    assert "model.parameters(), lr=0.2" in (report / "report.html").read_text()
+
+
+def test_without_a_failure_there_is_nothing_to_bisect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for side in ("old", "new"):
+        (tmp_path / side).mkdir()
+        (tmp_path / side / "train.py").write_text(OLD)
+    options = ["--old", str(tmp_path / "old"), "--new", str(tmp_path / "new"), "--bisect"]
+    assert run(["verify", *options, "--", "train.py"]) == 2
+    assert "bisected: nothing to bisect: the verdict is not judged" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["in_place", "save_reference", "nnodes"])
+def test_what_cannot_be_bisected(option: str, tmp_path: Path) -> None:
+    given = {"in_place": True, "save_reference": tmp_path, "nnodes": "2"}[option]
+    with pytest.raises(UsageError, match="--bisect makes copies"):
+        check_options(VerifyOptions(command=["train.py"], bisect=True, report=tmp_path, **{option: given}))
+
+
+def needing_each_other(wrong: int, *pairs: tuple[int, int]) -> Callable[[frozenset[int]], Answer]:
+    def test(chosen: frozenset[int]) -> Answer:
+        if any((first in chosen) != (second in chosen) for first, second in pairs):
+            return "neither"
+        return "fails" if wrong in chosen else "passes"
+
+    return test
+
+
+@pytest.mark.parametrize("wrong", range(9))
+@pytest.mark.parametrize("pairs", [(), ((3, 4),), ((0, 1), (7, 8))])
+def test_the_difference_that_is_left_is_the_wrong_change(wrong: int, pairs: tuple[tuple[int, int], ...]) -> None:
+    passing, failing = isolate(9, needing_each_other(wrong, *pairs))
+    assert failing - passing == set(next((pair for pair in pairs if wrong in pair), (wrong,)))
+
+
+@pytest.mark.parametrize("wrong", range(9))
+def test_where_changes_far_apart_need_each_other_more_may_be_left(wrong: int) -> None:
+    pairs = (0, 8), (2, 5), (3, 4)
+    passing, failing = isolate(9, needing_each_other(wrong, *pairs))
+    assert {wrong, *next((pair for pair in pairs if wrong in pair), ())} <= failing - passing
+    assert len(failing - passing) <= 4
+
+
+def test_no_set_is_tested_twice() -> None:
+    tested: list[frozenset[int]] = []
+
+    def test(chosen: frozenset[int]) -> Answer:
+        tested.append(chosen)
+        return "neither"
+
+    assert isolate(5, test) == (frozenset(), frozenset(range(5)))
+    assert len(tested) == len(set(tested)) >= 10
+
+
+def text_of(old: str, new: str) -> ChangedText:
+    return ChangedText("a.py", Path("a.py"), old.encode(), new.encode())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "parts"),
+    [
+        ("a = 1\nb = 2\n", "a = 2\nb = 3\n", 2),
+        ("f(\n    1,\n    g(2),\n    3,\n)\n", "f(\n    2,\n    g(2),\n    4,\n)\n", 1),
+        ("if a:\n    b = 1\nc = 1\n", "if a:\n    if d:\n        b = 1\nc = 1\n", 1),
+        ("with a:\n    b()\nc = 1\n", "b()\nc = 2\n", 2),
+        ("first = 1\nsecond = 2\n", "first = 2\nsecond = 3\nthird = 4\n", 2),
+        ("a = 1\n", "", 1),
+        ("# é\r\na = 1\r\n", "# é\r\na = 2\r\n", 1),
+    ],
+)
+def test_parts_of_a_file(old: str, new: str, parts: int) -> None:
+    text = text_of(old, new)
+    found = parts_of(text)
+    assert len(found) == parts
+    assert compose([text], []) == {"a.py": old.encode()}
+    assert compose([text], found) == {"a.py": new.encode()}
+    for part in found:
+        compile(compose([text], [part])["a.py"] or b"", "a.py", "exec")
+
+
+def test_names_that_lines_miss() -> None:
+    helpers = "from helpers import help\nhelp(thing)\n"
+    assert missing_names({"a.py": (helpers, frozenset({1, 2})), "helpers.py": ("def help(): ...\n", frozenset())}) == {"thing"}
+    assert missing_names({"a.py": (helpers, frozenset({1})), "helpers.py": ("", frozenset())}) == {"help"}
+    assert missing_names({"a.py": (helpers, frozenset({1})), "helpers.py": None}) == {"help"}
+    assert missing_names({"a.py": (helpers, frozenset())}) == set()
