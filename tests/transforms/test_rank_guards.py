@@ -289,3 +289,47 @@ def test_models_that_are_handed_to_what_saves_them_are_held_whole() -> None:
         main(torch.nn.Linear(2, 2))
     """
     assert contexts(program) == ["with whole_on_each_rank(model):"]
+
+
+def test_what_only_some_of_the_possible_classes_have_is_found_in_what_is_held() -> None:
+    program = """
+        class Lookahead(torch.optim.Optimizer):
+            def __init__(self, inner):
+                self.inner = inner
+                self.param_groups, self.defaults, self.state = inner.param_groups, inner.defaults, {}
+
+            def state_dict(self):
+                return {"fast": self.inner.state_dict()}
+
+        def main(args, net):
+            model = DDP(net)
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            if args.lookahead:
+                optimizer = Lookahead(optimizer)
+            if is_main():
+                print(model)
+                torch.save({"optimizer": optimizer.state_dict(), "step": 1, "model": model(torch.ones(2))}, "x.pt")
+
+        main(torch.nn.Linear(2, 2), {})
+    """
+    assert contexts(program) == ["with whole_on_each_rank(optimizer, model):"]
+
+
+def test_what_may_not_have_been_made_is_read_where_it_is_needed_alone() -> None:
+    program = """
+        def main(args, net):
+            model = DDP(net)
+            if args.average:
+                average = DDP(net)
+            if args.train:
+                score = 1
+            else:
+                score = 2
+            if is_main():
+                keep(model(score))
+                if args.average:
+                    keep(average(score))
+
+        main(torch.nn.Linear(2, 2), {})
+    """
+    assert contexts(program) == ["with whole_on_each_rank(model, average if args.average else None):"]

@@ -38,8 +38,11 @@ def whole_on_each_rank(*things: Any, needed: bool = True) -> Iterator[None]:
 def _models_and_optimizers(held: Iterable[Any], depth: int = 3) -> Iterator[Any]:
     """Those among these objects, and those that they hold: attributes by name, so that ranks agree about the order."""
     for thing in held:
-        if isinstance(thing, (nn.Module, Optimizer)):
+        if isinstance(thing, nn.Module):
             yield thing
+        elif isinstance(thing, Optimizer):
+            yield thing
+            yield from (inner for _, inner in sorted(vars(thing).items()) if isinstance(inner, Optimizer))
         elif depth and isinstance(thing, (list, tuple)):
             yield from _models_and_optimizers(thing, depth - 1)
         elif not depth or isinstance(thing, (type, ModuleType)):

@@ -10,6 +10,7 @@ from ..findings import Level
 from ..guarded import GUARD, STATE_READS, Hidden
 from ..migration import Migration
 from ..queries.known_conditions import asked_about, known_conditions, needed_for
+from ..queries.sure_names import is_surely_assigned, surely_there
 from ..rewrites.changes import Change, insert_before, replace, replace_statement
 from ..rewrites.templates import expression, statements
 from ..rule import Example, Outcome, Rule
@@ -72,9 +73,14 @@ def _place(item: Hidden) -> ast.AST:
 
 
 def _held(site: Site, item: Hidden, behind: list[ast.stmt]) -> str:
-    """What is held for a thing: where the way to it asks for what has it, that."""
+    """What is held for a thing: where the way to it asks for what has it, or it may not be there, what has it."""
     assert item.thing is not None
-    return asked_about(site.file, behind, _place(item), item.thing).removesuffix(".module")
+    thing = surely_there(site.file, site.node, asked_about(site.file, behind, _place(item), item.thing).removesuffix(".module"))
+    base = next(n.id for n in ast.walk(ast.parse(thing)) if isinstance(n, ast.Name))
+    if is_surely_assigned(site.file, site.node, base):
+        return thing
+    conditions = known_conditions(site.file, behind, _place(item))
+    return f"{thing} if {' and '.join(conditions)} else None" if conditions else thing
 
 
 def _with_arguments(helper: str, function: ast.FunctionDef, things: list[str]) -> cst.BaseExpression:

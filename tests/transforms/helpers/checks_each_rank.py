@@ -142,3 +142,18 @@ def check_training_inside_raises() -> None:
             model(*batch(0)).backward()
 
     assert "a backward ran" in str(error_of(run))
+
+
+class Around(torch.optim.Optimizer):
+    """An optimizer around another one, with a state of its own."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner.param_groups, inner.defaults)
+        self.inner = inner
+
+
+def check_an_optimizer_around_another_is_whole_with_it() -> None:
+    model, optimizer = trained()
+    with whole_on_each_rank(Around(optimizer)):
+        assert is_whole(optimizer) and not is_whole(model)
+    assert not is_whole(optimizer)
