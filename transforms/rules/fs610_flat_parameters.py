@@ -14,6 +14,7 @@ from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
 _TRAVERSAL = "torch.distributed.fsdp._traversal_utils"
+_OF_FLAT_PARAMETERS = frozenset({"_fqns", "_param_infos", "_shard_param_infos"})
 _GET_HANDLES = (f"{_TRAVERSAL}._get_fsdp_handles", "torch.distributed.fsdp._common_utils._get_fsdp_handles")
 
 
@@ -37,13 +38,33 @@ def by_helper(site: Site, migration: Migration) -> Outcome | None:
         return Outcome(_MESSAGE, [change])
     if isinstance(site.receiver, ast.Attribute) and site.receiver.attr == "_handle":
         return None  # the handle itself is told of
-    if site.role != "read" or site.member == "_handle":
+    if _is_own(site) or (site.member in _OF_FLAT_PARAMETERS and _is_told_of(site, migration)):
+        return None
+    if site.role != "read" or site.member not in ("_handles", "flat_param"):
         message = "a sharded module has no flat parameter: reaching this raises AttributeError"
         advice = "Work on module.parameters(): each is a DTensor of its own name and shape."
         return Outcome(message, level=Level.MANUAL, form=Form.NOTE, advice=advice)
     helper = "unit_handles" if site.member == "_handles" else "flat_parameter"
     assert isinstance(site.node, ast.Attribute)
     return Outcome(_MESSAGE, [attribute_as_call(site.file, site.node, migration.helper(site, helper) + "({receiver})")])
+
+
+def _is_own(site: Site) -> bool:
+    """Whether ``self._flat_param`` is an attribute that the class itself assigns."""
+    around = site.file.enclosing_class(site.node)
+    if around is None or not isinstance(site.receiver, ast.Name):
+        return False
+    stores = (n for n in ast.walk(around) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
+    return any(n.attr == site.member and ast.dump(n.value) == ast.dump(site.receiver) for n in stores)
+
+
+def _is_told_of(site: Site, migration: Migration) -> bool:
+    """Whether a read of the flat parameter in the same function raises before this is reached."""
+    function = site.file.function(site.node)
+    return any(
+        other.member in ("_flat_param", "_handle") and site.file.function(other.node) is function
+        for other in migration.sites[site.file.path]
+    )
 
 
 def _comes_from_handles(file: File, name: ast.Name) -> bool:
@@ -81,7 +102,10 @@ _MESSAGE = "models of FSDP2 have no flat parameters: each sharded parameter stan
 RULE = Rule(
     id="FS610",
     title="handles and flat parameters",
-    symbols=(f"{FSDP1}._handles", f"{FSDP1}._handle", f"{FSDP1}.flat_param", *_GET_HANDLES),
+    symbols=(
+        *(f"{FSDP1}.{name}" for name in ("_handles", "_handle", "flat_param", "_flat_param", *sorted(_OF_FLAT_PARAMETERS))),
+        *_GET_HANDLES,
+    ),
     roles=("call", "read", "store", "value"),
     why="FSDP1 laid the parameters of a unit into one flat tensor behind a handle; fully_shard keeps them apart.",
     idiom=itself,
@@ -108,6 +132,29 @@ RULE = Rule(
                 "        handle.data.mul_(0.9)\n"
             ),
             level=Level.REVIEW,
+        ),
+        Example(
+            before=(
+                "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = FSDP(net, **options)\n"
+                "    for part in FSDP.fsdp_modules(model):\n"
+                "        flat = part._flat_param\n"
+                "        print(flat._fqns)\n"
+            ),
+            after=(
+                "from fsdp2_helpers import shard_like_fsdp1, units\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = shard_like_fsdp1(net, **options)\n"
+                "    for part in units(model):\n"
+                "        flat = part._flat_param\n"
+                "        print(flat._fqns)\n"
+            ),
+            level=Level.MANUAL,
         ),
     ),
 )
