@@ -85,7 +85,8 @@ def analyse(
         if found:
             migration.sites[file.path] = found
     drop_unreachable(migration)
-    guards, migration.hidden = guarded_sites(program, migration.sharding, migration.sites, migration.runs_before_wraps)
+    guards, migration.hidden = guarded_sites(program, migration.sharding, migration.sites, migration.runs_before_wraps,
+                                             migration.is_before_wrap)
     for site in guards:
         migration.sites.setdefault(site.file.path, []).append(site)
     analysis = Analysis()
@@ -154,6 +155,8 @@ def answer(rule: Rule, site: Site, migration: Migration) -> Outcome | None:
     """What a rule says about a site, with the form of its answer; None where the site is none of its business."""
     if site.receiver is not None and migration.runs_before_wraps(site.file, site.node):
         return Outcome("nothing is wrapped yet when this runs: what it works on is plain", level=Level.OK, form=Form.NOTE)
+    if site.receiver is not None and migration.is_fresh(site.file, site.node, site.receiver):
+        return Outcome("the model is made on the way here and still plain", level=Level.OK, form=Form.NOTE)
     if rule.idiom is not None and migration.options.idioms:
         observed = migration.program.rests_on_run(site.file, site.node)
         outcome = rule.idiom(site, migration) if not observed or migration.program.is_reached(site.file, site.node) else None

@@ -50,17 +50,19 @@ class Hidden:
 
 
 def guarded_sites(
-    program: Program, sharding: ShardingQueries, sites: Mapping[str, Sequence[Site]], is_early: Callable[[File, ast.AST], bool]
+    program: Program, sharding: ShardingQueries, sites: Mapping[str, Sequence[Site]], is_early: Callable[[File, ast.AST], bool],
+    is_plain: Callable[[Site], bool],
 ) -> tuple[list[Site], dict[ast.AST, list[Hidden]]]:
     """The sites of guards that hide something, and what each hides, by its statement.
 
-    ``is_early`` says whether a place comes before all wraps, so that nothing there is collective.
+    ``is_early`` says whether a place comes before all wraps, so that nothing there is collective, ``is_plain`` whether a
+    site works on a model that is not sharded yet.
     """
     guards: dict[ast.AST, Guard] = {}
     hidden: dict[ast.AST, list[Hidden]] = {}
     for guard, found in _all_hidden(program, sharding, sites):
         known = hidden.get(guard.statement, [])
-        if is_early(found.file, found.node):
+        if is_early(found.file, found.node) or (found.site is not None and is_plain(found.site)):
             continue
         if all(other.node is not found.node or other.thing != found.thing for other in known):
             guards[guard.statement] = guard
@@ -135,8 +137,6 @@ def _is_local(program: Program, site: Site) -> bool:
     """Whether a site meets a plain model, or only asks a sharded one what it is like."""
     if site.role == "method" and isinstance(site.receiver, ast.Name) and site.receiver.id in ("self", "cls"):
         return True  # whoever called the method around this one is asked about
-    if site.sharding is not None and is_before_wrap(program, site.file, site.node, site.sharding):
-        return True
     return site.role == "method" and site.call is not None and only_asks(program, site.file, site.call)
 
 

@@ -13,6 +13,7 @@ from .flow.values import Annotated, ClassValue, Wrapped
 from .guarded import Hidden
 from .queries.before_wraps import BeforeWraps
 from .queries.file import File
+from .queries.fresh_models import FreshModels
 from .queries.full_state import FullState, full_state
 from .queries.order import is_before_wrap
 from .queries.program import Program
@@ -162,12 +163,24 @@ class Migration:
         """Whether a site surely runs only while its model is still plain."""
         if self.runs_before_wraps(site.file, site.node):
             return True
+        if site.receiver is not None and self.is_fresh(site.file, site.node, site.receiver):
+            return True
         return site.sharding is not None and is_before_wrap(self.program, site.file, site.node, site.sharding)
 
     def runs_before_wraps(self, file: File, node: ast.AST) -> bool:
         """Whether a place surely is reached only while nothing in the repository is wrapped."""
         before = self._before_wraps
         return before is not None and before.holds(before.program.file(file.path), node)
+
+    def is_fresh(self, file: File, node: ast.AST, model: ast.expr) -> bool:
+        """Whether a model that a place works on was surely made on the way there, behind all wraps that may be its own."""
+        fresh = self._fresh_models
+        return fresh is not None and fresh.holds(file, node, model)
+
+    @cached_property
+    def _fresh_models(self) -> FreshModels | None:
+        before = self._before_wraps
+        return FreshModels(self.sharding, before) if before is not None and before.program is self.program else None
 
     @cached_property
     def _before_wraps(self) -> BeforeWraps | None:

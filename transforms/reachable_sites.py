@@ -5,6 +5,7 @@ from __future__ import annotations
 from .facts.symbols import CONSTRUCTORS, FSDP1, WRAPPERS, is_old
 from .flow.values import External
 from .migration import Migration
+from .queries.wrap_reach import WrapReach
 from .sites import Site
 
 _IMPORTERS = frozenset(
@@ -16,7 +17,7 @@ _WRAPPING_ROLES = frozenset({"call", "value", "base"})
 
 
 def drop_unreachable(migration: Migration) -> None:
-    """Takes away the sites of programs without a wrapper that is replaced, unless they are of old symbols.
+    """Takes away the sites of programs that come to no wrapper which is replaced, unless they are of old symbols.
 
     Such a site has the right spelling, or its model comes from a function that another program wraps the result of. What
     no file that is run reaches is a library's, where any wrapper that the library names counts, or the repository does if
@@ -28,9 +29,18 @@ def drop_unreachable(migration: Migration) -> None:
     has_hidden_imports = bool(named) and not externals.isdisjoint(_IMPORTERS)
     wrapping = {path for path, sites in migration.sites.items() if any(_is_replaced(site, migration) for site in sites)}
     programs = {entry for path in wrapping for entry in migration.programs.of(path)}
+    replaced = [(site.file, site.node) for sites in migration.sites.values() for site in sites if _is_replaced(site, migration)]
+    reach = None if migration.options.blind else WrapReach(migration.program, migration.programs, replaced)
     for path, sites in list(migration.sites.items()):
-        is_run = migration.programs.is_reached(path)
-        if programs.isdisjoint(migration.programs.of(path)) if is_run else not is_library and not has_hidden_imports:
+        entries = migration.programs.of(path)
+        may_wrap = reach is None or any(map(reach.may_wrap, entries))
+        if migration.programs.is_reached(path):
+            may_come = may_wrap and not programs.isdisjoint(entries)
+        elif reach is None or entries != (path,):
+            may_come = is_library or has_hidden_imports
+        else:
+            may_come = may_wrap
+        if not may_come:
             kept = [site for site in sites if not _looks_like_one(site)]
             if kept:
                 migration.sites[path] = kept

@@ -219,7 +219,7 @@ def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:
             continue  # whoever calls the method around it knows what it is called on
         values = file.values(node.value)
         if call is not None and _updates_average(values, node.attr):
-            yield Site(file, call, AVERAGE_UPDATE, "call", call, node.value)
+            yield Site(file, call, AVERAGE_UPDATE, "call", call)
             continue
         if values and all(isinstance(v, (External, ModuleValue, FunctionValue, ClassValue)) for v in values):
             continue

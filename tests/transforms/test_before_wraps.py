@@ -32,14 +32,19 @@ EARLY = "model = net.Net()\nmodel.read('x')\nmodel = DDP(model)"
 LATE = "model = net.Net()\nmodel = DDP(model)\nmodel.module.read('x')"
 LOOP = "for seed in range(2):\n    model = net.Net()\n    model.read('x')\n    model = DDP(model)"
 
+STALE = "model = net.Net()\nfor seed in range(2):\n    model.read('x')\n    model = DDP(model)"
+ONCE = "for seed in range(2):\n    if seed == 0:\n        model = net.Net()\n    model.read('x')\n    model = DDP(model)"
+
 
 @pytest.mark.parametrize(
     ("body", "call", "late"),
     [
         (EARLY, "main()", False),
         (LATE, "main()", True),
-        (LOOP, "main()", True),
-        (EARLY, "main(); main()", True),
+        (LOOP, "main()", False),
+        (EARLY, "main(); main()", False),
+        (STALE, "main()", True),
+        (ONCE, "main()", True),
         (EARLY, "fire.Fire(main)", False),
     ],
 )
@@ -72,7 +77,8 @@ def test_a_method_that_is_handed_on_runs_whenever_it_likes() -> None:
 
 def test_a_wrapper_in_a_table_may_be_called_at_any_time() -> None:
     table = f"{WRAP}\nWRAPPERS = {{'ddp': DDP}}\n"
-    text = script(EARLY).replace("import net\n", "import net, table\n")
+    text = script("model = net.Net()\ntable.WRAPPERS[input()](model)\nmodel.read('x')")
+    text = text.replace("import net\n", "import net, table\n")
     assert helps(texts(train=text, table=table, net=NET)["net.py"])
 
 

@@ -41,7 +41,26 @@ class BeforeWraps:
 
     def holds(self, file: File, node: ast.AST) -> bool:
         """Whether a place is surely reached only while nothing is wrapped yet."""
-        return bool(self._wrapping) and self._unordered.isdisjoint(self.programs.of(file.path)) and self._is_before(file, node)
+        return bool(self._wrapping) and self.is_ordered(file) and self._is_before(file, node)
+
+    def wraps_in(self, file: File, place: ast.AST) -> list[ast.AST]:
+        """The places in the function around a place (or at module level) that may wrap something."""
+        return self._wrapping.get((file.index, self._function(file, place)), [])
+
+    def callers(self, file: File, place: ast.AST) -> list[Place] | None:
+        """Every place that may call the function around a place; None where there may be others."""
+        function = self._function(file, place)
+        return self._callers(function) if function is not None else None
+
+    def is_ordered(self, file: File) -> bool:
+        """Whether it is seen of each wrap in the programs of a file by which calls it is reached."""
+        return self._unordered.isdisjoint(self.programs.of(file.path))
+
+    def may_be_ours(self, file: File, call: ast.Call) -> bool:
+        """Whether a call may reach a function of the repository that the analysis does not see."""
+        if self.program.callees(file, call) or not isinstance(call.func, (ast.Name, ast.Attribute)):
+            return not self.program.callees(file, call)
+        return _may_be_ours(file, call.func)
 
     def _spread(self, wraps: Iterable[Place]) -> dict[tuple[int, FunctionValue | None], list[ast.AST]]:
         """For each function (None for module level) the places in it that may wrap something, in however many steps."""

@@ -27,7 +27,7 @@ class Programs:
         """The entry points of the programs that reach a file, sorted."""
         index = self.program.index(path)
         if index not in self._of:
-            reaching = self._reaching(index)
+            reaching = self.reaching(index)
             found = reaching & self.entries or {i for i in reaching if not self._importers[i]} or {min(reaching)}
             self._of[index] = tuple(sorted(self.program.facts[i].path for i in found))
         return self._of[index]
@@ -68,7 +68,7 @@ class Programs:
                 modules.add(f"{item.module}.{item.name}" if item.module.strip(".") else f"{item.module}{item.name}")
         return {target for module in modules if (target := find(index, module)) is not None and target != index}
 
-    def _reaching(self, index: int) -> set[int]:
+    def reaching(self, index: int) -> set[int]:
         """The files from which imports lead to a file, and itself."""
         reaching, waiting = {index}, [index]
         while waiting:

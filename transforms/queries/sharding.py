@@ -9,7 +9,7 @@ from functools import cached_property
 
 from ..facts.facts import NOTHING
 from ..findings import Step
-from ..flow.library import is_optimizer, is_scheduler
+from ..flow.library import COLLECT, PASS_THROUGH, is_optimizer, is_scheduler
 from ..flow.values import (
     Annotated,
     Bound,
@@ -265,6 +265,22 @@ class ShardingQueries:
             for v in held
         )  # fmt: skip
 
+    def is_new(self, value: Instance | Opaque) -> bool:
+        """Whether an object is a module that is plain when it is made: nothing that may be sharded comes into it."""
+        if isinstance(value, Instance):
+            is_module = _is_module(self.program.flow.external_bases(value.cls))
+            return is_module and self._all_wrapped_known and not self._hands_on(value) and not self._holds_sharded(value, set())
+        if value.name in _PASSING_ON or value.name == "?" or is_optimizer(value.name):
+            return False
+        call = self.program.flow.calls[value.site]
+        given = [*call.arguments, *(argument for _, argument in call.keywords)]
+        held = [v for argument in given if argument != NOTHING for v in self.program.flow.values_of(argument)]
+        return all(
+            isinstance(v, (Constant, External, ModuleValue)) or (isinstance(v, Unknown) and v.variable < 0)
+            or (isinstance(v, (Container, Instance)) and v not in self._handed_to_wrappers and not self._holds_sharded(v, set()))
+            for v in held
+        )  # fmt: skip
+
     @cached_property
     def _all_wrapped_known(self) -> bool:
         """Whether every wrapper that is called is seen to get models of which it is known where they are made."""
@@ -327,6 +343,7 @@ class ShardingQueries:
         )
 
 
+_PASSING_ON = COLLECT | PASS_THROUGH
 _MAKERS_OF_ANYTHING = ("hydra.", "importlib.", "builtins.", "pickle.", "torch.load", "accelerate.", "torch.nn.", "torch.compile")
 """Functions whose results may be objects of the repository, or hold some."""
 

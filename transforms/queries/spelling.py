@@ -241,8 +241,8 @@ def _argument_for(
     """What a call hands in for a parameter; for ``self`` the object that the method is read off."""
     names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
     given = list(call.args)
-    if is_method and isinstance(call.func, ast.Attribute) and names and names[0] in ("self", "cls"):
-        given.insert(0, call.func.value)
+    if is_method and names and names[0] in ("self", "cls"):
+        given.insert(0, call.func.value if isinstance(call.func, ast.Attribute) else call.func)
     if any(isinstance(argument, ast.Starred) for argument in given):
         return None
     if name in names and names.index(name) < len(given):

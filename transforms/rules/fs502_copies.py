@@ -32,7 +32,7 @@ def plain(site: Site, migration: Migration) -> Outcome | None:
     if site.symbol in SAVES:
         return _saved(site, migration)
     found = migration.sharding.of(site.file, site.call.args[0])
-    if migration.runs_before_wraps(site.file, site.call):
+    if migration.runs_before_wraps(site.file, site.call) or migration.is_fresh(site.file, site.call, site.call.args[0]):
         return None
     if not found.wrappers or is_before_wrap(migration.program, site.file, site.call, found):
         return None

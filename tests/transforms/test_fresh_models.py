@@ -1,0 +1,73 @@
+"""Models that were just made are plain, though the program wraps models and may have done so before."""
+
+from __future__ import annotations
+
+import pytest
+from to_fsdp2.transforms.engine import Options, analyse, extract
+from to_fsdp2.transforms.text.source import Source
+
+HEAD = """import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Net(torch.nn.Module):
+    def __init__(self, cfg):
+        super().__init__()
+        self.body = torch.nn.Linear(cfg, cfg)
+
+
+def build(cfg):
+    net = Net(cfg).to("cpu")
+    if cfg > 2:
+        net = Net(cfg + 1)
+    return net
+
+
+"""
+READ = "def read(model, path):\n    model.load_state_dict(torch.load(path))\n\n\n"
+LOADS = "net.load_state_dict(state)"
+
+
+def is_rewritten(body: str, call: str = "run(1, {}); run(2, {})") -> bool:
+    """Whether a load in the function ``run(cfg, state)`` is taken for one of a model that may be sharded."""
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    text = HEAD + (READ if "read(" in body else "") + "def run(cfg, state):\n" + lines
+    source = Source.decode("train.py", (text + f"\n\nif __name__ == '__main__':\n    {call}\n").encode())
+    analysis = analyse([extract(source)], {"train.py": source}.__getitem__, Options(target_torch=(2, 13)), paths=["train.py"])
+    assert not analysis.errors
+    return analysis.texts["train.py"].count("load_model_state(") + analysis.texts["train.py"].count("load_state(") > 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"net = Net(cfg)\n{LOADS}\nnet = DDP(net)",
+        f"net = build(cfg)\n{LOADS}\nnet = DDP(net)",
+        f"net = Net(cfg)\nif cfg:\n    net = Net(2)\n{LOADS}\nDDP(net)",
+        f"if cfg:\n    net = Net(2)\nelse:\n    net = build(cfg)\n{LOADS}\nDDP(net)",
+        "net = Net(cfg)\nnet = net.to('cpu')\nplain = net\nplain.load_state_dict(state)\nwrapped = DDP(plain)",
+        "net = Net(cfg)\nread(net, 'x')\nnet = DDP(net)",
+        f"old = DDP(Net(cfg))\nnet = Net(cfg)\n{LOADS}\nnet = DDP(net)",
+        f"for cfg in range(2):\n    net = Net(cfg)\n    {LOADS}\n    net = DDP(net)",
+    ],
+)  # fmt: skip
+def test_what_was_just_made_is_plain(body: str) -> None:
+    assert not is_rewritten(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"net = Net(cfg)\nnet = DDP(net)\n{LOADS}",
+        f"net = Net(cfg)\nDDP(net)\n{LOADS}",
+        f"net = Net(cfg)\nif cfg:\n    net = DDP(net)\n{LOADS}",
+        f"net = Net(cfg)\nfor _ in range(2):\n    {LOADS}\n    wrapped = DDP(net)",
+        f"for i in range(2):\n    if i == 0:\n        net = Net(cfg)\n    {LOADS}\n    wrapped = DDP(net)",
+        "net = Net(cfg)\nread(net, 'x')\nnet = DDP(net)\nread(net.module, 'x')",
+        f"def wrap():\n    DDP(net)\nnet = Net(cfg)\nwrap()\n{LOADS}",
+        f"net = state['net']\n{LOADS}\nnet = DDP(net)",
+        f"global net\nif cfg:\n    net = Net(cfg)\n{LOADS}\nnet = DDP(net)",
+    ],
+)  # fmt: skip
+def test_what_may_have_been_wrapped_is_not(body: str) -> None:
+    assert is_rewritten(body)

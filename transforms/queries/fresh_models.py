@@ -1,0 +1,168 @@
+"""Models that are made on the way to a place, with nothing wrapped in between: plain there, however often the way is gone."""
+
+from __future__ import annotations
+
+import ast
+
+from ..flow.library import RETURN_SELF
+from ..flow.values import Constant, FunctionValue, Instance, Opaque
+from .before_wraps import BeforeWraps
+from .file import File
+from .sharding import ShardingQueries
+from .spelling import handed_in
+
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_DEEPEST = 5
+_MOST_CALLERS = 8
+
+
+class FreshModels:
+    """Answers for expressions at places. ``before`` knows which places may wrap something, in however many steps."""
+
+    def __init__(self, sharding: ShardingQueries, before: BeforeWraps) -> None:
+        self.program = sharding.program
+        self.sharding = sharding
+        self.before = before
+
+    def holds(self, file: File, place: ast.AST, model: ast.expr, depth: int = 0) -> bool:
+        """Whether a model that a place works on was surely made since the last wrap that may have been of it."""
+        if depth > _DEEPEST or isinstance(file.function(place), ast.Lambda):
+            return False
+        if not isinstance(model, (ast.Name, ast.Attribute)):
+            return self._is_made(file, place, model, depth)
+        if not _is_path(model) or self._is_of_outer_scope(file, place, model):
+            return False
+        given = self._given_before(file, place, model)
+        start = next((s for s in reversed(given) if _dominates(file, s, place)), None)
+        if start is None and not isinstance(model, ast.Name):
+            return False
+        if any(self._lies_between(file, start, wrap, place) for wrap in self._wraps_around(file, place, model)):
+            return False
+        reaching = [s for s in self._bindings(file, place, model) if s is start or self._lies_between(file, start, s, place)]
+        values = [self._assigned(file, s, model) for s in reaching]
+        if not all(value is not None and self._is_made(file, s, value, depth) for s, value in zip(reaching, values, strict=True)):
+            return False
+        if start is not None:
+            return True
+        function = file.function(place)
+        parameter = function is not None and model.id in {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
+        return self._is_handed_in(file, place, model, depth) if parameter else bool(reaching)
+
+    def _is_of_outer_scope(self, file: File, place: ast.AST, model: ast.expr) -> bool:
+        declared = (n for n in file.nodes(ast.Global, ast.Nonlocal) if file.function(n) is file.function(place))
+        return isinstance(model, ast.Name) and any(model.id in node.names for node in declared)
+
+    def _wraps_around(self, file: File, place: ast.AST, model: ast.expr) -> list[ast.AST]:
+        """What may wrap the model: calls that lead to a wrap, and unseen code that the model is handed to."""
+        found = self.before.wraps_in(file, place)
+        function, held = file.function(place), set(_prefixes(model))
+        calls = (c for c in file.nodes(ast.Call) if file.function(c) is function and self.before.may_be_ours(file, c))
+        return found + [call for call in calls if not held.isdisjoint(_given(call, held - {ast.unparse(model)}))]
+
+    def _is_made(self, file: File, place: ast.AST, value: ast.expr, depth: int) -> bool:
+        """Whether an expression gives a new model, or surely none that is sharded."""
+        while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in RETURN_SELF:
+            value = value.func.value
+        if isinstance(value, ast.IfExp):
+            return all(self._is_made(file, place, branch, depth) for branch in (value.body, value.orelse))
+        if isinstance(value, (ast.Name, ast.Attribute)):
+            return self.holds(file, place, value, depth + 1)
+        if not isinstance(value, ast.Call):
+            return isinstance(value, ast.Constant)
+        made = [v for v in file.values(value) if not (isinstance(v, Constant) and v.value is None)]
+        site = file.call_site(value)
+        if made and all(self._is_new(v, site) for v in made):
+            return True
+        return self._is_returned_new(file, value, depth)
+
+    def _is_new(self, value: object, site: int) -> bool:
+        if not isinstance(value, (Instance, Opaque)) or value.site != site or site < 0:
+            return False
+        return self.sharding.is_new(value)
+
+    def _is_returned_new(self, file: File, call: ast.Call, depth: int) -> bool:
+        """Whether every function that a call reaches returns a model that it makes."""
+        functions = [v for v in file.called_values(call) if isinstance(v, FunctionValue)]
+        if not functions or len(functions) != len(file.called_values(call)):
+            return False
+        for function in functions:
+            other, node = self.program.function_node(function)
+            if not isinstance(node, ast.FunctionDef) or any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in ast.walk(node)):
+                return False
+            returns = [n for n in ast.walk(node) if isinstance(n, ast.Return) and other.function(n) is node]
+            if not returns or not all(n.value is not None and self.holds(other, n, n.value, depth + 1) for n in returns):
+                return False
+        return True
+
+    def _is_handed_in(self, file: File, place: ast.AST, name: ast.Name, depth: int) -> bool:
+        """Whether every caller hands in a new model."""
+        callers = self.before.callers(file, place)
+        if not callers or len(callers) > _MOST_CALLERS:
+            return False
+        for caller, call in callers:
+            given = handed_in(file, place, name.id, call) if isinstance(call, ast.Call) else None
+            if given is None or not self.holds(caller, call, given, depth + 1):
+                return False
+        return True
+
+    # --- places in a function -----------------------------------------------------------------------------
+
+    def _bindings(self, file: File, place: ast.AST, model: ast.expr) -> list[ast.stmt]:
+        """The statements of the function around a place that bind a name or an attribute, in the order of the text."""
+        function = file.function(place)
+        found = {
+            file.statement(node) for node in file.nodes(type(model))
+            if isinstance(node.ctx, (ast.Store, ast.Del)) and ast.unparse(node) == ast.unparse(model)  # type: ignore[attr-defined]
+            and file.function(node) is function
+        }  # fmt: skip
+        return sorted(found, key=lambda s: s.lineno)
+
+    def _given_before(self, file: File, place: ast.AST, model: ast.expr) -> list[ast.stmt]:
+        return [s for s in self._bindings(file, place, model) if s.lineno < place.lineno]  # type: ignore[attr-defined]
+
+    def _assigned(self, file: File, statement: ast.stmt, model: ast.expr) -> ast.expr | None:
+        """What a statement assigns to a name or an attribute; None where it is bound in another way."""
+        key = ast.dump(model).replace("ctx=Store()", "ctx=Load()")
+        found = [value for s, value in file.assignments.get(key, ()) if s is statement]
+        return found[0] if len(found) == 1 else None
+
+    def _lies_between(self, file: File, start: ast.stmt | None, other: ast.AST, place: ast.AST) -> bool:
+        """Whether something may run after ``start`` (or the function's beginning) and before a place."""
+        above = list(file.ancestors(place))
+        if other is place or other in above:
+            return False
+        begun = start is None or (start.end_lineno or start.lineno) < other.lineno or other in ast.walk(start)  # type: ignore[attr-defined]
+        if begun and _position(other) < _position(place):
+            return True
+        function = file.function(place)
+        around = above[: above.index(function)] if function in above else above  # type: ignore[arg-type]
+        again = {a for a in around if isinstance(a, _LOOPS) and (start is None or a not in file.ancestors(start))}
+        return any(a in again for a in file.ancestors(other))
+
+
+def _given(call: ast.Call, owners: set[str]) -> set[str]:
+    """The texts of all that a call gets; its receiver, if that is one of ``owners``, too."""
+    given = [n for a in (*call.args, *(k.value for k in call.keywords)) for n in ast.walk(a) if isinstance(n, ast.expr)]
+    receiver = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+    return {ast.unparse(node) for node in given} | ({receiver} & owners)
+
+
+def _prefixes(model: ast.expr) -> list[str]:
+    """``self.net``, ``self`` of ``self.net``: what holds a model, and itself."""
+    return [ast.unparse(model), *(_prefixes(model.value) if isinstance(model, ast.Attribute) else [])]
+
+
+def _is_path(model: ast.expr) -> bool:
+    while isinstance(model, ast.Attribute):
+        model = model.value
+    return isinstance(model, ast.Name)
+
+
+def _dominates(file: File, statement: ast.stmt, place: ast.AST) -> bool:
+    """Whether a statement stands in a block that leads to a place, further up."""
+    block, index = file.block_of(statement)
+    return any(later in (place, *file.ancestors(place)) for later in block[index + 1 :])
+
+
+def _position(node: ast.AST) -> tuple[int, int]:
+    return node.lineno, node.col_offset  # type: ignore[attr-defined]

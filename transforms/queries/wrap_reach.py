@@ -1,0 +1,127 @@
+"""Which files can come to a wrap when they are run: one that only imports a library with a wrap in it may never call that.
+
+The way back from the wraps is read off names: who can run a function or class has to mention it, at any depth, and to
+import its file. What is called by names that are put together, or imported by such, counts as mentioned.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
+from ..facts.facts import NOTHING
+from .file import File
+from .program import Program
+from .programs import Programs
+
+_IMPORTED_BY_NAME = re.compile(
+    r"\b(import_module|__import__|spec_from_file_location|hydra|pydoc|pkgutil|globals\(\)|__subclasses__|__init_subclass__)"
+)
+_HARMLESS_DECORATORS = ("staticmethod", "classmethod", "property", "torch.", "functools.", "contextlib.",
+                        "contextmanager", "abc.",
+                        "abstractmethod", "dataclass", "pytest.", "unittest.", "typing.", "no_grad", "record")  # fmt: skip
+
+Definition = tuple[int, str]
+"""A function, class or variable at module level: the file and the name."""
+
+
+class WrapReach:
+    """Answers for files, given the places where something is wrapped, or a wrapper is handed on."""
+
+    def __init__(self, program: Program, programs: Programs, wraps: Iterable[tuple[File, ast.AST]]) -> None:
+        self.program = program
+        self.programs = programs
+        self._run: set[int] = set()
+        """Files that may come to a wrap when they are run."""
+        self._imported: set[int] = set()
+        """Files that may do so for whoever imports them: nobody sees who calls what they define."""
+        self._spread(wraps)
+
+    def may_wrap(self, path: str) -> bool:
+        """Whether something may be wrapped while this file is run."""
+        return self.program.index(path) in self._wrapping
+
+    @cached_property
+    def _wrapping(self) -> frozenset[int]:
+        by_name = {i for i, facts in enumerate(self.program.facts) if _IMPORTED_BY_NAME.search(self.program.text(facts.path))}
+        importing = (self.programs.reaching(index) for index in self._imported | by_name)
+        return frozenset(self._run.union(*importing))
+
+    def _spread(self, wraps: Iterable[tuple[File, ast.AST]]) -> None:
+        known: set[Definition] = set()
+        pending = [definition for file, node in wraps for definition in self._around(file, node)]
+        while pending:
+            definition = pending.pop()
+            if definition in known:
+                continue
+            known.add(definition)
+            mentions = [*self._mentions(*definition)]
+            if not mentions or self._is_called_by_name(*definition):
+                self._imported.add(definition[0])
+            pending += [around for file, node in mentions for around in self._around(file, node)]
+
+    def _around(self, file: File, node: ast.AST) -> Iterator[Definition]:
+        """What has to be mentioned so that a place is reached; the file itself is noted if running it is enough."""
+        above = [node, *file.ancestors(node)]
+        top = above[-2] if len(above) > 1 else node
+        if isinstance(top, ast.alias | ast.Import | ast.ImportFrom):
+            if isinstance(node, ast.alias) and node.asname:
+                yield file.index, node.asname
+        elif isinstance(top, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if not all(ast.unparse(decorator).startswith(_HARMLESS_DECORATORS) for decorator in top.decorator_list):
+                self._imported.add(file.index)
+            yield file.index, top.name
+        elif _is_for_scripts(top):
+            self._run.add(file.index)
+        else:
+            targets = [name.id for name in ast.walk(top) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)]
+            if not targets or any(isinstance(inner, ast.Call) for inner in ast.walk(top)):
+                self._imported.add(file.index)
+            yield from ((file.index, name) for name in targets if name != "__all__")
+
+    def _mentions(self, index: int, name: str) -> Iterator[tuple[File, ast.AST]]:
+        word = re.compile(rf"\b{re.escape(name)}\b")
+        for other in sorted(self.programs.reaching(index)):
+            if not word.search(self.program.text(self.program.facts[other].path)):
+                continue
+            file = self.program.file(other)
+            is_own = other != index and name in self.program.facts[other].defined and name not in file.imported_names
+            for node in file.nodes(ast.Name, ast.Attribute, ast.Constant, ast.alias):
+                if _word(node) != name or (is_own and isinstance(node, ast.Name)):
+                    continue
+                top = [node, *file.ancestors(node)][-2]
+                is_itself = other == index and getattr(top, "name", None) == name
+                if not is_itself and (not isinstance(node, ast.alias) or node.asname) and not _binds(node):
+                    yield file, node
+
+    def _is_called_by_name(self, index: int, name: str) -> bool:
+        facts = self.program.facts[index]
+        for function in self.program.flow.called_by_name:
+            if function.file == index:
+                found = facts.functions[function.index]
+                owner = facts.classes[found.owner_class].name if found.owner_class != NOTHING else found.name
+                if owner == name:
+                    return True
+        return False
+
+
+def _word(node: ast.AST) -> object:
+    """The name that a node mentions; of a string that is one, too."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.name.rpartition(".")[2] if isinstance(node, ast.alias) else getattr(node, "value", None)
+
+
+def _binds(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store)
+
+
+def _is_for_scripts(statement: ast.AST) -> bool:
+    """Whether a statement is for the file that is run alone: ``if __name__ == "__main__"``."""
+    return isinstance(statement, ast.If) and any(
+        isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(statement.test)
+    )
