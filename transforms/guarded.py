@@ -15,7 +15,7 @@ from .queries.file import File
 from .queries.guards import Guard, Guards, guard_of
 from .queries.order import is_before_wrap
 from .queries.program import Program
-from .queries.saved_models import SAVES, saved_models
+from .queries.saved_models import given_to, is_writer, saved_models
 from .queries.sharding import ShardingQueries
 from .queries.spelling import Spelling, is_made_behind
 from .queries.unwrapping import is_unwrapped
@@ -76,7 +76,7 @@ def _all_hidden(
     guards = Guards(program)
     for file in map(program.file, program.relevant_files()):
         for site in sites.get(file.path, ()):
-            if site.symbol in SAVES and site.call is not None and site.call.args:
+            if site.role == "call" and site.call is not None and is_writer(site.symbol):
                 for thing in _saved_things(sharding, file, site.call):
                     yield from _guards_around(guards, sharding, file, site.call, thing, None)
             if site.symbol in COLLECTIVE and _may_be_sharded(site, sharding) and not _is_local(program, site):
@@ -91,12 +91,12 @@ def _all_hidden(
 
 def _saved_things(sharding: ShardingQueries, file: File, call: ast.Call) -> Iterator[ast.expr]:
     """What is pickled of sharded models, or an attribute that holds them; who hands them in is asked about there."""
-    saved = call.args[0]
-    for owner, model in saved_models(sharding, file, saved):
-        if owner is file and file.function(model) is file.function(call):
-            yield model
-        elif isinstance(saved, ast.Attribute):
-            yield saved
+    for saved in given_to(call):
+        for owner, model in saved_models(sharding, file, saved):
+            if owner is file and file.function(model) is file.function(call):
+                yield model
+            elif isinstance(saved, ast.Attribute):
+                yield saved
 
 
 def _may_be_sharded(site: Site, sharding: ShardingQueries) -> bool:

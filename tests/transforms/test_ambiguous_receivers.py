@@ -77,3 +77,31 @@ def test_the_first_of_a_generator() -> None:
             first.clip_grad_norm_(1.0)
     """)
     assert "clip_model_grad_norm(first, 1.0)" in text or "clip_grad_norm_(first.parameters(), 1.0)" in text
+
+
+def test_models_that_some_library_writes_as_objects() -> None:
+    text = migrated("""
+        import cloudpickle
+        import mlflow.pytorch
+        import somewhere
+
+        def f(net, options, x, path):
+            model = DDP(net, **options)
+            mlflow.pytorch.log_model(pytorch_model=model.module, name="model")
+            torch.onnx.export(model, (x,), path)
+            somewhere.deep.save_model(path, model)
+            somewhere.dump([model, 1], path)
+            somewhere.show(model)
+            somewhere.dump(options, path)
+            cloudpickle.dumps(obj=model)
+    """)
+    for line in (
+        'mlflow.pytorch.log_model(pytorch_model=as_plain(model), name="model")',
+        "torch.onnx.export(as_plain(model), (x,), path)",
+        "somewhere.deep.save_model(path, as_plain(model))",
+        "somewhere.dump(as_plain([model, 1]), path)",
+        "somewhere.show(model)",
+        "somewhere.dump(options, path)",
+        "cloudpickle.dumps(obj=as_plain(model))",
+    ):
+        assert f"    {line}\n" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 
 from ..flow.values import Annotated, Instance, Opaque, Wrapped
 from .assignments import assigned_values
@@ -12,9 +13,22 @@ from .sharding import ShardingQueries
 from .spelling import given_for_parameter
 
 SAVES = ("torch.save", "pickle.dump", "pickle.dumps", "cloudpickle.dump", "cloudpickle.dumps", "dill.dump", "joblib.dump")
-"""Functions whose first argument is pickled."""
+"""Functions that pickle what they are given."""
+WRITERS = (*SAVES, "*.dump", "*.dumps", "*.save_model", "*.log_model", "*.serialize", "*.export", "*.export_model", "*.to_onnx",
+           "torch.jit.script", "torch.jit.trace")  # fmt: skip
+"""Patterns of functions, of any library, that write a model as an object or a graph: what they are called says so."""
 _MAKERS = frozenset({"builtins.dict", "builtins.list", "builtins.tuple", "collections.OrderedDict"})
 _DEEPEST = 3
+
+
+def is_writer(symbol: str) -> bool:
+    """Whether a function writes the models that it is given."""
+    return any(fnmatchcase(symbol, pattern) for pattern in WRITERS)
+
+
+def given_to(call: ast.Call) -> list[ast.expr]:
+    """What a call is given, by place or by name."""
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def saved_models(sharding: ShardingQueries, file: File, value: ast.expr, depth: int = 0) -> Iterator[tuple[File, ast.expr]]:
@@ -24,9 +38,10 @@ def saved_models(sharding: ShardingQueries, file: File, value: ast.expr, depth: 
     elif isinstance(value, (ast.List, ast.Tuple)):
         parts = value.elts
     elif isinstance(value, ast.Call) and file.external(value.func) in _MAKERS:
-        parts = [*value.args, *(keyword.value for keyword in value.keywords)]
+        parts = given_to(value)
     else:
-        if _is_model(sharding, file, value):
+        inside = value.value if isinstance(value, ast.Attribute) and value.attr == "module" else value
+        if _is_model(sharding, file, value) or _is_model(sharding, file, inside):
             yield file, value
         elif isinstance(value, (ast.Name, ast.Attribute)) and depth < _DEEPEST:
             sources = [(file, source) for source in assigned_values(file, value)]

@@ -10,7 +10,7 @@ from ..findings import Level
 from ..migration import Migration
 from ..queries.file import File
 from ..queries.order import is_before_wrap
-from ..queries.saved_models import SAVES, saved_models
+from ..queries.saved_models import WRITERS, given_to, is_writer, saved_models
 from ..rewrites.changes import replace
 from ..rewrites.helper_calls import around, call_instead
 from ..rewrites.templates import argument
@@ -27,10 +27,10 @@ def plain(site: Site, migration: Migration) -> Outcome | None:
         return _written_from(site, migration)
     if site.member == "zip":
         return _zipped(site, migration)
+    if is_writer(site.symbol):
+        return _saved(site, migration)
     if not site.call.args:
         return None
-    if site.symbol in SAVES:
-        return _saved(site, migration)
     found = migration.sharding.of(site.file, site.call.args[0])
     if migration.runs_before_wraps(site.file, site.call) or migration.is_fresh(site.file, site.call, site.call.args[0]):
         return None
@@ -42,17 +42,21 @@ def plain(site: Site, migration: Migration) -> Outcome | None:
 
 
 def _saved(site: Site, migration: Migration) -> Outcome | None:
-    """``torch.save(model, path)``, ``pickle.dump({"net": net}, file)``: what is pickled is plain and whole."""
+    """``torch.save(model, path)``, ``pickle.dump({"net": net}, file)``: what is written is plain and whole."""
     assert site.call is not None
-    value = site.call.args[0]
     if migration.runs_before_wraps(site.file, site.call):
         return None
-    for file, model in saved_models(migration.sharding, site.file, value):
-        if not is_before_wrap(migration.program, file, model, migration.sharding.of(file, model)):
-            name = migration.helper(site, "as_plain")
-            return Outcome("models of FSDP2 cannot be pickled: plain copies with whole parameters are saved",
-                           [around(site.file, value, f"{name}({{it}})")])  # fmt: skip
-    return None
+    written = [value for value in given_to(site.call) if _holds_sharded(site, migration, value)]
+    if not written:
+        return None
+    template = f"{migration.helper(site, 'as_plain')}({{it}})"
+    return Outcome("models of FSDP2 cannot be pickled: plain copies with whole parameters are saved",
+                   [around(site.file, value, template) for value in written])  # fmt: skip
+
+
+def _holds_sharded(site: Site, migration: Migration, value: ast.expr) -> bool:
+    found = saved_models(migration.sharding, site.file, value)
+    return any(not is_before_wrap(migration.program, file, m, migration.sharding.of(file, m)) for file, m in found)
 
 
 def _written_from(site: Site, migration: Migration) -> Outcome | None:
@@ -168,7 +172,7 @@ def _base(node: ast.expr) -> str | None:
 RULE = Rule(
     id="FS502",
     title="copies and averages of models",
-    symbols=("copy.deepcopy", "builtins.zip", IN_PLACE, *SAVES),
+    symbols=("copy.deepcopy", "builtins.zip", IN_PLACE, *WRITERS),
     roles=("call",),
     why="Models of FSDP2 refuse deepcopy and pickle, and plain tensors and DTensors refuse to be combined.",
     fallback=plain,
