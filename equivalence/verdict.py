@@ -165,7 +165,7 @@ class Bisection:
             return self.reason
         count = len(self.changes)
         which = "1 change makes" if count == 1 else f"{count} changes, which did not come apart, make"
-        others = f" with {self.beside} of the others" if self.beside else ""
+        others = f", and with {self.beside} of the others," if self.beside else ""
         return (
             f"{which} the verdict what it is, of {self.executed} that the runs executed; without "
             f"{'it' if count == 1 else 'them'}{others} it is equivalent ({self.trials} trials)"

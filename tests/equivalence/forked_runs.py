@@ -1,6 +1,7 @@
 """Many recorded runs from one process: `import torch` is paid once, every rank is a fork of it.
 
-Run as a script: `python forked_runs.py JOBS.json`. Each job starts `world` processes of its script, in its folder,
+Run as a script: `python forked_runs.py JOBS.json`, or with `-` for one job a line from stdin, each answered by a line when it
+is over. A job starts `world` processes of its script, in its folder,
 that talk over gloo, with the recorder installed as it is in a process that torchrun started; two jobs run at a time.
 """
 
@@ -34,7 +35,16 @@ def main() -> None:
 
     inject = Path(to_fsdp2.equivalence.__path__[0]) / "inject"
     sys.path.insert(0, str(inject))
-    jobs = json.loads(Path(sys.argv[1]).read_text())
+    if sys.argv[1] != "-":
+        run(json.loads(Path(sys.argv[1]).read_text()))
+        return
+    for line in sys.stdin:
+        run([json.loads(line)])
+        print("done", flush=True)
+
+
+def run(jobs: list[dict[str, Any]]) -> None:
+    """Runs them all, a few at a time."""
     running: dict[int, dict[str, Any]] = {}
     while jobs or running:
         while jobs and len({job["name"] for job in running.values()}) < AT_A_TIME:
@@ -81,6 +91,7 @@ def work(job: dict[str, Any], rank: int) -> int:
         MASTER_PORT=str(job["port"]), TO_FSDP2_RECORD=str(record), TO_FSDP2_MODE="exact", TO_FSDP2_ROOT=job["folder"],
         TO_FSDP2_RECORD_LEVEL="full", TO_FSDP2_TRIPWIRES="1",
     )  # fmt: skip
+    os.environ.update(job.get("variables", {}))
     from _to_fsdp2_recorder import install  # pyright: ignore[reportMissingImports]
 
     install()

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-dist.init_process_group("gloo")
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 torch.manual_seed(0)
 model = DDP(torch.nn.Linear(4, 4))
 optimizer = torch.optim.SGD(
@@ -58,7 +58,7 @@ def test_one_wrong_change_among_several(tmp_path: Path, capsys: pytest.CaptureFi
         (tmp_path / side).mkdir()
         (tmp_path / side / "train.py").write_text(text)
     old, new, report = str(tmp_path / "old"), str(tmp_path / "new"), tmp_path / "report"
-    options = ["--old", old, "--new", new, "--device", "cpu", "--report", str(report), "--bisect"]
+    options = ["--old", old, "--new", new, "--launcher", "python", "--device", "cpu", "--report", str(report), "--bisect"]
     assert run(["verify", *options, "--", "train.py"]) == 1
     shown = capsys.readouterr()
     document = json.loads((report / "report.json").read_text())

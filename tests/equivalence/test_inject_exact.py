@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from inject_runs import SCRIPTS, Event, bits, launch, read, select, torchrun, wholes
+from inject_runs import SCRIPTS, Event, Forks, bits, launch, read, select, torchrun, wholes
 
 pytestmark = pytest.mark.slow
 
@@ -17,19 +17,22 @@ STEPS = ("--steps", "3")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Runs a script once for each set of arguments."""
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Runs a script once for each set of arguments: with emulated devices under torchrun, else as forks of one process."""
+    forks = Forks()
     done: dict[Any, list[list[Event]]] = {}
 
     def run(*arguments: str, script: str = "inject_gpt.py", ranks: int = 2, **variables: str) -> list[list[Event]]:
         key = (script, arguments, ranks, *variables.items())
         if key not in done:
             record = tmp_path_factory.mktemp("run") / "record"
-            done[key] = torchrun(script, *arguments, record=record, ranks=ranks, **variables)
+            start = torchrun if "TO_FSDP2_EMULATE_CUDA" in variables else forks.run
+            done[key] = start(script, *arguments, record=record, ranks=ranks, **variables)
             assert not [event["text"] for events in done[key] for event in select(events, "warning")]
         return done[key]
 
-    return run
+    yield run
+    forks.close()
 
 
 def gpt(run: Run, wrap: str, *arguments: str, ranks: int = 2, **variables: str) -> list[list[Event]]:

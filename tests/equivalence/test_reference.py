@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 open(os.path.join(sys.argv[1], f"ran-{os.getpid()}"), "w").close()
-dist.init_process_group("gloo")
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Linear(4, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -55,14 +55,14 @@ def test_a_reference_stands_for_the_old_run(repository: Path, tmp_path: Path, ca
     kept, ran, report = tmp_path / "reference", tmp_path / "ran", tmp_path / "report"
     ran.mkdir()
     command = ["train.py", str(ran)]
-    assert verify(VerifyOptions(command=command, device="cpu", save_reference=kept)) == 0
-    assert "2 steps on 2 ranks" in capsys.readouterr().out
-    assert len(list(ran.iterdir())) == 2
+    assert verify(VerifyOptions(command=command, launcher="python", device="cpu", save_reference=kept)) == 0
+    assert "2 steps on 1 ranks" in capsys.readouterr().out
+    assert len(list(ran.iterdir())) == 1
 
     renamed = SCRIPT.replace("loss.backward()", "(loss * 1.0).backward()")
     (repository / "train.py").write_text(renamed)
-    assert verify(VerifyOptions(command=command, device="cpu", reference=kept, report=report)) == 0
-    assert len(list(ran.iterdir())) == 4
+    assert verify(VerifyOptions(command=command, launcher="python", device="cpu", reference=kept, report=report)) == 0
+    assert len(list(ran.iterdir())) == 2
     verdict = json.loads((report / "report.json").read_text())
     outcomes = {check["name"]: check["outcome"] for check in verdict["checks"]}
     assert outcomes["parameters"] == outcomes["checkpoints"] == "pass"
@@ -70,12 +70,12 @@ def test_a_reference_stands_for_the_old_run(repository: Path, tmp_path: Path, ca
     assert "from the reference" in capsys.readouterr().err
 
     (repository / "train.py").write_text(SCRIPT.replace("lr=0.1", "lr=0.2"))
-    assert verify(VerifyOptions(command=command, device="cpu", reference=kept)) == 1
+    assert verify(VerifyOptions(command=command, launcher="python", device="cpu", reference=kept)) == 1
 
     for options in ({"command": [*command, "more"]}, {"command": command, "nproc": 4}, {"command": command, "old": "."}):
         with pytest.raises(UsageError, match="made with another"):
-            verify(VerifyOptions(device="cpu", reference=kept, **options))  # pyright: ignore[reportArgumentType]
-    assert len(list(ran.iterdir())) == 6
+            verify(VerifyOptions(launcher="python", device="cpu", reference=kept, **options))  # pyright: ignore[reportArgumentType]
+    assert len(list(ran.iterdir())) == 3
 
 
 def test_what_cannot_be(repository: Path, tmp_path: Path) -> None:
@@ -93,6 +93,7 @@ def test_what_cannot_be(repository: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_that_fails_is_not_kept(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert verify(VerifyOptions(command=["train.py", "/nowhere"], device="cpu", save_reference=tmp_path / "kept")) == 2
+    options = VerifyOptions(command=["train.py", "/nowhere"], launcher="python", device="cpu", save_reference=tmp_path / "kept")
+    assert verify(options) == 2
     assert "not saved" in capsys.readouterr().out
     assert not (tmp_path / "kept").exists()
