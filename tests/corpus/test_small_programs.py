@@ -68,6 +68,29 @@ PROGRAMS = {
         show(model.module.state_dict() if hasattr(model, "module") else model.state_dict())
         show(model.state_dict())
     """,
+    "averages of a class that is made by its name": """
+        class Average:
+            def __init__(self, net):
+                self.net = net
+                self.average = copy.deepcopy(net)
+
+            @torch.no_grad()
+            def update(self):
+                for p_net, p_average in zip(self.net.parameters(), self.average.parameters()):
+                    p_average.lerp_(p_net, 0.5)
+
+        def make(name, **given):
+            return eval(name)(**given)
+
+        net = nn.Linear(4, 2)
+        model = DDP(net)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        average = make("Average", net=net)
+        for _ in range(2):
+            step(model, optimizer)
+            average.update()
+        show(average.average.state_dict())
+    """,
 }
 
 

@@ -94,3 +94,17 @@ def test_objects_of_other_classes_keep_their_own_state_dict() -> None:
     )
     new = texts(train=text, scaler=scaler, net=NET)["train.py"]
     assert "save(scaler.state_dict(), model_state(model))" in new
+
+
+def test_a_file_that_a_program_names_in_quotes_is_part_of_it() -> None:
+    averages = "import copy\n\nclass Average:\n    def __init__(self, net):\n        self.net = copy.deepcopy(net).eval()\n" + (
+        "    def state(self):\n        return self.net.state_dict()\n"
+    )
+    body = "model = DDP(net.Net())\nkinds = dict(name='averages.Average')\nreturn make(model, **kinds)"
+    report = "import averages\n\nif __name__ == '__main__':\n    print(averages.__doc__)\n"
+    maker = (
+        "import importlib\n\ndef make(model, name):\n    module, _, kind = name.rpartition('.')\n"
+        "    return getattr(importlib.import_module(module), kind)(model)\n\n"
+    )
+    found = texts(train=maker + script(body), averages=averages, report=report, net=NET)
+    assert "plain_copy(net).eval()" in found["averages.py"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from ..flow.values import Instance, Opaque, Value
+from ..flow.values import ClassValue, Instance, Opaque, Value
 from .file import File
 from .program import Program
 
@@ -24,6 +24,19 @@ def class_of(program: Program, value: Value) -> tuple[File, ast.ClassDef] | None
     found = (n for n in file.nodes(ast.ClassDef) if n.name == facts.name and n.lineno == facts.line)
     node = next(found, None) or next((n for n in file.nodes(ast.ClassDef) if n.name == facts.name), None)
     return (file, node) if node is not None else None
+
+
+_OF_MODULES = frozenset({"parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules", "state_dict"})
+
+
+def may_get_models(file: File, node: ast.AST) -> bool:
+    """Whether nothing is known of a place in a class that works on modules and that nobody is seen to make."""
+    around = file.enclosing_class(node)
+    if around is None or file.values(node):
+        return False
+    classes = [value for value in file.values(around) if isinstance(value, ClassValue)]
+    made = [one for cls in classes for one in file.program.flow.instances.get(cls, ()) if one.site >= 0]
+    return not made and any(isinstance(n, ast.Attribute) and n.attr in _OF_MODULES for n in ast.walk(around))
 
 
 def block_lists(file: File, node: ast.ClassDef) -> list[str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from functools import cached_property
 
 from ..facts.facts import FileFacts
 from ..flow.values import Wrapped
 from .program import Program
+
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 class Programs:
@@ -66,7 +69,16 @@ class Programs:
         for item in file.imports:
             if item.name is not None:  # a module itself, it may be
                 modules.add(f"{item.module}.{item.name}" if item.module.strip(".") else f"{item.module}{item.name}")
-        return {target for module in modules if (target := find(index, module)) is not None and target != index}
+        targets = {target for module in modules if (target := find(index, module)) is not None}
+        return (targets | set(self._named(index, file))) - {index}
+
+    def _named(self, index: int, file: FileFacts) -> Iterable[int]:
+        """The files of what is named in quotes: ``"package.averages.Average"``, as configurations name classes."""
+        for _, value in file.constants:
+            module, _, name = value.rpartition(".") if isinstance(value, str) else ("", "", "")
+            if module and _DOTTED.fullmatch(module) and (target := self.program.flow.modules.find(index, module)) is not None:
+                if name in self.program.facts[target].names:
+                    yield target
 
     def reaching(self, index: int) -> set[int]:
         """The files from which imports lead to a file, and itself."""

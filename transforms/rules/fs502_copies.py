@@ -9,6 +9,7 @@ import libcst as cst
 from ..findings import Level
 from ..migration import Migration
 from ..queries.file import File
+from ..queries.model_classes import may_get_models
 from ..queries.order import is_before_wrap
 from ..queries.saved_models import WRITERS, given_to, is_writer, saved_models
 from ..rewrites.changes import replace
@@ -31,10 +32,13 @@ def plain(site: Site, migration: Migration) -> Outcome | None:
         return _saved(site, migration)
     if not site.call.args:
         return None
-    found = migration.sharding.of(site.file, site.call.args[0])
-    if migration.runs_before_wraps(site.file, site.call) or migration.is_fresh(site.file, site.call, site.call.args[0]):
+    copied = site.call.args[0]
+    found = migration.sharding.of(site.file, copied)
+    if migration.runs_before_wraps(site.file, site.call) or migration.is_fresh(site.file, site.call, copied):
         return None
-    if not found.wrappers or is_before_wrap(migration.program, site.file, site.call, found):
+    if not found.wrappers and not may_get_models(site.file, copied):
+        return None
+    if is_before_wrap(migration.program, site.file, site.call, found):
         return None
     name = migration.helper(site, "plain_copy")
     return Outcome("models of FSDP2 cannot be deep-copied: a plain copy with whole parameters is made",
@@ -129,7 +133,7 @@ def _target_of(file: File, call: ast.Call, migration: Migration) -> int | None:
                  if isinstance(a, ast.Call) and isinstance(a.func, ast.Attribute) and a.func.attr in _TENSORS]  # fmt: skip
     if len(receivers) != len(call.args) or len(receivers) < 2:
         return None
-    if not any(migration.sharding.of(file, receiver).wrappers for receiver in receivers):
+    if not any(migration.sharding.of(file, receiver).wrappers or may_get_models(file, receiver) for receiver in receivers):
         return None
     return _written(file, call)
 
