@@ -73,7 +73,7 @@ def _leave_alone(migration: Migration, report: Report, declined: list[Group]) ->
     taken = {
         file for group in groups_of(migration.findings, {change.label for change in migration.changes}) for file in group.files
     }
-    keep_helpers = bool(taken - files)
+    keep_helpers = not declined or bool(taken - files)
     kept = [change.label not in files and (change.label in taken or keep_helpers) for change in migration.changes]
     report.patches = [patch for patch, is_kept in zip(report.patches, kept, strict=True) if is_kept]
     migration.changes = [change for change, is_kept in zip(migration.changes, kept, strict=True) if is_kept]

@@ -9,12 +9,12 @@ from pathlib import PurePosixPath
 
 from ..transforms.engine import STRONG_TOKENS, Analysis, Options, analyse, holds_token
 from ..transforms.findings import FileError, Finding
-from ..transforms.rewrites.helper_place import is_current
-from ..transforms.text.generated import HELPER_MODULE, is_generated, is_helper_module
+from ..transforms.text.generated import HELPER_MODULE, is_helper_module
 from ..transforms.text.source import Source
 from .gather import Gathered, gather
 from .imports import imported_modules, package_of
 from .notebook import Notebook, NotebookError, cell_place
+from .old_helpers import note_on, rewritten
 from .progress import Progress
 from .workspace import LARGEST, LARGEST_NOTEBOOK, Workspace
 from .writer import Change
@@ -46,7 +46,9 @@ def migrate(workspace: Workspace, options: Options, jobs: int, progress: Progres
         imports = {label: imported_modules(data, package_of(label)) for label, data in contents.items()}
         traced = options.trace.lines if options.trace is not None else ()
         gathered = gather(workspace, contents, hits, imports, jobs, progress, traced)
-    migration.notes += _other_helpers(workspace, contents)
+    helpers = {label: data.decode("utf-8", "replace") for label, data in contents.items() if is_helper_module(label)}
+    notes = (note_on(workspace.display(label), text) for label, text in helpers.items())
+    migration.notes += [note for note in notes if note is not None]
     del contents
     migration.errors += [result for result in gathered.results if isinstance(result, FileError)]
     facts = [result for result in gathered.results if not isinstance(result, FileError)]
@@ -60,6 +62,8 @@ def migrate(workspace: Workspace, options: Options, jobs: int, progress: Progres
         migration.errors += analysis.errors
         migration.left_alone = analysis.left_alone
         _rewrite(migration, analysis, load)
+    if migration.changes or not migration.errors:
+        _renew(migration, helpers)
     migration.errors.sort(key=lambda error: (error.file, error.line or 0))
     return migration
 
@@ -130,15 +134,13 @@ def _helper_modules(workspace: Workspace, options: Options) -> list[str]:
     return [label for label in labels if workspace.path(label).is_file()]
 
 
-def _other_helpers(workspace: Workspace, contents: Mapping[str, bytes]) -> list[str]:
-    """A line for each module of helpers that is not what this version of the tool writes."""
-    notes = []
-    for label, data in contents.items():
-        if is_helper_module(label):
-            text = data.decode("utf-8", "replace")
-            if is_generated(text) and not is_current(text):
-                notes.append(f"{workspace.display(label)} was changed, or written by another version of to-fsdp2")
-    return notes
+def _renew(migration: Migration, helpers: Mapping[str, str]) -> None:
+    """Modules of helpers that another version wrote, and that nothing is added to, as this one writes them."""
+    changed = {change.label for change in migration.changes}
+    for label, text in helpers.items():
+        new = None if label in changed else rewritten(text)
+        if new is not None:
+            migration.changes.append(Change(label, migration.workspace.path(label), text.encode(), new.encode()))
 
 
 def _loader(workspace: Workspace) -> Callable[[str], Source]:

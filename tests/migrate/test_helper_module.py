@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import hashlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -89,4 +91,40 @@ def test_one_by_another_version_is_named(real: Real, program: Path) -> None:
     assert "another version" not in real("check")[2]
     file = program / MODULE
     file.write_text(file.read_text().replace("    return module\n", "    return  module\n"))
-    assert f"{MODULE} was changed, or written by another version of to-fsdp2" in real("check")[2]
+    assert f"{MODULE} was changed since to-fsdp2 wrote it" in real("check")[2]
+    assert real("apply")[0] == 0
+    assert "    return  module\n" in file.read_text()
+
+
+def by_another_version(file: Path, before: str, after: str) -> None:
+    """Makes a module what a version of the tool with another text of its helpers would have written."""
+    head, _, code = file.read_text().partition("\n\n\n")
+    assert before in code
+    code = code.replace(before, after)
+    digest = hashlib.sha256(code.encode()).hexdigest()[:12]
+    file.write_text(re.sub(r"\(hash \w+\)", f"(hash {digest})", head) + "\n\n\n" + code)
+
+
+def test_one_by_another_version_is_written_anew(real: Real, program: Path) -> None:
+    real("apply")
+    file, wrapped = program / MODULE, (program / "wrap.py").read_text()
+    now = file.read_text()
+    by_another_version(file, "    return module\n", "    return (module)\n")
+    code, out, err = real("check", "--select", "FS991")
+    assert code == 1 and "FS991" in out and "apply writes it anew" in err
+    code, out, _ = real("diff")
+    assert code == 1 and "-    return (module)\n+    return module\n" in out
+    assert real("apply")[0] == 0
+    assert (file.read_text(), (program / "wrap.py").read_text()) == (now, wrapped)
+    assert real("diff")[0] == real("check")[0] == 0
+
+
+@pytest.mark.parametrize("other", ["def keep_class_name(block: Any)", "def keep_name(unit: Any)"])
+def test_but_not_where_callers_would_miss_something(real: Real, program: Path, other: str) -> None:
+    real("apply")
+    file = program / MODULE
+    by_another_version(file, "def keep_class_name(unit: Any)", other)
+    old = file.read_text()
+    assert real("apply")[0] == 0
+    assert file.read_text() == old
+    assert "with functions that this one has no more" in real("scan")[2]

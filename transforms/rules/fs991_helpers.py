@@ -35,7 +35,7 @@ RULE = ContractRule(
     id="FS991",
     title="helpers of another version",
     why="Helpers are copies: what was mended in them since then does not come by itself.",
-    advice="migrate the commit before the migration once more, and take the new module over",
+    advice="to-fsdp2 apply writes the module anew, where this version has all of its functions",
     breaches=written_before,
     examples=(
         Example(
