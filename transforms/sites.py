@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -12,6 +13,7 @@ from .flow.library import TENSORS, is_optimizer
 from .flow.values import (
     Bound,
     ClassValue,
+    Constant,
     Derived,
     External,
     FunctionValue,
@@ -31,6 +33,8 @@ DATA = "torch.Tensor.data"
 """The symbol of ``.data`` of a sharded parameter."""
 IN_PLACE = "torch.Tensor.(in place)"
 """The symbol of methods that write a tensor from the parameters of a model."""
+PART = "torch.Tensor.(part)"
+"""The symbol of methods that write a tensor which is read off a model."""
 NUMBER = "torch.Tensor.(number)"
 """The symbol of methods that read numbers off parameters, gradients, or what is computed from them."""
 _CHAINS = (ast.Name, ast.Attribute, ast.Subscript)
@@ -211,6 +215,8 @@ def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:
         if node.attr in _IN_PLACE and call is not None:
             if _writes_from_parameters(file, sharding, call):
                 yield Site(file, call, IN_PLACE, "call", call, node.value)
+            elif (model := _model_written(file, sharding, call)) is not None:
+                yield Site(file, call, PART, "call", call, model, sharding.of(file, model))
             continue
         symbol = MEMBERS.get(node.attr)
         if symbol is None and call is None and node.attr != "data" and not _is_method(file, node):
@@ -283,6 +289,40 @@ def _writes_from_parameters(file: File, sharding: ShardingQueries, call: ast.Cal
     given = [p for value in (*call.args, *(k.value for k in call.keywords)) for p in parameters_in(file, value)]
     owners = [v.owner for p in (*given, *parameters_in(file, call)) for v in file.values(p) if isinstance(v, Derived)]
     return bool(given) and bool(sharding.of_owners(owners).wrappers)  # type: ignore[arg-type]
+
+
+def _model_written(file: File, sharding: ShardingQueries, call: ast.Call) -> ast.expr | None:
+    """The model that a written tensor is read off: ``ddp`` of ``getattr(ddp.module.heads, name).weight.copy_(x)``.
+
+    Not where the tensor surely is none of its parameters, nor in the model's own methods: who calls these is asked.
+    """
+    assert isinstance(call.func, ast.Attribute)
+    if not any(map(functools.partial(_may_be_tensor, file), (*call.args, *(k.value for k in call.keywords)))):
+        return None
+    node = _written_tensor(call.func.value)
+    if any(not isinstance(v, Derived) or v.kind != "parameters" for v in file.values(node)):
+        return None
+    while True:
+        if isinstance(node, (ast.Attribute, ast.Subscript)):
+            node = node.value
+        elif isinstance(node, ast.Call) and len(node.args) == 2 and file.external(node.func) == "builtins.getattr":
+            node = node.args[0]
+        else:
+            return None
+        if not (isinstance(node, ast.Name) and node.id in ("self", "cls")) and sharding.of(file, node).wrappers:
+            return node
+
+
+def _written_tensor(node: ast.expr) -> ast.expr:
+    """What a chain of methods begins with: ``w`` of ``w.mul_(d).add_(x)``."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        node = node.func.value
+    return node
+
+
+def _may_be_tensor(file: File, value: ast.expr) -> bool:
+    values = file.values(value)
+    return not isinstance(value, ast.Constant) and not (values and all(isinstance(v, Constant) for v in values))
 
 
 def _state_entries(file: File, sharding: ShardingQueries) -> Iterator[Site]:

@@ -91,6 +91,27 @@ PROGRAMS = {
             average.update()
         show(average.average.state_dict())
     """,
+    "plain tensors written into parts of a model": """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.heads = nn.ModuleDict({"a": nn.Linear(4, 2), "b": nn.Linear(4, 2)})
+                self.register_buffer("queue", torch.zeros(3, 4))
+
+            def forward(self, x):
+                return self.heads["a"](x) + self.heads["b"](x)
+
+        model = DDP(Net())
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        with torch.no_grad():
+            getattr(model.module.heads, "a").weight.copy_(torch.arange(8.0).view(2, 4))
+            model.module.heads["b"].bias.mul_(0.5).add_(torch.ones(2), alpha=2)
+            model.module.queue.copy_(torch.ones(3, 4))
+        net = model.module
+        net.heads["b"].weight.data.copy_(torch.arange(8.0).view(2, 4))
+        step(model, optimizer)
+        show(model.state_dict())
+    """,
 }
 
 
