@@ -112,6 +112,22 @@ PROGRAMS = {
         step(model, optimizer)
         show(model.state_dict())
     """,
+    "collectives on parameters": """
+        def check(module):
+            for name, p in module.named_parameters():
+                other = p.detach().clone()
+                dist.broadcast(tensor=other, src=0)
+                assert (p == other).all(), name
+
+        model = DDP(nn.Linear(4, 2))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        step(model, optimizer)
+        check(model)
+        for p in model.parameters():
+            dist.all_reduce(p.grad, async_op=True).wait()
+        optimizer.step()
+        show(model.state_dict())
+    """,
 }
 
 
