@@ -126,7 +126,8 @@ def judge(recipe: Recipe, clones: Path, work: Path, plain: bool) -> Row:
         if check["outcome"] not in ("pass", "not compared")
         or (check["name"] == "resume" and recipe.resume is not None and check["outcome"] != "pass")
     ]
-    times = seconds / plain_seconds(recipe, report, old, new) if plain else None
+    has_run = all(run["command"] for run in report["runs"].values())
+    times = seconds / plain_seconds(recipe, report, old, new) if plain and has_run else None
     return Row(recipe.name, report["verdict"], report.get("reason") or "", not_equal, findings, seconds, times)
 
 

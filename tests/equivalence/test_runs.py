@@ -64,17 +64,32 @@ class Result:
         return next(check for check in self.document["checks"] if check["name"] == name)
 
 
-COMMAND = [sys.executable, "-m", "to_fsdp2.migrate", "verify", "--old", "old.py", "--new", "new.py", "--format", "json"]
+VERIFY = [sys.executable, "-m", "to_fsdp2.migrate", "verify", "--new", "new.py", "--format", "json"]
+COMMAND = [*VERIFY, "--old", "old.py"]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A script that most tests compare with, and its run: made once."""
+    top = tmp_path_factory.mktemp("reference")
+    (top / "side").mkdir()
+    (top / "side" / "old.py").write_text(script(DDP))
+    saved = _run([*COMMAND, "--new", "old.py", "--save-reference", str(top / "saved")], top / "side", top, 240)
+    assert saved.returncode == 0, saved.stdout + saved.stderr
+    return top / "side" / "old.py", top / "saved"
 
 
 @pytest.fixture
-def verify(tmp_path: Path) -> Callable[..., Result]:
-    def run(old: str, new: str, *options: str, timeout: float = 240) -> Result:
+def verify(tmp_path: Path, reference: tuple[Path, Path]) -> Callable[..., Result]:
+    def run(old: str, new: str, *options: str, timeout: float = 240, fresh: bool = False) -> Result:
         work = tmp_path / "work"
         work.mkdir(exist_ok=True)
         (work / "old.py").write_text(textwrap.dedent(old))
         (work / "new.py").write_text(textwrap.dedent(new))
-        result = Result(_run([*COMMAND, *options], work, tmp_path, timeout))
+        command = COMMAND
+        if old == script(DDP) and not fresh:
+            command = [*VERIFY, "--old", str(reference[0]), "--reference", str(reference[1])]
+        result = Result(_run([*command, *options], work, tmp_path, timeout))
         assert left_over(tmp_path) == []
         assert list((tmp_path / "tmp").iterdir()) == []
         return result
@@ -108,7 +123,7 @@ def left_over(tmp_path: Path) -> list[int]:
 
 
 def test_an_equivalent_pair_is_called_equivalent(verify):
-    result = verify(script(DDP), script())
+    result = verify(script(DDP), script(), fresh=True)
     assert (result.code, result.document["verdict"]) == (0, "equivalent")
     assert result.document["runs"]["old"]["steps"] == 2
     assert "old run: 2 steps on 2 ranks" in result.stderr
@@ -161,13 +176,13 @@ def test_a_save_that_fails_because_the_optimizer_came_first_says_so(verify):
 
 
 def test_resuming_that_was_asked_for_and_could_not_be_compared_is_not_judged(verify):
-    result = verify(script(DDP), script(), "--resume")
+    result = verify(script(DDP), script(), "--resume", fresh=True)
     assert (result.code, result.document["verdict"]) == (2, "not judged")
     assert result.reason == "resume: the old run left no checkpoint to continue from"
 
 
 def test_a_script_agrees_with_itself(verify, tmp_path: Path):
-    result = verify(script(DDP), script(), "--old", "old.py", "--new", "old.py")
+    result = verify(script(DDP), script(), "--old", "old.py", "--new", "old.py", fresh=True)
     assert (result.code, result.document["verdict"]) == (0, "equivalent")
 
 
