@@ -16,7 +16,7 @@ from .queries.file import File
 from .rewrites.changes import Change
 from .rewrites.helper_place import place_helpers
 from .rewrites.helper_source import Definition, with_needs
-from .rewrites.imports import Wanted, mend_imports, read_names, used_names, wanted_symbols, with_definitions
+from .rewrites.imports import Wanted, mend_imports, read_names, wanted_symbols, with_definitions
 from .rewrites.one_pass import apply_changes
 from .text.splice import splice
 
@@ -37,24 +37,26 @@ def write(migration: Migration, changes: Mapping[str, Sequence[Change]]) -> Writ
     """The new texts of all files that change, given the changes of each."""
     written = Written()
     trees: dict[str, tuple[cst.Module, cst.Module]] = {}
+    read: dict[str, set[str]] = {}
     for path, own in sorted(changes.items()):
         source = migration.program.file(path).source
         try:
-            trees[path] = apply_changes(source, own)
+            old, new = apply_changes(source, own)
+            read[path] = read_names(ast.walk(ast.parse(new.code)))
+            trees[path] = old, new
         except Exception as error:  # one file never ends the run
             written.failures[path] = described(error)
     used = {}
-    for path, (_, new) in trees.items():
-        names = used_names(new)
+    for path in trees:
         table = migration.names(migration.program.file(path)).helpers
-        used[path] = {helper for name, helper in table.items() if names[name]}
+        used[path] = {helper for name, helper in table.items() if name in read[path]}
     absent = absent_features(migration) if any(used.values()) else frozenset()
     placement = place_helpers(migration.program, used, migration.options.helpers, absent)
     for path, (old, new) in trees.items():
         file = migration.program.file(path)
         try:
             inside = with_needs(placement.inside.get(path, ()), absent)
-            mended = _with_imports(migration, file, new, inside, placement.imported_from.get(path))
+            mended = _with_imports(migration, file, new, read[path], inside, placement.imported_from.get(path))
             text = splice(file.source.text, old.code, mended.code)
             ast.parse(text)
         except Exception as error:
@@ -74,11 +76,13 @@ def described(error: Exception) -> str:
 
 
 def _with_imports(
-    migration: Migration, file: File, new: cst.Module, inside: Sequence[Definition], module: str | None
+    migration: Migration, file: File, new: cst.Module, read: set[str], inside: Sequence[Definition], module: str | None
 ) -> cst.Module:
     names = migration.names(file)
     if inside:
-        new = with_definitions(new, "\n\n\n".join(definition.text for definition in inside) + "\n")
+        definitions = "\n\n\n".join(definition.text for definition in inside) + "\n"
+        new = with_definitions(new, definitions)
+        read = read | read_names(ast.walk(ast.parse(definitions)))
     wanted = wanted_symbols(names.symbols)
     if module is not None:
         wanted += [Wanted(module, helper, name) for name, helper in names.helpers.items()]
@@ -87,7 +91,7 @@ def _with_imports(
     kept = {name for name in file.imported_names if migration.paths_importing(file.path, name)}
     if file.path.endswith("__init__.py"):
         kept |= file.imported_names
-    return mend_imports(read_names(file), new, wanted, kept)
+    return mend_imports(read_names(file.nodes(ast.Name, ast.Constant)), read, new, wanted, kept)
 
 
 def _parsed(line: str) -> Wanted:

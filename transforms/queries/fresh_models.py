@@ -45,6 +45,7 @@ class FreshModels:
         if start is not None:
             return True
         function = file.function(place)
+        assert isinstance(model, ast.Name)
         parameter = function is not None and model.id in {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
         return self._is_handed_in(file, place, model, depth) if parameter else bool(reaching)
 

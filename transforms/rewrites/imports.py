@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
 
 from ..facts.symbols import canonical
-from ..queries.file import File
 from .changes import Statement
 
 _WORDS = re.compile(r"[A-Za-z_]\w*")
@@ -34,64 +32,31 @@ class Wanted:
 
 
 def mend_imports(
-    before: Collection[str], new: cst.Module, wanted: Iterable[Wanted], kept: Collection[str]
+    before: Collection[str], after: Collection[str], new: cst.Module, wanted: Iterable[Wanted], kept: Collection[str]
 ) -> cst.Module:
-    """``new`` without the imports whose names were read ``before`` alone, and with those of ``wanted`` that it uses.
+    """``new``, which reads the names ``after``, without the imports whose names were read ``before`` alone, and with those of
+    ``wanted`` that it uses.
 
     ``kept`` are names that stay in any case: other files import them from this one.
     """
-    after = used_names(new)
-    unused = {name for name in before if not after[name] and name not in kept}
-    missing = [want for want in wanted if after[want.name]]
+    unused = {name for name in before if name not in after and name not in kept}
+    missing = [want for want in wanted if want.name in after]
     mender = _Mender(unused, missing)
     mended = new.visit(mender)
     return _with_new_lines(mended, mender.left, mender.place)
 
 
-def read_names(file: File) -> set[str]:
-    """The names that a file reads or writes, with the words in short strings, as ``used_names`` counts them."""
-    found = {node.id for node in file.nodes(ast.Name)}
-    for node in file.nodes(ast.Constant):
-        if isinstance(node.value, str):
+def read_names(nodes: Iterable[ast.AST]) -> set[str]:
+    """The names that code reads or writes outside of import statements, with the words in short strings: such strings
+    are entries of ``__all__`` and annotations in quotes.
+    """
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             found.update(_words_in(node.value))
     return found
-
-
-def used_names(module: cst.Module) -> Counter[str]:
-    """How often each name is read or written outside of import statements; words in short strings count as well.
-
-    Such strings are entries of ``__all__`` and annotations in quotes.
-    """
-    counter = _Uses()
-    module.visit(counter)
-    return counter.found
-
-
-class _Uses(cst.CSTVisitor):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: Counter[str] = Counter()
-
-    def visit_Import(self, node: cst.Import) -> bool:
-        return False
-
-    def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
-        return False
-
-    def visit_Attribute_attr(self, node: cst.Attribute) -> None:
-        self.found[node.attr.value] -= 1
-
-    def visit_Arg_keyword(self, node: cst.Arg) -> None:
-        if node.keyword is not None:
-            self.found[node.keyword.value] -= 1
-
-    def visit_Name(self, node: cst.Name) -> None:
-        self.found[node.value] += 1
-
-    def visit_SimpleString(self, node: cst.SimpleString) -> None:
-        text = node.evaluated_value
-        if isinstance(text, str):
-            self.found.update(_words_in(text))
 
 
 def _words_in(text: str) -> list[str]:
