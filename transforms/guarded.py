@@ -156,11 +156,20 @@ def _uses_behind(
                 continue
             is_called = isinstance(parent, ast.Call) and parent.func is node
             values = file.called_values(cast(ast.Call, parent)) if is_called else file.values(node)
-            found = sharding.of_values(values)
+            found = sharding.of_owners(values)
             if not found.wrappers or not _is_only_models(values) or is_made_behind(file, node, guard):
                 continue
             if not is_before_wrap(program, file, node, found):
-                yield guard, Hidden(file, node, ast.unparse(node), None)
+                yield guard, Hidden(file, node, _whole(file, sharding, node), None)
+
+
+def _whole(file: File, sharding: ShardingQueries, node: ast.expr) -> str | None:
+    """The model that an expression stands for, or is a part of: the parameters of a part may be among those of the whole."""
+    while not sharding.of(file, node).wrappers:
+        if not isinstance(node, (ast.Attribute, ast.Subscript)):
+            return None
+        node = node.value
+    return ast.unparse(node)
 
 
 def _is_only_models(values: Sequence[Value]) -> bool:

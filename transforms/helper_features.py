@@ -19,6 +19,7 @@ from .sites import Site
 
 _WORDS = {
     "create_graph": r"create_graph",
+    "gradient_reads": r"grad\b",
     "parameter_hooks": r"register_hook|register_post_accumulate_grad_hook|register_multi_grad_hook",
     "inference_mode": r"inference_mode",
     "grad_scaler": r"GradScaler",
@@ -51,16 +52,19 @@ def _by_words(migration: Migration) -> set[str]:
 
 
 def _by_arguments(migration: Migration, kind: str) -> set[str]:
-    """``ddp.static_graph`` for an argument that is passed somewhere, ``ddp.static_graph.set`` if not just as False or None."""
-    names = _signature(_HELPERS[kind])
+    """``ddp.static_graph`` for an argument that is passed somewhere, ``ddp.static_graph.set`` if not just as it is anyway."""
+    defaults = _defaults(_HELPERS[kind])
     passed: dict[str, list[ast.expr]] = {}
     for call in _calls(migration, kind):
         if call is None or any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
             return _all_features(kind)
-        for name, value in [*zip(names, call.args, strict=False), *((k.arg or "", k.value) for k in call.keywords)]:
+        for name, value in [*zip(defaults, call.args, strict=False), *((k.arg or "", k.value) for k in call.keywords)]:
             passed.setdefault(name, []).append(value)
     found = {f"{kind}.{name}" for name in passed}
-    found |= {f"{kind}.{name}.set" for name, values in passed.items() if not all(map(_is_off, values))}
+    found |= {
+        f"{kind}.{name}.set" for name, values in passed.items()
+        if not all(_is_off(value, defaults.get(name)) for value in values)
+    }  # fmt: skip
     if kind == "fsdp1":
         if passed.keys() & {"ignored_modules", "ignored_states"}:
             found.add("ignored")
@@ -89,10 +93,13 @@ def _calls(migration: Migration, kind: str) -> Iterator[ast.Call | None]:
                 yield parent if isinstance(parent, ast.Call) and parent.func is node else None
 
 
-def _signature(helper: str) -> list[str]:
+def _defaults(helper: str) -> dict[str, object]:
+    """The parameters of a helper in their order, with what they are where nothing is passed."""
     function = ast.parse(definitions()[helper].text).body[0]
     assert isinstance(function, ast.FunctionDef)
-    return [argument.arg for argument in function.args.args]
+    names = [argument.arg for argument in function.args.args]
+    values = [getattr(default, "value", None) for default in function.args.defaults]
+    return dict(zip(names, [None] * (len(names) - len(values)) + values, strict=True))
 
 
 def _all_features(kind: str) -> set[str]:
@@ -100,8 +107,9 @@ def _all_features(kind: str) -> set[str]:
     return found | ({"ignored", "meshes", "meta", "unit_arguments"} if kind == "fsdp1" else set())
 
 
-def _is_off(value: ast.expr) -> bool:
-    return isinstance(value, ast.Constant) and (value.value is None or value.value is False)
+def _is_off(value: ast.expr, default: object) -> bool:
+    """Whether an argument asks for nothing that the helper does not do anyway."""
+    return isinstance(value, ast.Constant) and (value.value is None or value.value is (default or False))
 
 
 def _is_known_strategy(migration: Migration, value: ast.expr) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -21,6 +22,7 @@ from .flow.values import (
     ModuleValue,
     Opaque,
     Optimizer,
+    Unknown,
     Value,
     Wrapped,
 )
@@ -38,7 +40,8 @@ PART = "torch.Tensor.(part)"
 NUMBER = "torch.Tensor.(number)"
 """The symbol of methods that read numbers off parameters, gradients, or what is computed from them."""
 _CHAINS = (ast.Name, ast.Attribute, ast.Subscript)
-_NUMBERS = frozenset({"item", "tolist"})
+_NUMBERS = frozenset({"item", "tolist", "numpy"})
+_NUMBER_FUNCTIONS = re.compile(r"builtins\.(float|int|bool)|math\.\w+")
 SHAPE = "torch.Tensor.(shape)"
 """The symbol of tests of the shapes of parameters."""
 _SHAPES = frozenset({"dim", "ndim", "ndimension", "shape", "size"})
@@ -127,7 +130,7 @@ class Site:
 def find_sites(file: File, sharding: ShardingQueries, is_known: Callable[[str, str], bool]) -> list[Site]:
     """The sites of a file in the order of the text. ``is_known`` says whether a rule answers for a symbol in a role."""
     sites = [*_imports(file), *_references(file, is_known), *_members(file, sharding), *_dynamic(file, sharding)]
-    sites += [*_state_entries(file, sharding), *_tested_shapes(file, sharding)]
+    sites += [*_state_entries(file, sharding), *_tested_shapes(file, sharding), *_numbers(file, sharding)]
     return sorted(sites, key=lambda site: file.source.span(site.node))
 
 
@@ -236,10 +239,7 @@ def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:
                 yield Site(file, node, DATA, "store", None, node.value, found)
             continue
         if node.attr in _NUMBERS and call is not None and not call.args:
-            owners = [v.owner for v in values if isinstance(v, Derived) and v.kind in TENSORS]
-            found = sharding.of_owners(owners)  # type: ignore[arg-type]
-            if found.wrappers:
-                yield Site(file, call, NUMBER, "call", call, node.value, found)
+            yield from _number(file, sharding, call, node.value)
             continue
         found = sharding.of(file, node.value)
         if symbol is None:
@@ -250,6 +250,41 @@ def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:
             continue
         role = "call" if call else "read" if isinstance(node.ctx, ast.Load) else "store"
         yield Site(file, call or node, symbol, role, call, node.value, found)
+
+
+def _numbers(file: File, sharding: ShardingQueries) -> Iterator[Site]:
+    """``float(x)``, ``math.sqrt(x)``, ``f"{x:.3f}"`` and ``if x > 3``: what reads a number off a tensor without a method."""
+    for node in file.nodes(ast.Call, ast.FormattedValue, ast.Compare):
+        if isinstance(node, ast.Call):
+            if len(node.args) == 1 and _NUMBER_FUNCTIONS.fullmatch(file.external(node.func) or ""):
+                yield from _number(file, sharding, node, node.args[0])
+        elif isinstance(node, ast.FormattedValue):
+            yield from _number(file, sharding, node, node.value)
+        elif _is_tested(file, node) and not isinstance(node.ops[0], (ast.Is, ast.IsNot, ast.In, ast.NotIn)):
+            for operand in (node.left, *node.comparators):
+                yield from _number(file, sharding, node, operand)
+
+
+def _number(file: File, sharding: ShardingQueries, node: ast.AST, tensor: ast.expr) -> Iterator[Site]:
+    values = file.values(tensor)
+    owners = [v.owner for v in values if isinstance(v, Derived) and v.kind in TENSORS]
+    found = sharding.of_owners(owners)  # type: ignore[arg-type]
+    if found.wrappers or (not values and any(_is_unknown_gradient(file, n) for n in ast.walk(tensor))):
+        yield Site(file, node, NUMBER, "call", node if isinstance(node, ast.Call) else None, tensor, found)
+
+
+def _is_unknown_gradient(file: File, node: ast.AST) -> bool:
+    if not isinstance(node, ast.Attribute) or node.attr != "grad":
+        return False
+    return all(isinstance(v, Unknown) for v in file.values(node.value))
+
+
+def _is_tested(file: File, node: ast.AST) -> bool:
+    """Whether a branch or a loop asks whether an expression is true."""
+    parent = file.parents[node]
+    while isinstance(parent, (ast.BoolOp, ast.UnaryOp)):
+        node, parent = parent, file.parents[parent]
+    return isinstance(parent, (ast.If, ast.While, ast.IfExp, ast.Assert)) and parent.test is node
 
 
 def _updates_average(values: Sequence[Value], name: str) -> bool:

@@ -6,8 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from to_fsdp2.transforms.engine import Options, analyse, extract
 from to_fsdp2.transforms.rewrites.helper_place import features_left_out, is_current, module_text
 from to_fsdp2.transforms.rewrites.helper_source import definitions, features_by_file, features_of
+from to_fsdp2.transforms.text.source import Source
 
 FEATURES = sorted(frozenset[str]().union(*features_by_file().values()))
 
@@ -36,3 +38,15 @@ def test_a_module_says_what_it_was_made_for() -> None:
     assert features_left_out(text) == absent
     assert is_current(text)
     assert not is_current(text.replace("static_graph: bool", "static: bool"))
+
+
+def test_an_argument_that_is_not_the_default_is_heeded() -> None:
+    """`broadcast_buffers=False` is no missing argument: True is what DDP does without it."""
+    source = Source.decode("train.py", (
+        b"from torch.nn.parallel import DistributedDataParallel as DDP\n\n\n"
+        b"def wrap(net, ids):\n    return DDP(net, device_ids=ids, broadcast_buffers=False, static_graph=False)\n"
+    ))  # fmt: skip
+    analysis = analyse([extract(source)], {"train.py": source}.__getitem__, Options(), paths=["train.py"])
+    text = "\n".join(analysis.texts.values()) + "\n".join(analysis.new_files.values())
+    assert "if broadcast_buffers is False:" in text
+    assert "if static_graph" not in text

@@ -93,6 +93,9 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
     gathered = [unit for unit in units if _take_shards(unit)]
     shards = [(m, name, p) for m in module.modules() for name, p in m._parameters.items() if isinstance(p, DTensor)]
     full = {p: nn.Parameter(p.full_tensor().detach(), requires_grad=p.requires_grad) for _, _, p in shards}
+    for p, whole_one in full.items():  # needed for: gradient_reads
+        whole_one.grad = p.grad.full_tensor() if isinstance(p.grad, DTensor) else None
+    given = [(p, p.grad, -1 if p.grad is None else p.grad._version) for p in full.values()]
     hooks = [(h, h.copy()) for m in module.modules() for h in (m._forward_pre_hooks, m._forward_hooks) if h]
     methods = [
         (unit, name, method)
@@ -112,7 +115,7 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
         for unit, name, _ in methods:
             delattr(unit, name)
         yield
-        if any(p.grad is not None for p in full.values()):
+        if any(p.grad is not None and (p.grad is not grad or p.grad._version != version) for p, grad, version in given):
             raise RuntimeError(
                 "a backward ran behind a test of the rank, on a copy of a sharded model that only this rank has: "
                 "its gradients would be lost. Train on all ranks, outside of whole_on_each_rank"

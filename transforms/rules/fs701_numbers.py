@@ -16,7 +16,7 @@ from ..sites import NUMBER, Site
 def read_whole(site: Site, migration: Migration) -> Outcome | None:
     """What is read is gathered first, as every rank had it under DDP. FSDP1 showed each rank its own part."""
     assert site.sharding is not None and site.receiver is not None
-    if site.sharding.wrappers != {"ddp"} or migration.is_before_wrap(site):
+    if (site.sharding.wrappers or migration.wrapper_kinds) != {"ddp"} or migration.is_before_wrap(site):
         return None
     if Guards(migration.program).of(site.file, site.node):
         return None  # a gather that only some ranks make would hang: the run tells

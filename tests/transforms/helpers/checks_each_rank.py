@@ -157,3 +157,14 @@ def check_an_optimizer_around_another_is_whole_with_it() -> None:
     with whole_on_each_rank(Around(optimizer)):
         assert is_whole(optimizer) and not is_whole(model)
     assert not is_whole(optimizer)
+
+
+def check_gradients_are_whole_too() -> None:
+    model, _ = trained()
+    model(*batch(1)).backward()
+    expected = gradients_of(model)
+    with whole_on_each_rank(model):
+        if dist.get_rank() == 0:
+            assert close({name: p.grad for name, p in model.named_parameters()}, expected)
+            model.zero_grad()
+    assert close(gradients_of(model), expected)
