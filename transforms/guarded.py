@@ -160,16 +160,17 @@ def _uses_behind(
             if not found.wrappers or not _is_only_models(values) or is_made_behind(file, node, guard):
                 continue
             if not is_before_wrap(program, file, node, found):
-                yield guard, Hidden(file, node, _whole(file, sharding, node), None)
+                is_part = not sharding.of_values(values).wrappers
+                yield guard, Hidden(file, node, _whole(file, sharding, node) if is_part else ast.unparse(node), None)
 
 
 def _whole(file: File, sharding: ShardingQueries, node: ast.expr) -> str | None:
-    """The model that an expression stands for, or is a part of: the parameters of a part may be among those of the whole."""
-    while not sharding.of(file, node).wrappers:
-        if not isinstance(node, (ast.Attribute, ast.Subscript)):
-            return None
+    """The model that an expression is a part of: the parameters of a part may be gathered with those of the whole alone."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
-    return ast.unparse(node)
+        if sharding.of(file, node).wrappers:
+            return ast.unparse(node)
+    return None
 
 
 def _is_only_models(values: Sequence[Value]) -> bool:

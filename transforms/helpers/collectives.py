@@ -33,3 +33,8 @@ def on_whole(collective: Callable[..., Any]) -> Callable[..., Any]:
         return work
 
     return call
+
+
+def local_part(tensor: Any) -> Any:
+    """This rank's part of a tensor that may be sharded, as FSDP1 showed its flat parameters; it shares the memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

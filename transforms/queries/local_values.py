@@ -89,3 +89,14 @@ def resolved(file: File, node: ast.expr) -> tuple[ast.expr, ast.stmt | None]:
     if found is None:
         return node, None
     return found.value, found.statement if found.read_once else None
+
+
+def made_for(file: File, read: ast.expr | None) -> ast.expr | None:
+    """What a name that is read was assigned, where each run of the one assignment comes with a run of the reading loop."""
+    assigned = local_value(file, read) if isinstance(read, ast.Name) else None
+    if assigned is None or read is None or file.function(assigned.statement) is not file.function(read):
+        return None
+    loops = (ast.For, ast.While, ast.AsyncFor)
+    inside = [a for a in file.ancestors(assigned.statement) if isinstance(a, loops)]
+    around_read = [a for a in file.ancestors(read) if isinstance(a, loops)]
+    return assigned.value if around_read[: len(inside)] == inside or inside == around_read else None

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
-
 from ..findings import Level
 from ..migration import Migration
 from ..queries.guards import Guards
-from ..queries.local_values import local_value
+from ..queries.local_values import made_for
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
 from ..sites import NUMBER, Site
@@ -20,7 +18,7 @@ def read_whole(site: Site, migration: Migration) -> Outcome | None:
         return None
     if Guards(migration.program).of(site.file, site.node):
         return None  # a gather that only some ranks make would hang: the run tells
-    made = _made(site)
+    made = made_for(site.file, site.receiver)
     if made is not None and _is_read_before(site, migration):
         return Outcome("what is read here is whole since it was computed", level=Level.OK)
     name = migration.helper(site, "whole")
@@ -28,25 +26,12 @@ def read_whole(site: Site, migration: Migration) -> Outcome | None:
                    [around(site.file, made or site.receiver, f"{name}({{it}})")])  # fmt: skip
 
 
-def _made(site: Site) -> ast.expr | None:
-    """What the name that is read was assigned: made whole there, whatever else it is used for is right as well."""
-    if not isinstance(site.receiver, ast.Name):
-        return None
-    assigned = local_value(site.file, site.receiver)
-    if assigned is None or site.file.function(assigned.statement) is not site.file.function(site.receiver):
-        return None
-    loops = (ast.For, ast.While, ast.AsyncFor)
-    inside = [a for a in site.file.ancestors(assigned.statement) if isinstance(a, loops)]
-    around_read = [a for a in site.file.ancestors(site.receiver) if isinstance(a, loops)]
-    return assigned.value if around_read[: len(inside)] == inside or inside == around_read else None
-
-
 def _is_read_before(site: Site, migration: Migration) -> bool:
     """Whether another site reads the same name first, and has made it whole."""
-    made = _made(site)
+    made = made_for(site.file, site.receiver)  # type: ignore[arg-type]
     others = (s for s in migration.sites.get(site.file.path, ()) if s.symbol == NUMBER and s is not site)
     place = site.file.source.span(site.node)
-    return any(_made(other) is made and site.file.source.span(other.node) < place for other in others)
+    return any(made_for(other.file, other.receiver) is made and site.file.source.span(other.node) < place for other in others)
 
 
 RULE = Rule(

@@ -2,32 +2,88 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
+
 from ..findings import Level
 from ..flow.library import TENSORS
 from ..flow.values import Derived
 from ..migration import Migration
+from ..queries.file import File
+from ..queries.local_values import made_for
 from ..queries.order import is_before_wrap
 from ..queries.saved_models import given_to
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
-from ..sites import Site
+from ..sites import NUMBER, Site
 
 _NAMES = ("broadcast", "all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "gather", "reduce_scatter_tensor")
+_SHARDED = frozenset({"parameters", "gradients"})
 
 
-def on_whole(site: Site, migration: Migration) -> Outcome | None:
-    """The collective works on whole tensors, as under DDP."""
+def as_before(site: Site, migration: Migration) -> Outcome | None:
+    """The collective gets what it got: whole tensors under DDP, a rank's own part of them under FSDP1."""
     assert site.call is not None
-    values = [v for argument in given_to(site.call) for v in site.file.values(argument)]
-    owners = [v.owner for v in values if isinstance(v, Derived) and v.kind in TENSORS]
+    given = [a for a in given_to(site.call) if _kinds(site.file, a) & TENSORS]
+    owners = [v.owner for a in given for v in site.file.values(a) if isinstance(v, Derived) and v.kind in TENSORS]
     found = migration.sharding.of_owners(owners)  # type: ignore[arg-type]
-    if found.wrappers != {"ddp"} or migration.runs_before_wraps(site.file, site.call):
+    if len(found.wrappers) != 1 or migration.runs_before_wraps(site.file, site.call):
         return None
     if is_before_wrap(migration.program, site.file, site.call, found):
         return None
-    name = migration.helper(site, "on_whole")
-    return Outcome("the collective works on whole tensors, and what it writes is kept in the shards",
-                   [around(site.file, site.call.func, f"{name}({{it}})")])  # fmt: skip
+    is_ddp = found.wrappers == {"ddp"}
+    if any("statistic" in _kinds(site.file, a) for a in given):
+        return _computed(site, migration, is_ddp)
+    if is_ddp:
+        name = migration.helper(site, "on_whole")
+        return Outcome("the collective works on whole tensors, and what it writes is kept in the shards",
+                       [around(site.file, site.call.func, f"{name}({{it}})")])  # fmt: skip
+    name = migration.helper(site, "local_part")
+    return Outcome("the collective works on this rank's part, as it did under FSDP1",
+                   [around(site.file, a, f"{name}({{it}})") for a in given])  # fmt: skip
+
+
+def _computed(site: Site, migration: Migration, is_ddp: bool) -> Outcome | None:
+    """Numbers of parameters are whole, or of a rank's own part, from where they are computed in the function."""
+    assert site.call is not None
+    name = migration.helper(site, "whole" if is_ddp else "local_part")
+    made = [made_for(site.file, a) for a in given_to(site.call) if "statistic" in _kinds(site.file, a)]
+    if is_ddp and None not in made:
+        numbers = (s for s in migration.sites[site.file.path] if s.symbol == NUMBER)
+        read = {made_for(s.file, s.receiver) for s in numbers}  # made whole by FS701
+        changes = [around(site.file, value, f"{name}({{it}})") for value in made if value is not None and value not in read]
+        return Outcome("what the collective adds up is of the whole tensors, as under DDP", changes)
+    function = site.file.function(site.node)
+    others = (s for s in migration.sites.get(site.file.path, ()) if s.symbol in RULE.symbols and _computes(s))
+    if next((s for s in others if s.file.function(s.node) is function), site) is not site:
+        return Outcome("what comes here is made whole, or of this rank's part, where it is computed", level=Level.OK)
+    changes = [
+        around(site.file, computed if is_ddp else tensor, f"{name}({{it}})")
+        for computed, tensor in _computations(site.file, function or site.file.tree)
+    ]
+    if not changes:
+        return Outcome("numbers of sharded tensors come here: make them plain where they are computed, with full_tensor() "
+                       "or to_local()", level=Level.MANUAL)  # fmt: skip
+    which = "the whole tensors, as under DDP" if is_ddp else "this rank's parts, as under FSDP1"
+    return Outcome(f"what the collective adds up is computed from {which}", changes)
+
+
+def _computes(site: Site) -> bool:
+    return site.call is not None and any("statistic" in _kinds(site.file, a) for a in given_to(site.call))
+
+
+def _computations(file: File, scope: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Where numbers are computed from parameters and gradients: the computation, and the tensor that goes into it."""
+    for call in file.nodes(ast.Call):
+        if scope in file.ancestors(call) and "statistic" in _kinds(file, call):
+            tensors = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+            for tensor in (*tensors, *call.args):
+                if _kinds(file, tensor) and _kinds(file, tensor) <= _SHARDED:
+                    yield call, tensor
+
+
+def _kinds(file: File, node: ast.AST) -> frozenset[str]:
+    return frozenset(v.kind for v in file.values(node) if isinstance(v, Derived))
 
 
 RULE = Rule(
@@ -36,7 +92,7 @@ RULE = Rule(
     symbols=tuple(f"torch.distributed.{name}" for name in _NAMES),
     roles=("call",),
     why="Collectives of torch.distributed do not take the DTensors that parameters and gradients of FSDP2 are.",
-    fallback=on_whole,
+    fallback=as_before,
     examples=(
         Example(
             before=(
@@ -58,6 +114,33 @@ RULE = Rule(
                 "    model = shard_like_ddp(net, **options)\n"
                 "    for p in model.parameters():\n"
                 "        on_whole(dist.broadcast)(p.data, src=0)\n"
+            ),
+            level=Level.REVIEW,
+        ),
+        Example(
+            before=(
+                "import torch\n"
+                "import torch.distributed as dist\n"
+                "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = FSDP(net, **options)\n"
+                "    total = torch.stack([p.grad.float().pow(2).sum() for p in model.parameters()]).sum()\n"
+                "    dist.all_reduce(total)\n"
+                "    return total.sqrt()\n"
+            ),
+            after=(
+                "import torch\n"
+                "import torch.distributed as dist\n"
+                "from fsdp2_helpers import local_part, shard_like_fsdp1\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = shard_like_fsdp1(net, **options)\n"
+                "    total = torch.stack([local_part(p.grad.float()).pow(2).sum() for p in model.parameters()]).sum()\n"
+                "    dist.all_reduce(total)\n"
+                "    return total.sqrt()\n"
             ),
             level=Level.REVIEW,
         ),
