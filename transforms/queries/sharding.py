@@ -9,7 +9,7 @@ from functools import cached_property
 
 from ..facts.facts import NOTHING
 from ..findings import Step
-from ..flow.library import COLLECT, PASS_THROUGH, is_optimizer, is_scheduler
+from ..flow.library import COLLECT, PASS_THROUGH, TENSOR_MATH, is_optimizer, is_scheduler
 from ..flow.values import (
     Annotated,
     Bound,
@@ -211,7 +211,7 @@ class ShardingQueries:
                 found.setdefault(owner, []).append(variable)
         return found
 
-    def may_have_method(self, values: Iterable[Value], name: str) -> bool:
+    def may_have_method(self, values: Sequence[Value], name: str) -> bool:
         """Whether a model among these values, or in a wrapper among them, may have a method; no if all classes lack it."""
         flow = self.program.flow
         for value in values:
@@ -220,13 +220,26 @@ class ShardingQueries:
                 variable = flow.fields.get((flow.ids[value], "module"))
                 inner = flow.values_of(variable) if variable is not None else []
             for model in inner or [value]:
+                if isinstance(model, Instance) and self._is_plain_object(model):
+                    continue
                 if isinstance(model, Instance):
                     bases = flow.external_bases(model.cls)
                     if flow.has_member(model.cls, name) or not all(base.startswith("torch.nn.") for base in bases):
                         return True
-                elif isinstance(model, (Wrapped, Annotated, Opaque, Unknown)):
+                elif isinstance(model, (Wrapped, Annotated, Opaque, Unknown)) and self._may_be_a_models(values, name):
                     return True
         return False
+
+    def _may_be_a_models(self, values: Sequence[Value], name: str) -> bool:
+        """Whether a method may be one of a model that nothing shows; where other things come as well, it may be theirs."""
+        if not any(isinstance(v, (Constant, Container, FunctionValue, Bound, External, ClassValue)) for v in values):
+            return True
+        flow = self.program.flow
+        methods = flow.methods_by_name().get(name, ())
+        owners = [ClassValue(m.file, flow.files[m.file].functions[m.index].owner_class) for m in methods]
+        if owners:
+            return any(_is_module(flow.external_bases(owner)) for owner in owners)
+        return name not in _OF_OTHER_OBJECTS
 
     def provenance(self, file: File, node: ast.AST, sharding: Sharding) -> tuple[Step, ...]:
         """The steps by which a sharded model comes to an expression; empty where none is known to."""
@@ -343,6 +356,9 @@ class ShardingQueries:
         )
 
 
+_OF_TENSORS = {"detach", "dim", "ndimension", "numel", "numpy", "size", "tolist"}
+_OF_OTHER_OBJECTS = frozenset(name for kind in (dict, list, set, str) for name in dir(kind)) | TENSOR_MATH | _OF_TENSORS
+"""Methods that dictionaries, lists, texts and tensors have, and models hardly."""
 _PASSING_ON = COLLECT | PASS_THROUGH
 _MAKERS_OF_ANYTHING = ("hydra.", "importlib.", "builtins.", "pickle.", "torch.load", "accelerate.", "torch.nn.", "torch.compile")
 """Functions whose results may be objects of the repository, or hold some."""
