@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from .facts.symbols import CONSTRUCTORS, FSDP1, WRAPPERS, is_old
-from .flow.values import External
+from .flow.values import External, Opaque
 from .migration import Migration
 from .queries.wrap_reach import WrapReach
 from .sites import Site
@@ -13,6 +15,8 @@ _IMPORTERS = frozenset(
      "hydra.utils.get_class", "hydra.utils.get_method", "pydoc.locate", "pkgutil.iter_modules", "pkgutil.walk_packages"}
 )  # fmt: skip
 """Functions that import what no import statement names."""
+_NEVER_IMPORTED = re.compile(r"(^|/)tests?/|(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$|\.ipynb$")
+"""Files that no program imports, not even by a name that is put together."""
 _WRAPPING_ROLES = frozenset({"call", "value", "base"})
 
 
@@ -25,7 +29,7 @@ def drop_unreachable(migration: Migration) -> None:
     """
     named = {path for path, sites in migration.sites.items() if any(map(_is_wrapper, sites))}
     is_library = any(not migration.programs.is_reached(path) for path in named)
-    externals = {value.name for value in migration.program.flow.values if isinstance(value, External)}
+    externals = {value.name for value in migration.program.flow.values if isinstance(value, (External, Opaque))}
     has_hidden_imports = bool(named) and not externals.isdisjoint(_IMPORTERS)
     wrapping = {path for path, sites in migration.sites.items() if any(_is_replaced(site, migration) for site in sites)}
     programs = {entry for path in wrapping for entry in migration.programs.of(path)}
@@ -39,7 +43,7 @@ def drop_unreachable(migration: Migration) -> None:
         elif reach is None or entries != (path,):
             may_come = is_library or has_hidden_imports
         else:
-            may_come = may_wrap
+            may_come = may_wrap or (has_hidden_imports and not _NEVER_IMPORTED.search(path))
         if not may_come:
             kept = [site for site in sites if not _looks_like_one(site)]
             if kept:

@@ -86,3 +86,16 @@ def test_the_way_may_lead_through_other_files() -> None:
 def test_wraps_at_import_count_for_all_who_import() -> None:
     wrapped = "import library\n\nMODEL = library.distribute(library.Net())\n"
     assert is_touched(f"import ready_made\n\ndef test(make):\n    model = make(ready_made)\n{USES}", ready_made=wrapped)
+
+
+def test_what_is_imported_by_a_name_may_be_part_of_the_program() -> None:
+    run = (
+        "import importlib\nimport library\n\nif __name__ == '__main__':\n    model = library.distribute(library.Net())\n"
+        "    importlib.import_module(input()).save(model)\n"
+    )
+    plugin = f"def save(model):\n{USES}"
+    files = {"library.py": LIBRARY, "train.py": run, "savers/plain.py": plugin, "tests/test_plain.py": plugin}
+    sources = {name: Source.decode(name, text.encode()) for name, text in files.items()}
+    facts = [extract(source) for source in sources.values()]
+    texts = analyse(facts, sources.__getitem__, Options(target_torch=(2, 13)), paths=list(sources)).texts
+    assert "savers/plain.py" in texts and "tests/test_plain.py" not in texts
