@@ -5,16 +5,10 @@ from __future__ import annotations
 import re
 
 from .facts.symbols import CONSTRUCTORS, FSDP1, WRAPPERS, is_old
-from .flow.values import External, Opaque
 from .migration import Migration
-from .queries.wrap_reach import WrapReach
+from .queries.wrap_reach import IMPORTED_BY_NAME, WrapReach
 from .sites import Site
 
-_IMPORTERS = frozenset(
-    {"importlib.import_module", "importlib.util.spec_from_file_location", "builtins.__import__", "hydra.utils.instantiate",
-     "hydra.utils.get_class", "hydra.utils.get_method", "pydoc.locate", "pkgutil.iter_modules", "pkgutil.walk_packages"}
-)  # fmt: skip
-"""Functions that import what no import statement names."""
 _NEVER_IMPORTED = re.compile(r"(^|/)tests?/|(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$|\.ipynb$")
 """Files that no program imports, not even by a name that is put together."""
 _WRAPPING_ROLES = frozenset({"call", "value", "base"})
@@ -29,8 +23,7 @@ def drop_unreachable(migration: Migration) -> None:
     """
     named = {path for path, sites in migration.sites.items() if any(map(_is_wrapper, sites))}
     is_library = any(not migration.programs.is_reached(path) for path in named)
-    externals = {value.name for value in migration.program.flow.values if isinstance(value, (External, Opaque))}
-    has_hidden_imports = bool(named) and not externals.isdisjoint(_IMPORTERS)
+    has_hidden_imports = bool(named) and migration.program.mentions(IMPORTED_BY_NAME)
     wrapping = {path for path, sites in migration.sites.items() if any(_is_replaced(site, migration) for site in sites)}
     programs = {entry for path in wrapping for entry in migration.programs.of(path)}
     replaced = [(site.file, site.node) for sites in migration.sites.values() for site in sites if _is_replaced(site, migration)]
@@ -39,11 +32,12 @@ def drop_unreachable(migration: Migration) -> None:
         entries = migration.programs.of(path)
         may_wrap = reach is None or any(map(reach.may_wrap, entries))
         if migration.programs.is_reached(path):
-            may_come = may_wrap and not programs.isdisjoint(entries)
-        elif reach is None or entries != (path,):
-            may_come = is_library or has_hidden_imports
+            by_name = reach is not None and any(map(reach.imports_by_name, entries))
+            may_come = may_wrap and (by_name or not programs.isdisjoint(entries))
+        elif reach is None or entries != (path,) or not _NEVER_IMPORTED.search(path):
+            may_come = is_library or has_hidden_imports or (entries == (path,) and may_wrap)
         else:
-            may_come = may_wrap or (has_hidden_imports and not _NEVER_IMPORTED.search(path))
+            may_come = may_wrap
         if not may_come:
             kept = [site for site in sites if not _looks_like_one(site)]
             if kept:

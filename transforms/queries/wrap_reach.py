@@ -16,9 +16,10 @@ from .file import File
 from .program import Program
 from .programs import Programs
 
-_IMPORTED_BY_NAME = re.compile(
+IMPORTED_BY_NAME = (
     r"\b(import_module|__import__|spec_from_file_location|hydra|pydoc|pkgutil|globals\(\)|__subclasses__|__init_subclass__)"
 )
+"""What code says that imports, or finds, what no import statement and no name shows."""
 _HARMLESS_DECORATORS = ("staticmethod", "classmethod", "property", "torch.", "functools.", "contextlib.",
                         "contextmanager", "abc.",
                         "abstractmethod", "dataclass", "pytest.", "unittest.", "typing.", "no_grad", "record")  # fmt: skip
@@ -43,11 +44,20 @@ class WrapReach:
         """Whether something may be wrapped while this file is run."""
         return self.program.index(path) in self._wrapping
 
+    def imports_by_name(self, path: str) -> bool:
+        """Whether running this file may import what no import statement names."""
+        return self.program.index(path) in self._importing_by_name
+
     @cached_property
     def _wrapping(self) -> frozenset[int]:
-        by_name = {i for i, facts in enumerate(self.program.facts) if _IMPORTED_BY_NAME.search(self.program.text(facts.path))}
-        importing = (self.programs.reaching(index) for index in self._imported | by_name)
-        return frozenset(self._run.union(*importing))
+        importing = (self.programs.reaching(index) for index in self._imported)
+        return self._importing_by_name.union(self._run, *importing)
+
+    @cached_property
+    def _importing_by_name(self) -> frozenset[int]:
+        files = enumerate(self.program.facts)
+        found = [index for index, facts in files if re.search(IMPORTED_BY_NAME, self.program.text(facts.path))]
+        return frozenset[int]().union(*map(self.programs.reaching, found))
 
     def _spread(self, wraps: Iterable[tuple[File, ast.AST]]) -> None:
         known: set[Definition] = set()
