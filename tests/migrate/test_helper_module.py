@@ -128,3 +128,22 @@ def test_but_not_where_callers_would_miss_something(real: Real, program: Path, o
     assert real("apply")[0] == 0
     assert file.read_text() == old
     assert "with functions that this one has no more" in real("scan")[2]
+
+
+def test_a_file_imports_it_as_it_is_imported_itself(real: Real, tmp_path: Path) -> None:
+    """Neither a namesake of the standard library nor an import for a test of its own make a module a script."""
+    package = tmp_path / "app" / "utils"
+    package.mkdir(parents=True)
+    (package / "logging.py").write_text(SAVE)
+    (package / "other.py").write_text("import logging\n" + SAVE)
+    (package / "third.py").write_text("import torch\n\nONES = torch.ones(1)\n")
+    by_itself = "\n\nif __name__ == '__main__':\n    from third import ONES\n\n    print(ONES)\n"
+    (package / "wrap.py").write_text(WRAP + by_itself)
+    uses = "".join(f"import app.utils.{name}\n" for name in ("logging", "other", "wrap"))
+    (tmp_path / "train.py").write_text(uses + "\nif __name__ == '__main__':\n    print(app)\n")
+    assert real("apply")[0] == 0
+    (helpers,) = tmp_path.rglob(MODULE)
+    assert helpers.parent == package
+    for name in ("logging", "other"):
+        assert "from .fsdp2_helpers import" in (package / f"{name}.py").read_text()
+    assert "from app.utils.fsdp2_helpers import" in (package / "wrap.py").read_text()

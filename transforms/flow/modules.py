@@ -19,7 +19,7 @@ class ModuleTable:
 
     A repository may be imported from its root, from a ``src`` folder or from a script's own folder, so a name is
     looked up from the importing file's folder upwards, and last by its ending if only one file has it. Names of the
-    standard library are its own but beside a script and in a folder that may be on the import path: no package.
+    standard library, and torch, are its own but beside a script and in a folder that may be on the import path: no package.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
@@ -58,7 +58,7 @@ class ModuleTable:
         if module.startswith("."):
             return self.files.get(parts)
         folder = self.parts[importer][:-1]
-        standard = parts[0] in sys.stdlib_module_names
+        standard = parts[0] in sys.stdlib_module_names or parts[0] == "torch"
         inside: int | None = None
         for depth in range(len(folder), -1, -1):
             found = self.files.get(folder[:depth] + parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -77,11 +78,28 @@ class ImportStyles:
         if not roots and package is None and str(folder / "__init__.py") in self.program.paths:
             if not self.program.facts[index].is_run:
                 package = _package_of(folder, self.program.paths)
-        around = [r for r in roots if folder.is_relative_to(r)]  # of a script that also imports the package, its own folder
-        root = max(around, key=lambda r: len(r.parts)) if around else min(roots, key=lambda r: len(r.parts), default=None)
+        around = [r for r in roots if folder.is_relative_to(r)]
+        if folder in around:  # a script that also imports the package has its own folder on the path
+            root = folder
+        else:
+            root = max(around, key=lambda r: (around.count(r), len(r.parts))) if around else min(roots, key=_depth, default=None)
+        imported = self._imported_as(index)
+        if imported is not None and self.program.facts[index].is_run:
+            root = imported.parent
+        elif package is None:
+            package = imported
         if root is None and package is None:
             root = folder
         return ImportStyle(folder, root, package, self._known(index, root), self._entangled(index))
+
+    def _imported_as(self, index: int) -> PurePosixPath | None:
+        """The outermost package that a file lies in by the absolute names under which all who import it do so."""
+        path = self.program.facts[index].path
+        names = [name for _, name in self._importers[index] if not _dots(name)]
+        if not names or path.endswith("__init__.py") or not all("." in name for name in names):
+            return None
+        root = min((_root_of(path, name) for name in names), key=_depth)
+        return _outermost(PurePosixPath(path), root)
 
     def _seen_from(self, index: int, seen: set[int]) -> tuple[list[PurePosixPath], PurePosixPath | None]:
         """The roots of a file's absolute imports, and the outermost package that its relative ones show it to be in.
@@ -124,6 +142,8 @@ class ImportStyles:
         find, found = self.program.flow.modules.find, []
         for index, facts in enumerate(self.program.facts):
             names = dict.fromkeys(self._modules(index))
+            if not facts.is_run:  # beside a module that is imported, `logging` is the standard library's
+                names = {name: None for name in names if name.partition(".")[0] not in sys.stdlib_module_names}
             for item in facts.imports:  # a module itself, it may be
                 if item.name is not None:
                     names[f"{item.module}.{item.name}" if item.module.strip(".") else f"{item.module}{item.name}"] = None
@@ -175,6 +195,10 @@ def _outermost(path: PurePosixPath, root: PurePosixPath) -> PurePosixPath:
         return root
     parts = path.relative_to(root).parts
     return root / parts[0] if len(parts) > 1 else root
+
+
+def _depth(folder: PurePosixPath) -> int:
+    return len(folder.parts)
 
 
 def _dots(name: str) -> int:
