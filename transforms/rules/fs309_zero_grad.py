@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import libcst as cst
 
 from ..flow.values import Optimizer
@@ -22,6 +24,8 @@ def of_the_shards(site: Site, migration: Migration) -> Outcome | None:
     if migration.is_before_wrap(site) or any(isinstance(v, Optimizer) for v in site.file.values(site.receiver)):
         return None
     name = migration.helper(site, "resharded")
+    if isinstance(site.receiver, ast.Call) and ast.unparse(site.receiver.func) == name:
+        return None  # migrated before
 
     def build(node: cst.CSTNode) -> cst.CSTNode:
         assert isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute)

@@ -28,6 +28,10 @@ def unwrapped(site: Site, migration: Migration) -> Outcome | None:
     node = site.call.func if site.call is not None else site.node
     if site.sharding.answer is Answer.NO:
         return None
+    choice, model = site.file.parents[node], site.receiver
+    if isinstance(choice, ast.IfExp) and choice.orelse is node and model is not None:
+        if ast.unparse(choice.body) == ast.unparse(model):
+            return None  # migrated before
     if unwrapping_choice(site.file, node) is not None:
         return Outcome("models of FSDP2 take the other branch, which is right", level=Level.OK)
     if site.role == "store" or not isinstance(node, ast.Attribute) or not _is_path(node.value):
@@ -36,8 +40,8 @@ def unwrapped(site: Site, migration: Migration) -> Outcome | None:
     if _holds_module(site, migration):
         return Outcome(_MESSAGE, [attribute_as_call(site.file, node, migration.helper(site, "unwrap") + "({receiver})")])
     sharded = migration.torch(site, FSDP_MODULE)
-    model = site.file.text(node.value)
-    template = f"({model} if isinstance({model}, {sharded}) else {{receiver}}._fsdp_wrapped_module)"
+    name = site.file.text(node.value)
+    template = f"({name} if isinstance({name}, {sharded}) else {{receiver}}._fsdp_wrapped_module)"
     return Outcome(_MESSAGE, [attribute_as_call(site.file, node, template)])
 
 
