@@ -67,6 +67,7 @@ def test_what_was_just_made_is_plain(body: str) -> None:
         f"def wrap():\n    DDP(net)\nnet = Net(cfg)\nwrap()\n{LOADS}",
         f"net = state['net']\n{LOADS}\nnet = DDP(net)",
         f"global net\nif cfg:\n    net = Net(cfg)\n{LOADS}\nnet = DDP(net)",
+        f"net = Net(cfg)\ndef wrap():\n    nonlocal net\n    net = DDP(net)\nfor step in hooks(wrap):\n    step()\n{LOADS}",
     ],
 )  # fmt: skip
 def test_what_may_have_been_wrapped_is_not(body: str) -> None:

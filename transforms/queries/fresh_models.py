@@ -30,7 +30,7 @@ class FreshModels:
             return False
         if not isinstance(model, (ast.Name, ast.Attribute)):
             return self._is_made(file, place, model, depth)
-        if not _is_path(model) or self._is_of_outer_scope(file, place, model):
+        if not _is_path(model) or _is_of_outer_scope(file, model):
             return False
         given = self._given_before(file, place, model)
         start = next((s for s in reversed(given) if _dominates(file, s, place)), None)
@@ -49,16 +49,17 @@ class FreshModels:
         parameter = function is not None and model.id in {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
         return self._is_handed_in(file, place, model, depth) if parameter else bool(reaching)
 
-    def _is_of_outer_scope(self, file: File, place: ast.AST, model: ast.expr) -> bool:
-        declared = (n for n in file.nodes(ast.Global, ast.Nonlocal) if file.function(n) is file.function(place))
-        return isinstance(model, ast.Name) and any(model.id in node.names for node in declared)
-
     def _wraps_around(self, file: File, place: ast.AST, model: ast.expr) -> list[ast.AST]:
-        """What may wrap the model: calls that lead to a wrap, and unseen code that the model is handed to."""
+        """What may wrap the model: calls that lead to a wrap, unseen code that it is handed to, and all that its holder is."""
         found = self.before.wraps_in(file, place)
-        function, held = file.function(place), set(_prefixes(model))
-        calls = (c for c in file.nodes(ast.Call) if file.function(c) is function and self.before.may_be_ours(file, c))
-        return found + [call for call in calls if not held.isdisjoint(_given(call, held - {ast.unparse(model)}))]
+        function, text = file.function(place), ast.unparse(model)
+        owners = set(_prefixes(model)) - {text}
+        for call in file.nodes(ast.Call):
+            if file.function(call) is function:
+                given = _given(call, owners)
+                if owners & given or (text in given and self.before.may_be_ours(file, call)):
+                    found.append(call)
+        return found
 
     def _is_made(self, file: File, place: ast.AST, value: ast.expr, depth: int) -> bool:
         """Whether an expression gives a new model, or surely none that is sharded."""
@@ -142,10 +143,24 @@ class FreshModels:
 
 
 def _given(call: ast.Call, owners: set[str]) -> set[str]:
-    """The texts of all that a call gets; its receiver, if that is one of ``owners``, too."""
-    given = [n for a in (*call.args, *(k.value for k in call.keywords)) for n in ast.walk(a) if isinstance(n, ast.expr)]
+    """The texts of the paths that a call gets, each at its full length; its receiver, if that is one of ``owners``, too."""
+    pending: list[ast.AST] = [*call.args, *(keyword.value for keyword in call.keywords)]
+    given: set[str] = set()
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Name | ast.Attribute) and _is_path(node):
+            given.add(ast.unparse(node))
+        else:
+            pending += ast.iter_child_nodes(node)
     receiver = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
-    return {ast.unparse(node) for node in given} | ({receiver} & owners)
+    return given | ({receiver} & owners)
+
+
+def _is_of_outer_scope(file: File, model: ast.expr) -> bool:
+    """Whether a name is one that functions inside of others, or several of a module, share: any call may bind it anew."""
+    while isinstance(model, ast.Attribute):
+        model = model.value
+    return isinstance(model, ast.Name) and any(model.id in node.names for node in file.nodes(ast.Global, ast.Nonlocal))
 
 
 def _prefixes(model: ast.expr) -> list[str]:

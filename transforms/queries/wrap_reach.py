@@ -20,9 +20,12 @@ IMPORTED_BY_NAME = (
     r"\b(import_module|__import__|spec_from_file_location|hydra|pydoc|pkgutil|globals\(\)|__subclasses__|__init_subclass__)"
 )
 """What code says that imports, or finds, what no import statement and no name shows."""
-_HARMLESS_DECORATORS = ("staticmethod", "classmethod", "property", "torch.", "functools.", "contextlib.",
-                        "contextmanager", "abc.",
-                        "abstractmethod", "dataclass", "pytest.", "unittest.", "typing.", "no_grad", "record")  # fmt: skip
+_HARMLESS_DECORATORS = re.compile(
+    r"(staticmethod|classmethod|property|cached_property|lru_cache|cache|wraps|contextmanager|abstractmethod|dataclass|no_grad"
+    r"|record|(torch|functools|contextlib|abc|pytest|unittest|typing|dataclasses)\.[\w.]+)(\(.*\))?",
+    re.DOTALL,
+)
+"""Decorators that hand what they get to nobody."""
 
 Definition = tuple[int, str]
 """A function, class or variable at module level: the file and the name."""
@@ -80,7 +83,7 @@ class WrapReach:
             if isinstance(node, ast.alias) and node.asname:
                 yield file.index, node.asname
         elif isinstance(top, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            if not all(ast.unparse(decorator).startswith(_HARMLESS_DECORATORS) for decorator in top.decorator_list):
+            if not all(_HARMLESS_DECORATORS.fullmatch(ast.unparse(decorator)) for decorator in top.decorator_list):
                 self._imported.add(file.index)
             yield file.index, top.name
         elif _is_for_scripts(top):
