@@ -333,3 +333,23 @@ def test_what_may_not_have_been_made_is_read_where_it_is_needed_alone() -> None:
         main(torch.nn.Linear(2, 2), {})
     """
     assert contexts(program) == ["with whole_on_each_rank(model, average if args.average else None):"]
+
+
+@pytest.mark.parametrize("loop", [
+    "for x in data[dist.get_rank() :: dist.get_world_size()]:\n        model(x)",
+    "mine = data[rank::4]\n    for i, x in enumerate(sorted(mine)):\n        model(x)",
+    "out = [model(data[i]) for i in range(rank, len(data), 4)]",
+    "def predict(net, x):\n        return net(x)\n    for x in data[rank * 4 : rank * 4 + 4]:\n        predict(model, x)",
+])  # fmt: skip
+def test_loops_over_a_ranks_own_part_hold_the_model(loop: str) -> None:
+    program = f"def run(net, options, data, rank):\n    model = DDP(net, **options)\n    {loop}\n"
+    assert contexts(program) == ["with whole_on_each_rank(model):"]
+
+
+@pytest.mark.parametrize("loop", [
+    "for x in data:\n        model(x)",
+    "for x in data[rank::4]:\n        model(x).sum().backward()",
+    "for x in data[:4]:\n        model(x)",
+])  # fmt: skip
+def test_loops_that_all_ranks_run_alike_hold_nothing(loop: str) -> None:
+    assert contexts(f"def run(net, options, data, rank):\n    model = DDP(net, **options)\n    {loop}\n") == []

@@ -9,13 +9,15 @@ from ..flow.values import ClassValue, FunctionValue, Instance
 from .conditions import is_rank_condition, is_rank_decorator
 from .file import File
 from .program import Program
+from .uneven_loops import is_uneven
 
 _DEEPEST = 8
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 @dataclass(frozen=True)
 class Guard:
-    """The outermost statement of a function in which only some ranks come to a place.
+    """The outermost statement of a function in which only some ranks come to a place, or some more often than others.
 
     ``leaves`` is set where the statement is a test that other ranks leave by (``if rank != 0: return``); ``function`` is
     set where a decorator guards the whole function.
@@ -42,6 +44,10 @@ def guard_of(file: File, node: ast.AST) -> Guard | None:
         if isinstance(around, (ast.If, ast.While)) and inside is not around.test:
             if is_rank_condition(file, around.test) or _parts_ranks(file, around, inside):
                 found = Guard(file, around)
+        elif isinstance(around, (ast.For, ast.AsyncFor)) and inside in around.body and is_uneven(file, around):
+            found = Guard(file, around)
+        elif isinstance(around, _COMPREHENSIONS) and any(is_uneven(file, each) for each in around.generators):
+            found = Guard(file, file.statement(around))
         elif isinstance(around, (ast.IfExp, ast.BoolOp)) and _guards_expression(file, around, inside):
             found = Guard(file, file.statement(around))
         if isinstance(inside, ast.stmt) and not isinstance(inside, (ast.FunctionDef, ast.ClassDef)):

@@ -180,7 +180,8 @@ RULE = Rule(
     title="rank guards",
     symbols=(GUARD,),
     roles=("guard",),
-    why="Gathers and forwards of sharded models are collective: behind a test of the rank they hang or meet the wrong call.",
+    why="Gathers and forwards of sharded models are collective: behind a test of the rank, or in a loop over a rank's own part "
+    "of a list, they hang or meet the wrong call.",
     idiom=gathered_in_front,
     fallback=whole_behind,
     examples=(

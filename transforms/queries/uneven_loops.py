@@ -1,0 +1,58 @@
+"""Loops that ranks run a different number of times: over the part of a list that is a rank's own."""
+
+from __future__ import annotations
+
+import ast
+
+from .assignments import assigned_values
+from .conditions import is_rank
+from .file import File
+
+_DEEPEST = 4
+_CALLS_DEEP = 2
+
+
+def is_uneven(file: File, loop: ast.For | ast.AsyncFor | ast.comprehension) -> bool:
+    """Whether the ranks may run a loop unequally often, as ``for x in found[rank::world]``.
+
+    Loops that train are left out: gradients are reduced in their backward, so they were even under the old wrapper too.
+    """
+    if not _is_split(file, loop.iter, 0):
+        return False
+    body = loop.body if isinstance(loop, ast.For | ast.AsyncFor) else [file.parents[loop]]
+    return not any(_trains(file, statement, 0) for statement in body)
+
+
+def _is_split(file: File, value: ast.expr, depth: int) -> bool:
+    """Whether an expression is made of a rank's own slice of something."""
+    for node in ast.walk(value):
+        if isinstance(node, ast.Slice):
+            if any(bound is not None and _has_rank(file, bound) for bound in (node.lower, node.upper)):
+                return True
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in ("range", "islice"):
+            if any(_has_rank(file, argument) for argument in node.args):
+                return True
+        elif isinstance(node, ast.Name | ast.Attribute) and depth < _DEEPEST and not _is_function(file, node):
+            if any(_is_split(file, assigned, depth + 1) for assigned in assigned_values(file, node)):
+                return True
+    return False
+
+
+def _has_rank(file: File, bound: ast.expr) -> bool:
+    return any(isinstance(n, ast.expr) and is_rank(file, n) for n in ast.walk(bound))
+
+
+def _is_function(file: File, node: ast.expr) -> bool:
+    parent = file.parents.get(node)
+    return isinstance(parent, ast.Call) and parent.func is node
+
+
+def _trains(file: File, node: ast.AST, depth: int) -> bool:
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Attribute) and inner.attr == "backward":
+            return True
+        if isinstance(inner, ast.Call) and depth < _CALLS_DEEP:
+            functions = (file.program.function_node(value) for value in file.program.callees(file, inner))
+            if any(_trains(owner, function, depth + 1) for owner, function in functions):
+                return True
+    return False
