@@ -46,9 +46,7 @@ def guard_of(file: File, node: ast.AST) -> Guard | None:
                 found = Guard(file, around)
         elif isinstance(around, (ast.For, ast.AsyncFor)) and inside in around.body and is_uneven(file, around):
             found = Guard(file, around)
-        elif isinstance(around, _COMPREHENSIONS) and any(is_uneven(file, each) for each in around.generators):
-            found = Guard(file, file.statement(around))
-        elif isinstance(around, (ast.IfExp, ast.BoolOp)) and _guards_expression(file, around, inside):
+        elif isinstance(around, ast.expr) and _guards_expression(file, around, inside):
             found = Guard(file, file.statement(around))
         if isinstance(inside, ast.stmt) and not isinstance(inside, (ast.FunctionDef, ast.ClassDef)):
             found = _left_before(file, inside) or found
@@ -132,7 +130,6 @@ class Guards:
         self._known[function] = found, bool(ways) and all(ways)
         return self._known[function]
 
-
     def _is_of_some_ranks(self, file: File, function: ast.AST) -> bool:
         """Whether a function is a method of objects that only some ranks make: hooks that rank 0 alone has."""
         cls = file.enclosing_class(function)
@@ -161,10 +158,12 @@ def _dispatching(file: File, call: ast.Call) -> ast.stmt:
     return found
 
 
-def _guards_expression(file: File, around: ast.IfExp | ast.BoolOp, inside: ast.AST) -> bool:
+def _guards_expression(file: File, around: ast.expr, inside: ast.AST) -> bool:
+    if isinstance(around, _COMPREHENSIONS):
+        return any(is_uneven(file, each) for each in around.generators)
     if isinstance(around, ast.IfExp):
         return inside is not around.test and is_rank_condition(file, around.test)
-    earlier = around.values[: around.values.index(inside)] if inside in around.values else []  # type: ignore[arg-type]
+    earlier = around.values[: around.values.index(inside)] if isinstance(around, ast.BoolOp) and inside in around.values else []  # type: ignore[arg-type]
     return any(is_rank_condition(file, part) for part in earlier)
 
 

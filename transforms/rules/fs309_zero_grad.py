@@ -3,36 +3,45 @@
 from __future__ import annotations
 
 import ast
+import re
 
 import libcst as cst
 
-from ..flow.values import Optimizer
+from ..flow.values import Opaque, Optimizer, Unknown
 from ..migration import Migration
 from ..queries.answers import Answer
+from ..queries.file import File
 from ..rewrites.changes import replace
-from ..rewrites.templates import expression
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
+_OPTIMIZER = re.compile(r"(?i)opt(im(izers?)?)?$|optim")
+
 
 def of_the_shards(site: Site, migration: Migration) -> Outcome | None:
-    """The shards are registered first: a forward without backward leaves gathered parameters, which have no gradients."""
+    """The gradients of the shards are reset: a forward without backward leaves gathered parameters, which have none."""
     assert site.call is not None and site.sharding is not None
     assert site.receiver is not None
-    if site.sharding.answer is Answer.NO:
+    if site.sharding.answer is Answer.NO or _is_used_as_optimizer(site.file, site.receiver):
         return None
     if migration.is_before_wrap(site) or any(isinstance(v, Optimizer) for v in site.file.values(site.receiver)):
         return None
-    name = migration.helper(site, "resharded")
-    if isinstance(site.receiver, ast.Call) and ast.unparse(site.receiver.func) == name:
-        return None  # migrated before
+    name = migration.helper(site, "zero_gradients")
 
     def build(node: cst.CSTNode) -> cst.CSTNode:
         assert isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute)
-        model = expression(f"{name}({{model}})", model=node.func.value)
-        return node.with_changes(func=node.func.with_changes(value=model))
+        return node.with_changes(func=cst.Name(name), args=[cst.Arg(node.func.value), *node.args])
 
-    return Outcome("gradients of all shards are reset, also behind an evaluation", [replace(site.file, site.call, build)])
+    return Outcome("gradients of all shards are reset, also behind a forward", [replace(site.file, site.call, build)])
+
+
+def _is_used_as_optimizer(file: File, receiver: ast.expr) -> bool:
+    """Whether something that nothing is known of is named like an optimizer and makes steps, as those of other libraries."""
+    text = ast.unparse(receiver)
+    if file.values(receiver) and not all(isinstance(v, Unknown | Opaque) for v in file.values(receiver)):
+        return False
+    uses = {node.attr for node in file.nodes(ast.Attribute) if ast.unparse(node.value) == text}
+    return _OPTIMIZER.search(text) is not None and not uses.isdisjoint({"step", "param_groups"})
 
 
 RULE = Rule(
@@ -49,8 +58,8 @@ RULE = Rule(
                 "def f(net, options):\n    model = DDP(net, **options)\n    model.zero_grad()\n"
             ),
             after=(
-                "from fsdp2_helpers import resharded, shard_like_ddp\n\n\n"
-                "def f(net, options):\n    model = shard_like_ddp(net, **options)\n    resharded(model).zero_grad()\n"
+                "from fsdp2_helpers import shard_like_ddp, zero_gradients\n\n\n"
+                "def f(net, options):\n    model = shard_like_ddp(net, **options)\n    zero_gradients(model)\n"
             ),
         ),
     ),

@@ -13,6 +13,7 @@ from to_fsdp2.transforms.helpers.clipping import clip_grad_norm, clip_grad_value
 from to_fsdp2.transforms.helpers.gradients import drop_unsynced_gradients, gradient_sync, no_gradient_sync, set_gradient_sync
 from to_fsdp2.transforms.helpers.parameters import resharded
 from to_fsdp2.transforms.helpers.scaling import sharded_grad_scaler
+from to_fsdp2.transforms.helpers.zero_gradients import zero_gradients
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -38,7 +39,7 @@ def accumulate(model: Any, switch: str, evaluate: bool = True) -> dict[str, torc
                     model(*batch(0))
         resharded(model)
         optimizer.step()
-        resharded(model).zero_grad()
+        zero_gradients(model)
     return parameters_of(model)
 
 
@@ -218,7 +219,7 @@ def trained(kind: str, norm_type: float, limit: float, ignored: bool, foreach: b
         assert not isinstance(norm, DTensor) and len(set(gathered(norm.item()))) == 1
         norms.append(norm.item())
         optimizer.step()
-        resharded(model).zero_grad()
+        zero_gradients(model)
     return [norms, parameters_of(model)]
 
 

@@ -12,6 +12,7 @@ from to_fsdp2.transforms.helpers.parameters import assign_data, handle_parameter
 from to_fsdp2.transforms.helpers.stops import stop_if_sharded
 from to_fsdp2.transforms.helpers.units import units, unwrap
 from to_fsdp2.transforms.helpers.wrapped import record_wrapper
+from to_fsdp2.transforms.helpers.zero_gradients import zero_gradients
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -39,7 +40,7 @@ def train(model: Any, edit: Any, before_step: bool = False) -> Any:
         evaluate(model)
         if not before_step:
             edit(model)
-        resharded(model).zero_grad()
+        zero_gradients(model)
     return parameters_of(model)
 
 

@@ -12,6 +12,7 @@ import torch
 from models import WIDTH, batch
 from shard_models import Residual, build, differences, optimizer_of, rank, result, train
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
+from to_fsdp2.transforms.helpers.zero_gradients import zero_gradients
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointImpl,
@@ -367,7 +368,8 @@ def check_gradients_of_gradients() -> None:
         run = wrap(Critic(times))
         optimizer, losses = torch.optim.Adam(run.parameters(), lr=1e-2), []
         for step in range(4):
-            optimizer.zero_grad()
+            if kind != "reset":
+                optimizer.zero_grad()
             x = (torch.arange(12.0).view(3, 4) / 10 * (step + 1 + rank())).requires_grad_()
             out = run(x)
             (gradient,) = torch.autograd.grad(out.sum(), x, create_graph=True)
@@ -377,13 +379,15 @@ def check_gradients_of_gradients() -> None:
             elif kind == "alone":
                 loss = gradient.square().sum(1).mean() + 0 * out[0].sum()
             else:
-                loss = out.mean() + penalty if kind == "together" else run(torch.ones(3, 4)).mean()
+                loss = out.mean() + penalty if kind in ("together", "reset") else run(torch.ones(3, 4)).mean()
+            if kind == "reset":
+                zero_gradients(run)
             loss.backward()
             optimizer.step()
             losses += [loss.item(), penalty.item()]
         return result(run, losses)
 
-    for kind in ("together", "between", "alone", "looked at"):
+    for kind in ("together", "between", "alone", "looked at", "reset"):
         for times in (0, 1, 2):
             if times or kind == "alone":
                 compare(functools.partial(use, kind=kind, times=max(times, 1)), 1e-5)

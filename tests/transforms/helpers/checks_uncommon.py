@@ -20,6 +20,7 @@ from to_fsdp2.transforms.helpers.scaling import sharded_grad_scaler
 from to_fsdp2.transforms.helpers.stops import holds_shards
 from to_fsdp2.transforms.helpers.units import units
 from to_fsdp2.transforms.helpers.wrapped import record_wrapper
+from to_fsdp2.transforms.helpers.zero_gradients import zero_gradients
 from torch import nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import init_device_mesh
@@ -79,7 +80,7 @@ def used(model: Any) -> list[Any]:
         for p in resharded(model).parameters():
             assign_data(p, p.data * 1.1)
         apply_to_full(model, lambda m: torch.nn.init.eye_(m.weight) if type(m) is nn.Linear and m.bias is not None else None)
-        resharded(model).zero_grad()
+        zero_gradients(model)
     return [seen, parameters_of(model)]
 
 
