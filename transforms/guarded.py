@@ -10,7 +10,7 @@ from typing import cast
 from .facts.symbols import FSDP1
 from .flow.values import ClassValue, Constant, Instance, Opaque, Unknown, Value, Wrapped
 from .queries.conditions import is_rank_condition
-from .queries.effects import only_asks
+from .queries.effects import computes_with_parameters, only_asks
 from .queries.file import File
 from .queries.guards import Guard, Guards, guard_of
 from .queries.order import is_before_wrap
@@ -19,12 +19,12 @@ from .queries.saved_models import given_to, is_writer, saved_models
 from .queries.sharding import ShardingQueries
 from .queries.spelling import Spelling, is_made_behind
 from .queries.unwrapping import is_unwrapped
-from .sites import MODULE_METHODS, Site
+from .sites import MODULE_METHODS, PARAMETER, Site
 
 GUARD = "torch.distributed.(rank guard)"
 """The symbol of guards."""
 STATE_READS = frozenset({"torch.nn.Module.state_dict", f"{FSDP1}.optim_state_dict", f"{FSDP1}.full_optim_state_dict"})
-COLLECTIVE = STATE_READS | {MODULE_METHODS, f"{FSDP1}.summon_full_params",
+COLLECTIVE = STATE_READS | {MODULE_METHODS, PARAMETER, f"{FSDP1}.summon_full_params",
                             f"{FSDP1}.scatter_full_optim_state_dict"}  # fmt: skip
 _HARMLESS_FUNCTIONS = frozenset(
     {"print", "len", "type", "isinstance", "str", "repr", "id", "hasattr", "getattr", "format", "sum", "info", "debug"}
@@ -143,7 +143,7 @@ def _is_local(program: Program, site: Site) -> bool:
 def _uses_behind(
     program: Program, file: File, sharding: ShardingQueries, test: ast.If
 ) -> Iterator[tuple[Guard, Hidden]]:
-    """Calls that sharded models are handed to, behind a test of the rank."""
+    """Calls that sharded models are handed to, and loops over their parameters, behind a test of the rank."""
     guard = guard_of(file, test.body[0])
     if guard is None:
         return
@@ -152,7 +152,10 @@ def _uses_behind(
             if not isinstance(node, (ast.Name, ast.Attribute)) or not isinstance(node.ctx, ast.Load):
                 continue
             parent = file.parents[node]
-            if isinstance(parent, ast.Attribute) or not _is_work(file, parent, node):
+            if isinstance(parent, ast.Attribute):
+                if not computes_with_parameters(program, file, parent):
+                    continue
+            elif not _is_work(file, parent, node):
                 continue
             is_called = isinstance(parent, ast.Call) and parent.func is node
             values = file.called_values(cast(ast.Call, parent)) if is_called else file.values(node)

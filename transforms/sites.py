@@ -27,6 +27,7 @@ from .flow.values import (
     Wrapped,
 )
 from .queries.file import File
+from .queries.parameter_reads import parameters_read
 from .queries.sharding import Sharding, ShardingQueries
 
 MODULE_METHODS = "torch.nn.Module.(method)"
@@ -42,6 +43,8 @@ NUMBER = "torch.Tensor.(number)"
 _CHAINS = (ast.Name, ast.Attribute, ast.Subscript)
 _NUMBERS = frozenset({"item", "tolist", "numpy"})
 _NUMBER_FUNCTIONS = re.compile(r"builtins\.(float|int|bool)|math\.\w+")
+PARAMETER = "torch.nn.Parameter.(read)"
+"""The symbol of parameters that are read off a model by name and computed with."""
 SHAPE = "torch.Tensor.(shape)"
 """The symbol of tests of the shapes of parameters."""
 _SHAPES = frozenset({"dim", "ndim", "ndimension", "shape", "size"})
@@ -131,6 +134,7 @@ def find_sites(file: File, sharding: ShardingQueries, is_known: Callable[[str, s
     """The sites of a file in the order of the text. ``is_known`` says whether a rule answers for a symbol in a role."""
     sites = [*_imports(file), *_references(file, is_known), *_members(file, sharding), *_dynamic(file, sharding)]
     sites += [*_state_entries(file, sharding), *_tested_shapes(file, sharding), *_numbers(file, sharding)]
+    sites += [Site(file, node, PARAMETER, "read", None, *found) for node, *found in parameters_read(file, sharding)]
     return sorted(sites, key=lambda site: file.source.span(site.node))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, distribute_tensor
 
 
 def whole(value: Any, device: torch.device | str | None = None, keep_ties: bool = True) -> Any:
@@ -27,7 +27,10 @@ def whole(value: Any, device: torch.device | str | None = None, keep_ties: bool 
             return held.detach().clone().to(device or tensor.device)
         shard = tensor.to_local()
         on_mesh: Any = tensor.to(tensor.device_mesh.device_type)  # shards may be offloaded
-        full = on_mesh.full_tensor()
+        averages = tensor.requires_grad and not any(place.is_partial() for place in tensor.placements)
+        full = on_mesh.full_tensor(grad_placements=[Partial()] * len(tensor.placements) if averages else None)
+        if averages and full.requires_grad:  # what a rank computes with it gives it a gradient of the rank's own
+            full.register_hook(lambda gradient: gradient / on_mesh.device_mesh.size())
         if full.data_ptr() == shard.data_ptr():  # one rank, or a copy on every rank
             full = full.clone()
         full = full.to(device or tensor.device)

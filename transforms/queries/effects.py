@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from ..flow.values import Bound, FunctionValue, Value
+from ..flow.values import Bound, Derived, FunctionValue, Value
 from .file import File
 from .program import Program
 
@@ -47,6 +47,45 @@ def _call_only_asks(program: Program, file: File, call: ast.Call, depth: int) ->
     if isinstance(call.func, ast.Name) and call.func.id in ("cls", "super"):
         return True
     return depth < _DEEPEST and only_asks(program, file, call, depth + 1)
+
+
+def computes_with_parameters(program: Program, file: File, method: ast.Attribute) -> bool:
+    """Whether ``model.parameters``, or its kin, is called for a loop that does more than ask for names, shapes and counts."""
+    call = file.parents[method]
+    if method.attr not in ("parameters", "named_parameters") or not isinstance(call, ast.Call) or call.func is not method:
+        return False
+    inside: ast.AST = call
+    for around in file.ancestors(call):
+        if isinstance(around, (ast.For, ast.AsyncFor)) and inside is around.iter:
+            return not all(_statement_only_asks(program, file, statement) for statement in around.body)
+        if isinstance(around, _COMPREHENSIONS) and isinstance(inside, ast.comprehension):
+            made = [around.key, around.value] if isinstance(around, ast.DictComp) else [around.elt]
+            return not all(_statement_only_asks(program, file, part) for part in (*made, *inside.ifs))
+        if isinstance(around, ast.stmt):
+            break
+        inside = around
+    return False
+
+
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def _statement_only_asks(program: Program, file: File, node: ast.AST) -> bool:
+    """Whether part of a loop over parameters reads no numbers out of them."""
+    return not any(
+        (isinstance(inner, ast.Call) and not _call_only_asks(program, file, inner, 0))
+        or (isinstance(inner, ast.BinOp) and any(isinstance(side, (ast.Name, ast.Attribute)) and not _is_asked(side)
+                                                 for side in (inner.left, inner.right)) and _is_of_tensors(file, inner))
+        for inner in ast.walk(node)
+    )  # fmt: skip
+
+
+def _is_asked(node: ast.expr) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr in ("shape", "dtype", "ndim", "device")
+
+
+def _is_of_tensors(file: File, node: ast.BinOp) -> bool:
+    return any(isinstance(v, Derived) for side in (node.left, node.right) for v in file.values(side))
 
 
 _WRITES = frozenset({"copy_", "add_", "sub_", "mul_", "div_", "lerp_", "fill_", "zero_", "clamp_", "normal_", "uniform_",

@@ -1,0 +1,101 @@
+"""Parameters that are read off a model by their names, as ``model.head.weight``, and computed with."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+from ..flow.values import Constant, Instance
+from .file import File
+from .program import Program
+from .sharding import Sharding, ShardingQueries
+
+_OF_LAYERS = re.compile(
+    r"weight|bias|(in|q|k|v)_proj_(weight|bias)|bias_[kv]|weight_(orig|g|v)|(weight|bias)_[ih]h_l\d+(_reverse)?"
+)
+"""What torch's own layers call their parameters."""
+_MADE = re.compile(
+    r"self\.(\w+)(?:\s*:\s*[^=\n]+)?\s*=\s*(?:torch\.)?(?:nn\.)?(?:parameter\.)?Parameter\(|register_parameter\(\s*[\"'](\w+)"
+)
+_ASKED = frozenset(
+    {"shape", "dtype", "device", "requires_grad", "grad", "is_cuda", "ndim", "layout", "is_leaf", "grad_fn", "numel", "size",
+     "dim", "element_size", "data_ptr", "untyped_storage", "stride", "is_contiguous", "register_hook", "type", "get_device",
+     "register_post_accumulate_grad_hook", "is_floating_point", "is_complex", "nelement", "names"}
+)  # fmt: skip
+"""What a sharded tensor answers, or takes, as a whole one does."""
+_NO_MATH = re.compile(
+    r"torch\.(optim|nn\.init|nn\.utils|nn\.Parameter|nn\.parameter|distributed|save|is_tensor|is_complex|is_floating_point|numel|nn\.[A-Z])"
+)
+
+
+@lru_cache(maxsize=4)
+def _parameter_names(program: Program) -> frozenset[str]:
+    """Names under which a class of the repository keeps a parameter."""
+    texts = (program.text(facts.path) for facts in program.facts)
+    return frozenset(name for text in texts if "Parameter(" in text or "register_parameter" in text
+                     for found in _MADE.findall(text) for name in found if name)  # fmt: skip
+
+
+def parameters_read(file: File, sharding: ShardingQueries) -> Iterator[tuple[ast.Attribute, ast.expr, Sharding]]:
+    """Each such parameter of a model in a wrapper, outside of the model's own methods, with the model that it is read off."""
+    own = _parameter_names(file.program)
+    for node in file.nodes(ast.Attribute):
+        if not isinstance(node.ctx, ast.Load) or not (node.attr in own or _OF_LAYERS.fullmatch(node.attr)):
+            continue
+        if any(isinstance(v, Constant | Instance) for v in file.values(node)) or not _is_computed_with(file, node):
+            continue
+        found = _model_of(file, sharding, node)
+        if found is not None:
+            yield node, *found
+
+
+def _model_of(file: File, sharding: ShardingQueries, node: ast.expr) -> tuple[ast.expr, Sharding] | None:
+    """The model that a parameter is read off, or the part of one that has a name of its own."""
+    while True:
+        if isinstance(node, ast.Attribute | ast.Subscript):
+            node = node.value
+        elif isinstance(node, ast.Call) and len(node.args) > 1 and file.external(node.func) == "builtins.getattr":
+            node = node.args[0]
+        else:
+            return None
+        if isinstance(node, ast.Name) and node.id in ("self", "cls"):
+            return None
+        found = sharding.of(file, node)
+        if not found.wrappers:
+            found = sharding.of_owners(file.values(node))
+        if found.wrappers:
+            return node, found
+
+
+def _is_computed_with(file: File, node: ast.expr) -> bool:
+    """Whether an expression, taken for a tensor, is an operand: not where it is only asked, written, kept or compared."""
+    parent = file.parents[node]
+    if isinstance(parent, ast.BinOp | ast.UnaryOp):
+        return not isinstance(getattr(parent, "op", None), ast.Not)
+    if isinstance(parent, ast.Attribute):
+        if parent.attr in ("data", "T", "mT"):
+            return isinstance(parent.ctx, ast.Load) and _is_computed_with(file, parent)
+        return parent.attr not in _ASKED and not parent.attr.endswith("_")
+    if isinstance(parent, ast.Subscript):
+        return parent.value is node and isinstance(parent.ctx, ast.Load)
+    if isinstance(parent, ast.Assign):
+        return any(isinstance(target, ast.Subscript) and not _is_key(file, target.slice) for target in parent.targets)
+    if isinstance(parent, ast.keyword):
+        parent = file.parents[parent]
+    if not isinstance(parent, ast.Call) or parent.func is node:
+        return False
+    name = file.external(parent.func)
+    if name is not None:
+        return name.startswith("torch.") and _NO_MATH.match(name) is None and not name.endswith("_")
+    return isinstance(parent.func, ast.Attribute) and parent.func.attr in _METHODS
+
+
+_METHODS = frozenset({"mm", "matmul", "bmm", "dot", "mul", "add", "sub", "div", "addmm", "baddbmm", "lerp", "where"})
+"""Methods of tensors that compute with their argument."""
+
+
+def _is_key(file: File, index: ast.expr) -> bool:
+    texts = (v for v in file.values(index) if isinstance(v, Constant) and isinstance(v.value, str))
+    return isinstance(index, ast.Constant | ast.JoinedStr) or any(texts)

@@ -1,0 +1,54 @@
+"""FS712: parameters that are read off a model and computed with."""
+
+from __future__ import annotations
+
+import ast
+
+from ..findings import Level
+from ..migration import Migration
+from ..rewrites.helper_calls import around
+from ..rule import Example, Outcome, Rule
+from ..sites import PARAMETER, Site
+
+
+def read_whole(site: Site, migration: Migration) -> Outcome | None:
+    """The parameter is gathered where it is read, as every rank had it under DDP. FSDP1 showed each rank its own part."""
+    assert isinstance(site.node, ast.expr) and site.sharding is not None
+    if (site.sharding.wrappers or migration.wrapper_kinds) != {"ddp"} or migration.is_before_wrap(site):
+        return None
+    name = migration.helper(site, "whole")
+    return Outcome("what is computed with a parameter outside of the model takes it whole; its gradient is averaged",
+                   [around(site.file, site.node, f"{name}({{it}})")])  # fmt: skip
+
+
+RULE = Rule(
+    id="FS712",
+    title="parameters read off a model",
+    symbols=(PARAMETER,),
+    roles=("read",),
+    why="A sharded parameter does not mix with plain tensors, and outside of forwards nothing gathers it.",
+    fallback=read_whole,
+    examples=(
+        Example(
+            before=(
+                "import torch\n"
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "def f(net, options, queue):\n"
+                "    model = DDP(net, **options)\n"
+                "    return torch.mm(queue, model.module.prototypes.weight.t())\n"
+            ),
+            after=(
+                "import torch\n"
+                "from fsdp2_helpers import shard_like_ddp, whole\n"
+                "\n"
+                "\n"
+                "def f(net, options, queue):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                "    return torch.mm(queue, whole(model.prototypes.weight).t())\n"
+            ),
+            level=Level.REVIEW,
+        ),
+    ),
+)
