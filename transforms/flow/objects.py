@@ -78,7 +78,7 @@ class Objects(Solver):
         elif isinstance(value, Container):
             self.load_element(value, attribute, to)
         elif isinstance(value, ClassValue):
-            self.load_member(value, attribute, to, None)
+            self.load_member(value, attribute, to, value)
         elif isinstance(value, Instance):
             self.connect(self.field(value, attribute), to)
             if attribute[0] != "[":
@@ -180,12 +180,12 @@ class Objects(Solver):
     # --- classes ------------------------------------------------------------------------------------------
 
     def bind(self, value: Value, to: int, receiver: Value, base: int) -> None:
-        """A class member read off an object: functions become methods, properties are called."""
+        """A class member read off an object or a class: functions become methods, properties are called."""
         if not isinstance(value, FunctionValue):
             self.add(to, value, base)
             return
         function = self.files[value.file].functions[value.index]
-        if function.binding == "static":
+        if function.binding == "static" or (isinstance(receiver, ClassValue) and function.binding != "class"):
             self.add(to, value)
         elif function.binding == "property":
             self.pass_receiver(value, receiver)
@@ -251,12 +251,12 @@ class Objects(Solver):
             return None
         return next((WRAPPERS[name] for name in self.external_bases(cls) if name in WRAPPERS), None)
 
-    def load_member(self, cls: ClassValue, name: str, to: int, receiver: Value | None) -> bool:
-        """Reads a class-level name through the bases; False when no base in the repository has it."""
+    def load_member(self, cls: ClassValue, name: str, to: int, receiver: Value) -> bool:
+        """Reads a class-level name through the bases, off an object or a class; False when no base in the repository has it."""
         for ancestor in self.ancestors(cls):
             if self.load_own_member(ancestor, name, to, receiver):
                 return True
-        if receiver is None:
+        if isinstance(receiver, ClassValue):
             for base in self.external_bases(cls):
                 self.add(to, External(canonical(f"{base}.{name}")))
         return False
@@ -273,18 +273,15 @@ class Objects(Solver):
         """Whether a class or one of its bases in the repository defines a name."""
         return any(name in self.files[a.file].classes[a.index].members for a in self.ancestors(cls))
 
-    def load_own_member(self, cls: ClassValue, name: str, to: int, receiver: Value | None) -> bool:
+    def load_own_member(self, cls: ClassValue, name: str, to: int, receiver: Value) -> bool:
         member = self.files[cls.file].classes[cls.index].members.get(name)
         if member is None:
             return False
         variable = member + self.variable_offsets[cls.file]
-        if receiver is None:
-            self.connect(variable, to)
-        else:
-            entry = (variable, to, self.identify(receiver))
-            if entry not in self.bound:
-                self.bound.add(entry)
-                self.binds.setdefault(variable, []).append((to, receiver))
-                for value in self.values_of(variable):
-                    self.bind(value, to, receiver, variable)
+        entry = (variable, to, self.identify(receiver))
+        if entry not in self.bound:
+            self.bound.add(entry)
+            self.binds.setdefault(variable, []).append((to, receiver))
+            for value in self.values_of(variable):
+                self.bind(value, to, receiver, variable)
         return True

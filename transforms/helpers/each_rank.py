@@ -96,7 +96,8 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
     for p, whole_one in full.items():  # needed for: gradient_reads
         whole_one.grad = p.grad.full_tensor() if isinstance(p.grad, DTensor) else None
     given = [(p, p.grad, -1 if p.grad is None else p.grad._version) for p in full.values()]
-    hooks = [(h, h.copy()) for m in module.modules() for h in (m._forward_pre_hooks, m._forward_hooks) if h]
+    kept = [h for m in module.modules() for h in (m._forward_pre_hooks, m._forward_hooks, m._load_state_dict_post_hooks) if h]
+    hooks: list[tuple[Any, Any]] = [(h, h.copy()) for h in kept]
     methods = [
         (unit, name, method)
         for unit in units

@@ -80,10 +80,11 @@ def load_state(thing: Any, /, *args: Any, **kwargs: Any) -> Any:
     What is neither model nor optimizer, such as an average of a sharded model's weights, gets shards for the tensors
     that its own state_dict() has as shards in the same places, or its attributes, or the entries of these.
     """
-    if isinstance(thing, nn.Module):
-        return load_model_state(thing, *args, **kwargs)
-    if isinstance(thing, torch.optim.Optimizer):
-        return load_optimizer_state(thing, *args, **kwargs)
+    owner = getattr(thing.load_state_dict, "__self__", thing)  # of an object that hands on what it has not itself
+    if isinstance(owner, nn.Module):
+        return load_model_state(owner, *args, **kwargs)
+    if isinstance(owner, torch.optim.Optimizer) or hasattr(owner, "param_groups"):
+        return load_optimizer_state(owner, *args, **kwargs)
     held = dict(getattr(thing, "__dict__", {}))
     for entries in [entries for entries in held.values() if isinstance(entries, dict)]:
         held = {**entries, **held}

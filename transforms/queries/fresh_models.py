@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ..flow.library import RETURN_SELF
-from ..flow.values import Constant, FunctionValue, Instance, Opaque
+from ..flow.values import Bound, Constant, FunctionValue, Instance, Opaque
 from .before_wraps import BeforeWraps
 from .file import File
 from .sharding import ShardingQueries
@@ -84,7 +84,8 @@ class FreshModels:
 
     def _is_returned_new(self, file: File, call: ast.Call, depth: int) -> bool:
         """Whether every function that a call reaches returns a model that it makes."""
-        functions = [v for v in file.called_values(call) if isinstance(v, FunctionValue)]
+        called = [v.function if isinstance(v, Bound) else v for v in file.called_values(call)]
+        functions = [v for v in called if isinstance(v, FunctionValue)]
         if not functions or len(functions) != len(file.called_values(call)):
             return False
         for function in functions:

@@ -38,35 +38,54 @@ def _parameter_names(program: Program) -> frozenset[str]:
                      for found in _MADE.findall(text) for name in found if name)  # fmt: skip
 
 
-def parameters_read(file: File, sharding: ShardingQueries) -> Iterator[tuple[ast.Attribute, ast.expr, Sharding]]:
-    """Each such parameter of a model in a wrapper, outside of the model's own methods, with the model that it is read off."""
+def parameters_read(file: File, sharding: ShardingQueries) -> Iterator[tuple[ast.expr, ast.expr, Sharding]]:
+    """Each such parameter of a model in a wrapper, outside of the model's own methods, with the model that it is read off.
+
+    Where a parameter gets a name first, each place that computes with the name: it goes on to be the live one.
+    """
     own = _parameter_names(file.program)
     for node in file.nodes(ast.Attribute):
         if not isinstance(node.ctx, ast.Load) or not (node.attr in own or _OF_LAYERS.fullmatch(node.attr)):
             continue
-        if any(isinstance(v, Constant | Instance) for v in file.values(node)) or not _is_computed_with(file, node):
+        if any(isinstance(v, Constant | Instance) for v in file.values(node)):
             continue
-        found = _model_of(file, sharding, node)
-        if found is not None:
-            yield node, *found
+        uses = [use for use in (node, *_uses_of_name(file, node)) if _is_computed_with(file, use)]
+        found = _model_of(file, sharding, node) if uses else None
+        for use in uses if found is not None else ():
+            yield use, *found
+
+
+def _uses_of_name(file: File, node: ast.expr) -> list[ast.expr]:
+    """The places further down in the same block that read the name which an expression is assigned to, until it is bound anew."""
+    assign = file.parents[node]
+    if not isinstance(assign, ast.Assign) or len(assign.targets) != 1 or not isinstance(assign.targets[0], ast.Name):
+        return []
+    block, index = file.block_of(assign)
+    uses: list[ast.expr] = []
+    for statement in block[index + 1 :]:
+        names = [n for n in ast.walk(statement) if isinstance(n, ast.Name) and n.id == assign.targets[0].id]
+        uses += [name for name in names if isinstance(name.ctx, ast.Load)]
+        if len(names) > sum(isinstance(name.ctx, ast.Load) for name in names):
+            break
+    return uses
 
 
 def _model_of(file: File, sharding: ShardingQueries, node: ast.expr) -> tuple[ast.expr, Sharding] | None:
-    """The model that a parameter is read off, or the part of one that has a name of its own."""
+    """The model that a parameter is read off, or the part of one where nothing on the way is a whole one."""
+    part: tuple[ast.expr, Sharding] | None = None
     while True:
         if isinstance(node, ast.Attribute | ast.Subscript):
             node = node.value
         elif isinstance(node, ast.Call) and len(node.args) > 1 and file.external(node.func) == "builtins.getattr":
             node = node.args[0]
         else:
-            return None
+            return part
         if isinstance(node, ast.Name) and node.id in ("self", "cls"):
-            return None
-        found = sharding.of(file, node)
-        if not found.wrappers:
-            found = sharding.of_owners(file.values(node))
-        if found.wrappers:
+            return part
+        if (found := sharding.of(file, node)).wrappers:
             return node, found
+        if (found := sharding.of_owners(file.values(node))).wrappers:
+            part = node, found
 
 
 def _is_computed_with(file: File, node: ast.expr) -> bool:

@@ -104,6 +104,12 @@ class ShardingQueries:
                         pending.append((part, model))
         return found
 
+    def is_no_module(self, value: Value) -> bool:
+        """Whether a value is an optimizer, or an object of a class that makes no modules."""
+        if isinstance(value, Instance):
+            return not self._is_module(value)
+        return isinstance(value, Optimizer)
+
     def _is_module(self, value: Value) -> bool:
         if isinstance(value, Instance):
             return _is_module(self.program.flow.external_bases(value.cls))

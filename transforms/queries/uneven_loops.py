@@ -29,13 +29,26 @@ def _is_split(file: File, value: ast.expr, depth: int) -> bool:
         if isinstance(node, ast.Slice):
             if any(bound is not None and _has_rank(file, bound) for bound in (node.lower, node.upper)):
                 return True
-        elif isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in ("range", "islice"):
-            if any(_has_rank(file, argument) for argument in node.args):
+        elif isinstance(node, ast.Call):
+            given = [*node.args, *(keyword.value for keyword in node.keywords)]
+            if any(_has_rank(file, argument) for argument in given) and _takes_part(file, node):
                 return True
         elif isinstance(node, ast.Name | ast.Attribute) and depth < _DEEPEST and not _is_function(file, node):
             if any(_is_split(file, assigned, depth + 1) for assigned in assigned_values(file, node)):
                 return True
     return False
+
+
+def _takes_part(file: File, call: ast.Call) -> bool:
+    """Whether a call that is given a rank makes that rank's own slice."""
+    if getattr(call.func, "id", getattr(call.func, "attr", "")) in ("range", "islice"):
+        return True
+    functions = (file.program.function_node(value) for value in file.program.callees(file, call))
+    return any(
+        isinstance(node, ast.Slice) and any(bound is not None and _has_rank(owner, bound) for bound in (node.lower, node.upper))
+        for owner, function in functions
+        for node in ast.walk(function)
+    )
 
 
 def _has_rank(file: File, bound: ast.expr) -> bool:

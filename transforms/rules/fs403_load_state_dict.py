@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..findings import Level
-from ..flow.values import Optimizer
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..rewrites.helper_calls import method_instead
@@ -23,7 +22,7 @@ def distributed(site: Site, migration: Migration) -> Outcome | None:
         return None
     if optimizer.wrappers and not site.sharding.wrappers:
         name, what = "load_optimizer_state", "full state is distributed over the sharded parameters by position"
-    elif site.sharding.wrappers and not any(isinstance(v, Optimizer) for v in site.file.values(site.receiver)):
+    elif site.sharding.wrappers and not any(map(migration.sharding.is_no_module, site.file.values(site.receiver))):
         name, what = "load_model_state", "full state is distributed over the sharded parameters by name"
     else:
         name, what = "load_state", "full state is distributed if it is for a sharded model or its optimizer"

@@ -14,7 +14,7 @@ from to_fsdp2.transforms.helpers.copies import as_plain
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.each_rank import everything_whole_on_each_rank, holding_whole, whole_on_each_rank
 from to_fsdp2.transforms.helpers.methods import forward_method
-from to_fsdp2.transforms.helpers.state import state_of
+from to_fsdp2.transforms.helpers.state import load_model_state, state_of
 from to_fsdp2.transforms.helpers.whole import whole
 from torch.distributed.tensor import DTensor
 
@@ -51,6 +51,19 @@ def check_one_rank_works_alone() -> None:
     assert close(parameters_of(model), expected)
     model(*batch(1)).backward()
     optimizer.step()
+
+
+def check_one_rank_loads_another_state() -> None:
+    model, _ = trained()
+    expected = parameters_of(model)
+    other = {key: torch.zeros_like(value) for key, value in state_of(model).items()}
+    with whole_on_each_rank(model):
+        if dist.get_rank() == 0:
+            load_model_state(model, other)
+            assert not any(p.any() for p in model.parameters())
+    assert close(parameters_of(model), expected)
+    load_model_state(model, other)
+    assert not any(whole(p.detach()).any() for p in model.parameters())
 
 
 class Saved(Net):
