@@ -47,6 +47,7 @@ def is_rewritten(body: str, call: str = "run(1, {}); run(2, {})") -> bool:
         f"if cfg:\n    net = Net(2)\nelse:\n    net = build(cfg)\n{LOADS}\nDDP(net)",
         "net = Net(cfg)\nnet = net.to('cpu')\nplain = net\nplain.load_state_dict(state)\nwrapped = DDP(plain)",
         "net = Net(cfg)\nread(net, 'x')\nnet = DDP(net)",
+        "old = DDP(Net(cfg))\nnet = Net(cfg)\nnet.body.load_state_dict(state)\nprint(old)",
         f"old = DDP(Net(cfg))\nnet = Net(cfg)\n{LOADS}\nnet = DDP(net)",
         f"for cfg in range(2):\n    net = Net(cfg)\n    {LOADS}\n    net = DDP(net)",
     ],

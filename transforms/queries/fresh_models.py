@@ -35,7 +35,7 @@ class FreshModels:
         given = self._given_before(file, place, model)
         start = next((s for s in reversed(given) if _dominates(file, s, place)), None)
         if start is None and not isinstance(model, ast.Name):
-            return False
+            return self._is_made_with_owner(file, place, model, depth)
         if any(self._lies_between(file, start, wrap, place) for wrap in self._wraps_around(file, place, model)):
             return False
         reaching = [s for s in self._bindings(file, place, model) if s is start or self._lies_between(file, start, s, place)]
@@ -48,6 +48,18 @@ class FreshModels:
         assert isinstance(model, ast.Name)
         parameter = function is not None and model.id in {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
         return self._is_handed_in(file, place, model, depth) if parameter else bool(reaching)
+
+    def _is_made_with_owner(self, file: File, place: ast.AST, part: ast.expr, depth: int) -> bool:
+        """Whether a part of a model came with it, which is new and was made of nothing that is wrapped."""
+        owner = part
+        while isinstance(owner, ast.Attribute):
+            owner = owner.value
+        made = [self._assigned(file, statement, owner) for statement in self._given_before(file, place, owner)]
+        if not made or not self.holds(file, place, owner, depth + 1):
+            return False
+        given = [a for call in made for n in ast.walk(call or part) if isinstance(n, ast.Call)
+                 for a in (*n.args, *(k.value for k in n.keywords))]  # fmt: skip
+        return not any(self.sharding.of_owners(file.values(argument)).wrappers for argument in given)
 
     def _wraps_around(self, file: File, place: ast.AST, model: ast.expr) -> list[ast.AST]:
         """What may wrap the model: calls that lead to a wrap, unseen code that it is handed to, and all that its holder is."""
