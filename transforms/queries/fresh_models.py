@@ -12,6 +12,7 @@ from .sharding import ShardingQueries
 from .spelling import handed_in
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _DEEPEST = 5
 _MOST_CALLERS = 8
 
@@ -32,6 +33,8 @@ class FreshModels:
             return self._is_made(file, place, model, depth)
         if not _is_path(model) or _is_of_outer_scope(file, model):
             return False
+        if (container := _looped_over(file, place, model)) is not None:
+            return self.holds(file, place, container, depth + 1)
         given = self._given_before(file, place, model)
         start = next((s for s in reversed(given) if _dominates(file, s, place)), None)
         if start is None and not isinstance(model, ast.Name):
@@ -167,6 +170,15 @@ def _given(call: ast.Call, owners: set[str]) -> set[str]:
             pending += ast.iter_child_nodes(node)
     receiver = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
     return given | ({receiver} & owners)
+
+
+def _looped_over(file: File, place: ast.AST, model: ast.expr) -> ast.expr | None:
+    """What a comprehension around a place takes a model out of: ``net.blocks`` of ``[b.weight for b in net.blocks]``."""
+    for around in file.ancestors(place) if isinstance(model, ast.Name) else ():
+        for each in around.generators if isinstance(around, _COMPREHENSIONS) else ():
+            if isinstance(each.target, ast.Name) and each.target.id == model.id:  # type: ignore[attr-defined]
+                return each.iter if _is_path(each.iter) else None
+    return None
 
 
 def _is_of_outer_scope(file: File, model: ast.expr) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 
 MOST_STEPS = 8
+_WRAPPER = re.compile(r"(?i)parallel|ddp|fsdp|wrap")
 
 
 def spelled_out(scope: ast.AST, thing: ast.expr) -> ast.expr:
@@ -41,7 +43,7 @@ def _sources(value: ast.expr) -> list[ast.expr | None]:
     """What an expression gives; None for what is no chain of names."""
     if isinstance(value, ast.IfExp):
         return [*_sources(value.body), *_sources(value.orelse)]
-    if isinstance(value, ast.Call) and len(value.args) in (1, 3) and not value.keywords:
+    if isinstance(value, ast.Call) and len(value.args) in (1, 3) and not value.keywords and not _makes_another(value.func):
         # getattr(model, "module", model), unwrap(model)
         is_getattr = isinstance(value.func, ast.Name) and value.func.id == "getattr"
         return _sources(value.args[0]) if is_getattr == (len(value.args) == 3) else [None]
@@ -49,6 +51,12 @@ def _sources(value: ast.expr) -> list[ast.expr | None]:
     while isinstance(base, ast.Attribute):
         base = base.value
     return [value if isinstance(base, ast.Name) else None]
+
+
+def _makes_another(function: ast.expr) -> bool:
+    """Whether a call makes an object of a class that is no wrapper: ``Net(config)`` is not its configuration."""
+    name = ast.unparse(function).rpartition(".")[2]
+    return name[:1].isupper() and _WRAPPER.search(name) is None
 
 
 def _wrapper(value: ast.expr | None) -> str | None:

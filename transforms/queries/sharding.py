@@ -104,6 +104,12 @@ class ShardingQueries:
                         pending.append((part, model))
         return found
 
+    def is_optimizer(self, value: Value) -> bool:
+        """Whether a value is an optimizer, of torch or of a class of the repository."""
+        if isinstance(value, Instance):
+            return any(map(is_optimizer, self.program.flow.external_bases(value.cls)))
+        return isinstance(value, Optimizer)
+
     def is_no_module(self, value: Value) -> bool:
         """Whether a value is an optimizer, or an object of a class that makes no modules."""
         if isinstance(value, Instance):
@@ -230,6 +236,8 @@ class ShardingQueries:
                     continue
                 if isinstance(model, Instance):
                     bases = flow.external_bases(model.cls)
+                    if any(map(is_optimizer, bases)):
+                        continue
                     if flow.has_member(model.cls, name) or not all(base.startswith("torch.nn.") for base in bases):
                         return True
                 elif isinstance(model, (Wrapped, Annotated, Opaque, Unknown)) and self._may_be_a_models(values, name):

@@ -7,7 +7,7 @@ import re
 
 import libcst as cst
 
-from ..flow.values import Opaque, Optimizer, Unknown
+from ..flow.values import Opaque, Unknown
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.file import File
@@ -24,7 +24,7 @@ def of_the_shards(site: Site, migration: Migration) -> Outcome | None:
     assert site.receiver is not None
     if site.sharding.answer is Answer.NO or _is_used_as_optimizer(site.file, site.receiver):
         return None
-    if migration.is_before_wrap(site) or any(isinstance(v, Optimizer) for v in site.file.values(site.receiver)):
+    if migration.is_before_wrap(site) or any(map(migration.sharding.is_optimizer, site.file.values(site.receiver))):
         return None
     name = migration.helper(site, "zero_gradients")
 

@@ -42,7 +42,7 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
     leaves = isinstance(statement, ast.If) and not any(_inside(h.node, statement) for h in hidden if not h.calls)
     rest = block[index:] if leaves and isinstance(statement, ast.If) and _leaves(statement) else []
     behind = rest or [statement]
-    things = list(dict.fromkeys(_held(site, item, behind) for item in hidden if item.thing))
+    things = _outermost(list(dict.fromkeys(_held(site, item, behind) for item in hidden if item.thing)))
     unnamed = [item for item in hidden if item.thing is None and (item.known or item.calls)]
     if not things and not unnamed:
         return Outcome("what only some ranks have is theirs alone: nothing is gathered for it", level=Level.OK)
@@ -65,6 +65,11 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
         return [block.with_changes(leading_lines=node.leading_lines, body=cst.IndentedBlock([bare]))]
 
     return Outcome(held, [replace_statement(site.file, statement, build)], level=Level.REVIEW)
+
+
+def _outermost(things: list[str]) -> list[str]:
+    """Without what others among them hold: ``opt.base`` beside ``opt``."""
+    return [thing for thing in things if not any(thing.startswith(f"{other}.") for other in things)]
 
 
 def _place(item: Hidden) -> ast.AST:

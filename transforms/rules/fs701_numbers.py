@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+
 from ..findings import Level
+from ..flow.library import TENSORS
+from ..flow.values import Derived
 from ..migration import Migration
 from ..queries.guards import Guards
 from ..queries.local_values import made_for
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
-from ..sites import NUMBER, Site
+from ..sites import NUMBER, PARAMETER, Site
 
 
 def read_whole(site: Site, migration: Migration) -> Outcome | None:
@@ -19,6 +23,8 @@ def read_whole(site: Site, migration: Migration) -> Outcome | None:
     if Guards(migration.program).of(site.file, site.node):
         return None  # a gather that only some ranks make would hang: the run tells
     made = made_for(site.file, site.receiver)
+    if _is_of_whole_parameters(site, migration, made or site.receiver):
+        return Outcome("what is read here is computed from parameters that are whole", level=Level.OK)
     if made is not None and _is_read_before(site, migration):
         return Outcome("what is read here is whole since it was computed", level=Level.OK)
     name = migration.helper(site, "whole")
@@ -32,6 +38,22 @@ def _is_read_before(site: Site, migration: Migration) -> bool:
     others = (s for s in migration.sites.get(site.file.path, ()) if s.symbol == NUMBER and s is not site)
     place = site.file.source.span(site.node)
     return any(made_for(other.file, other.receiver) is made and site.file.source.span(other.node) < place for other in others)
+
+
+def _is_of_whole_parameters(site: Site, migration: Migration, tensor: ast.expr) -> bool:
+    """Whether all that is sharded in an expression is read off a model by name, which FS712 makes whole."""
+    whole = {other.node for other in migration.sites[site.file.path] if other.symbol == PARAMETER}
+    pending: list[ast.AST] = [tensor]
+    found = False
+    while pending:
+        node = pending.pop()
+        if node in whole and node is not tensor:
+            found = True
+        elif isinstance(node, ast.Name) and any(isinstance(v, Derived) and v.kind in TENSORS for v in site.file.values(node)):
+            return False
+        else:
+            pending += ast.iter_child_nodes(node)
+    return found
 
 
 RULE = Rule(

@@ -8,7 +8,7 @@ from ..findings import Level
 from ..migration import Migration
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
-from ..sites import PARAMETER, Site
+from ..sites import NUMBER, PARAMETER, Site
 
 
 def read_whole(site: Site, migration: Migration) -> Outcome | None:
@@ -16,6 +16,8 @@ def read_whole(site: Site, migration: Migration) -> Outcome | None:
     assert isinstance(site.node, ast.expr) and site.sharding is not None
     if (site.sharding.wrappers or migration.wrapper_kinds) != {"ddp"} or migration.is_before_wrap(site):
         return None
+    if any(other.symbol == NUMBER and other.receiver is site.node for other in migration.sites[site.file.path]):
+        return None  # the number that is read off it is asked about
     name = migration.helper(site, "whole")
     return Outcome("what is computed with a parameter outside of the model takes it whole; its gradient is averaged",
                    [around(site.file, site.node, f"{name}({{it}})")])  # fmt: skip
