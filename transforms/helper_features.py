@@ -7,13 +7,17 @@ repository is left out of its copy; what nobody knows stays in.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 
 from .facts.symbols import DDP, ENABLE_WRAP, FSDP1, WRAP
 from .findings import Level
 from .migration import Migration
-from .queries.model_classes import class_of, has_changing_buffers, has_foreign_modules, has_writes
-from .rewrites.helper_source import definitions, features_by_file
+from .queries.file import File
+from .queries.forward_reach import functions_in_forwards
+from .queries.model_classes import changes_buffers, class_of, has_changing_buffers, has_foreign_modules, has_scalars, writes_in
+from .queries.packages import strange_packages
+from .rewrites.helper_source import definitions, features_by_file, with_needs
 from .rewrites.wrap_place import wrapped_argument
 from .sites import Site
 
@@ -29,26 +33,72 @@ _WORDS = {
     "zero_redundancy": r"ZeroRedundancyOptimizer",
 }
 """Features that no code has in which none of these words stands."""
+_BY_HELPER = {"each_rank": "_whole_model", "forward_methods": "forward_method", "full_parameters": "full_parameters"}
+"""Features that only code with these helpers has."""
+_WITHOUT_SCALARS = frozenset({"torchvision", "apex"})
+"""Packages whose models have no parameters that fully_shard cannot take."""
+_WITHOUT_STATES = frozenset({"torchvision", "torchaudio", "apex", "timm"})
+"""Packages whose objects with a ``load_state_dict`` are models and optimizers, or hold nothing of a model."""
+_DDP_KEYS = r"DistributedDataParallel|shard_like_ddp|ShardedLikeDDP|\bddp\b|\bDDP\b|[\"']module\b"
+_CLASS_NAMES = r"\.__name__\b|__qualname__|\b_get_name\b"
 _HELPERS = {"ddp": "shard_like_ddp", "fsdp1": "shard_like_fsdp1"}
 _CLASSES = {"ddp": DDP, "fsdp1": FSDP1}
 _KNOWN_MESHES = frozenset(f"torch.distributed.fsdp.ShardingStrategy.{name}" for name in ("FULL_SHARD", "SHARD_GRAD_OP"))
 
 
-def absent_features(migration: Migration) -> frozenset[str]:
-    """Features that the migrated code does not have, of all that helpers know."""
+def absent_features(migration: Migration, used: Collection[str]) -> frozenset[str]:
+    """Features that the migrated code does not have, of all that helpers know. ``used`` are the helpers that it names."""
     known = frozenset[str]().union(*features_by_file().values())
-    present = _by_words(migration) | _by_arguments(migration, "ddp") | _by_arguments(migration, "fsdp1")
+    present = _by_words(migration) | _by_helpers(migration, used) | _by_models(migration)
+    present |= _by_arguments(migration, "ddp") | _by_arguments(migration, "fsdp1")
     if _keeps_wrappers(migration):
         present.add("old_wrappers")
-    if _changes_buffers(migration):
-        present.add("changing_buffers")
-    if any(has_writes(migration.program.file(facts.path)) for facts in migration.program.facts):
-        present.add("parameter_writes")
+    if "ddp" in migration.wrapper_kinds or migration.program.mentions(_DDP_KEYS):
+        present.add("ddp_keys")
     return known - present
 
 
 def _by_words(migration: Migration) -> set[str]:
     return {feature for feature, words in _WORDS.items() if migration.program.mentions(rf"\b(?:{words})")}
+
+
+def _by_helpers(migration: Migration, used: Collection[str]) -> set[str]:
+    """Features that come with other helpers, new ones and those that the code names already."""
+    found: set[str] = set()
+    wanted = {definition.name for definition in with_needs(used)}
+    for feature, helper in _BY_HELPER.items():
+        leading = [name for name in definitions() if helper in {definition.name for definition in with_needs([name])}]
+        if helper in wanted or migration.program.mentions(rf"\b(?:{'|'.join(leading)})\b"):
+            found.add(feature)
+    return found
+
+
+def _by_models(migration: Migration) -> set[str]:
+    """What the models of the repository may hold or do, whichever of them are wrapped: its own classes, and others' ones."""
+    program = migration.program
+    files = [program.file(index) for index in program.relevant_files()]
+    strange = strange_packages(files)
+    found: set[str] = set()
+    if strange - _WITHOUT_SCALARS or any(map(has_scalars, files)):
+        found.add("plain_parameters")
+    if strange or program.mentions(_CLASS_NAMES):
+        found.add("class_names")
+    if (strange or any(map(changes_buffers, files))) and _may_change_buffers(migration):
+        found.add("changing_buffers")
+    if strange - _WITHOUT_STATES or any(map(_has_states, files)):
+        found.add("other_states")
+    if any(writes_in(file, node) for file, node in functions_in_forwards(files)):
+        found.add("parameter_writes")
+    return found
+
+
+def _has_states(file: File) -> bool:
+    """Whether a file has a class whose objects load a state and are neither models nor optimizers, such as averages."""
+    for cls in file.nodes(ast.ClassDef):
+        loads = any(isinstance(member, ast.FunctionDef) and member.name == "load_state_dict" for member in cls.body)
+        if loads and not any((file.external(base) or "").startswith(("torch.nn.", "torch.optim.")) for base in cls.bases):
+            return True
+    return re.search(r"\bload_state_dict\s*=(?!=)", file.source.text) is not None
 
 
 def _by_arguments(migration: Migration, kind: str) -> set[str]:
@@ -134,7 +184,7 @@ def _sites(migration: Migration) -> Iterator[Site]:
         yield from sites
 
 
-def _changes_buffers(migration: Migration) -> bool:
+def _may_change_buffers(migration: Migration) -> bool:
     """Whether a model that is wrapped in DDP may hold buffers that training changes, as it is or by modules from elsewhere."""
     wraps = [site for site in _sites(migration) if site.symbol == DDP and site.role in ("call", "value", "base")]
     program = migration.program

@@ -50,7 +50,8 @@ def write(migration: Migration, changes: Mapping[str, Sequence[Change]]) -> Writ
     for path in trees:
         table = migration.names(migration.program.file(path)).helpers
         used[path] = {helper for name, helper in table.items() if name in read[path]}
-    absent = absent_features(migration) if any(used.values()) else frozenset()
+    names = frozenset[str]().union(*used.values())
+    absent = absent_features(migration, names) if names else frozenset()
     placement = place_helpers(migration.program, used, migration.options.helpers, absent)
     for path, (old, new) in trees.items():
         file = migration.program.file(path)

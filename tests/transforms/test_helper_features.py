@@ -34,7 +34,7 @@ def test_a_module_says_what_it_was_made_for() -> None:
     absent = features_of(names) - {"create_graph", "ddp.static_graph"}
     text = module_text(names, absent)
     assert len(text) < len(module_text(names))
-    assert "allow_double_backward(module)" in text and "static_graph: bool" in text and "inference" not in text
+    assert "allow_double_backward(part)" in text and "static_graph: bool" in text and "inference" not in text
     assert features_left_out(text) == absent
     assert is_current(text)
     assert not is_current(text.replace("static_graph: bool", "static: bool"))

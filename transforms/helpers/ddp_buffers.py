@@ -3,18 +3,12 @@
 from typing import Any
 
 import torch
-from torch import nn
 from torch.distributed.utils import _sync_params_and_buffers
 
 from .ddp_gradients import gradients_are_synced
 
 
-def broadcast_from_first_rank(tensors: list[torch.Tensor], group: Any) -> None:
-    """Overwrite `tensors` with the values that they have on the first rank of `group`, in pieces of DDP's 250 MiB."""
-    _sync_params_and_buffers(group, tensors, 250 * 1024**2, 0)
-
-
-def broadcast_buffers_before_forward(module: nn.Module, group: Any, ignored_names: set[str]) -> None:
+def broadcast_buffers_before_forward(module: Any, group: Any, ignored_names: set[str]) -> None:
     """Give every rank the first rank's buffers before a forward that follows a training forward, as DDP does.
 
     Forwards after one without gradients, or without gradient synchronization, keep each rank's own (DDP's
@@ -25,12 +19,10 @@ def broadcast_buffers_before_forward(module: nn.Module, group: Any, ignored_name
     def broadcast(*_: Any) -> None:
         buffers = [b.data for name, b in module.named_buffers() if name not in ignored_names]  # .data: no new version
         if due[0] and buffers:
-            broadcast_from_first_rank(buffers, group)
+            _sync_params_and_buffers(group, buffers, 250 * 1024**2, 0)
 
     def note(*_: Any) -> None:
         due[0] = torch.is_grad_enabled() and gradients_are_synced(module)
 
-    before: Any = torch.compiler.disable(broadcast)
-    after: Any = torch.compiler.disable(note)
-    module.register_forward_pre_hook(before)
-    module.register_forward_hook(after)
+    module.register_forward_pre_hook(torch.compiler.disable(broadcast))
+    module.register_forward_hook(torch.compiler.disable(note))

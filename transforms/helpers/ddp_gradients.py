@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from .scaling import unscale_by_layout
 from .tensors import tensors_in
 
 
@@ -32,6 +33,7 @@ def average_plain_gradients(module: Any, parameters: list[nn.Parameter], group: 
     """Average over ranks, after each backward, the gradients of parameters that are not sharded."""
     if not parameters:
         return
+    unscale_by_layout()  # needed for: grad_scaler
 
     def average() -> None:
         trained = [p for p in parameters if p.requires_grad]
@@ -95,7 +97,7 @@ def drop_unused_gradients(module: Any, group: Any) -> None:
     after_backward(module, begin, drop)
 
 
-def after_backward(module: nn.Module, begin: Callable[[], None], end: Callable[[], None]) -> None:
+def after_backward(module: Any, begin: Callable[[], None], end: Callable[[], None]) -> None:
     """Call `begin` when a backward enters `module`, before fully_shard does anything, and `end` after all that it does."""
     queue = torch.autograd.Variable._execution_engine.queue_callback
     running = [False]
@@ -111,10 +113,9 @@ def after_backward(module: nn.Module, begin: Callable[[], None], end: Callable[[
             begin()
         queue(lambda: queue(finish))  # fully_shard queues a callback of its own in between
 
-    def watch(module: nn.Module, inputs: Any, output: Any) -> None:
+    def watch(_: Any, __: Any, output: Any) -> None:
         for tensor in tensors_in(output):
             if tensor.requires_grad:
                 tensor.register_hook(enter)
 
-    hook: Any = torch.compiler.disable(watch)
-    module.register_forward_hook(hook, prepend=True)
+    module.register_forward_hook(torch.compiler.disable(watch), prepend=True)

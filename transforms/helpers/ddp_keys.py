@@ -7,8 +7,6 @@ from typing import Any
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from .wrapped import wrapped_like
-
 
 def with_ddp_keys(state: dict[str, Any], model: nn.Module, prefix: str) -> dict[str, Any]:
     """`state` of `model`, renamed in place: with `module.` below the modules that the wrap recorded as DDP's."""
@@ -16,7 +14,7 @@ def with_ddp_keys(state: dict[str, Any], model: nn.Module, prefix: str) -> dict[
     for name, part in model.named_modules():
         path = f"{prefix}{name}." if name else prefix
         compiled = "_orig_mod" in part._modules and not isinstance(part, FSDPModule)  # shows attributes of its content
-        if wrapped_like(part) == "ddp" and not compiled and not path.startswith(tuple(paths)):
+        if getattr(part, "_wrapped_like", None) == "ddp" and not compiled and not path.startswith(tuple(paths)):
             paths.append(path)
 
     def rename(key: str) -> str:
@@ -27,9 +25,9 @@ def with_ddp_keys(state: dict[str, Any], model: nn.Module, prefix: str) -> dict[
     return rename_keys(state, rename)
 
 
-def without_ddp_keys(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
-    """A copy of `state` for `model`, without the `module.` of a model that had been DDP's."""
-    return rename_keys(copy.copy(state), lambda key: own_key(model, key))
+def without_ddp_keys(state: Any, model: nn.Module) -> Any:
+    """A copy of a state dict for `model`, without the `module.` of a model that had been DDP's; of anything else itself."""
+    return rename_keys(copy.copy(state), lambda key: own_key(model, key)) if isinstance(state, dict) else state
 
 
 def own_key(model: Any, key: str) -> str:

@@ -31,8 +31,9 @@ def gather_for_parts(module: Any, blocks: list[Any]) -> None:
             return None
         entered.discard(part)
         output = state._post_forward(module, args, output)
-        if not getattr(module, "_awaits_second_backward", False):
-            module.reshard()
+        if getattr(module, "_awaits_second_backward", False):  # needed for: create_graph
+            return output
+        module.reshard()
         return output
 
     for part in module.modules():
@@ -57,17 +58,13 @@ def gather_irregular_blocks(module: Any, blocks: list[Any], group: Any) -> None:
         calls[block] += 1
         module._get_fsdp_state()._lazy_init()  # a block may run before the model does, which then is no root any more
 
-    def hold(*_: Any) -> None:
+    def hold(gathered: bool) -> None:
+        if not gathered and getattr(module, "_awaits_second_backward", False):  # needed for: create_graph
+            return
         for block in irregular:
-            block.set_reshard_after_forward(False)
-            block.set_reshard_after_backward(False)
-            block.unshard()
-
-    def release(*_: Any) -> None:
-        for block in irregular if not getattr(module, "_awaits_second_backward", False) else ():
-            block.set_reshard_after_forward(True)
-            block.set_reshard_after_backward(True)
-            block.reshard()
+            block.set_reshard_after_forward(not gathered)
+            block.set_reshard_after_backward(not gathered)
+            block.unshard() if gathered else block.reshard()
 
     def decide(*_: Any) -> None:
         for handle in counting:
@@ -76,9 +73,8 @@ def gather_irregular_blocks(module: Any, blocks: list[Any], group: Any) -> None:
         classes = {type(block) for block in compress(blocks, flags)}
         irregular[:] = [block for block in blocks if type(block) in classes]
 
-    hooks: list[Any] = [torch.compiler.disable(hook) for hook in (count, hold, release, decide)]
-    module.register_forward_pre_hook(hooks[1])
-    module.register_forward_hook(hooks[2])
-    counting = [block.register_forward_pre_hook(hooks[0], prepend=True) for block in blocks]
-    counting.append(module.register_forward_hook(hooks[3]))
-    after_backward(module, hold, release)
+    module.register_forward_pre_hook(torch.compiler.disable(lambda *_: hold(True)))
+    module.register_forward_hook(torch.compiler.disable(lambda *_: hold(False)))
+    counting = [block.register_forward_pre_hook(torch.compiler.disable(count), prepend=True) for block in blocks]
+    counting.append(module.register_forward_hook(torch.compiler.disable(decide)))
+    after_backward(module, lambda: hold(True), lambda: hold(False))

@@ -31,10 +31,8 @@ def _keep_writes(unit: Any) -> None:
                     gathered.data = memory[gathered]
         memory.clear()
 
-    before: Any = torch.compiler.disable(begin)
-    after: Any = torch.compiler.disable(end)
-    unit.register_forward_pre_hook(before)
-    unit.register_forward_hook(after, prepend=True)
+    unit.register_forward_pre_hook(torch.compiler.disable(begin))
+    unit.register_forward_hook(torch.compiler.disable(end), prepend=True)
 
 
 @torch.no_grad()

@@ -42,6 +42,5 @@ def allow_double_backward(module: Any) -> None:
         if module._awaits_second_backward and recorded != versions():
             release()
 
-    hook: Any = torch.compiler.disable(release_if_changed)
-    module.register_forward_pre_hook(hook, prepend=True)
+    module.register_forward_pre_hook(torch.compiler.disable(release_if_changed), prepend=True)
     after_backward(module, begin, end)

@@ -98,7 +98,7 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
     given = [(p, p.grad, -1 if p.grad is None else p.grad._version) for p in full.values()]
     kept = [h for m in module.modules() for h in (m._forward_pre_hooks, m._forward_hooks, m._load_state_dict_post_hooks) if h]
     hooks: list[tuple[Any, Any]] = [(h, h.copy()) for h in kept]
-    methods = [
+    methods = [  # needed for: forward_methods
         (unit, name, method)
         for unit in units
         for name, method in vars(unit).items()
@@ -113,7 +113,7 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
                 del current[key]
         for unit in units:
             unit._held_whole = True
-        for unit, name, _ in methods:
+        for unit, name, _ in methods:  # needed for: forward_methods
             delattr(unit, name)
         yield
         if any(p.grad is not None and (p.grad is not grad or p.grad._version != version) for p, grad, version in given):
@@ -128,7 +128,7 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
         for current, saved in hooks:
             current.clear()
             current.update(saved)
-        for unit, name, method in methods:
+        for unit, name, method in methods:  # needed for: forward_methods
             setattr(unit, name, method)
         for unit in units:
             unit._held_whole = False

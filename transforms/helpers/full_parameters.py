@@ -90,23 +90,23 @@ def _whole_parameters(
             resharded(module)
             show_full()
 
-    def around(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def around(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # needed for: forward_methods
         before_forward()
         try:
             return method(*args, **kwargs)
         finally:
             after_forward()
 
-    registered = [
+    registered = [  # needed for: forward_methods
         (unit, name, method)
         for unit in sharded
         for name, method in vars(unit).items()
         if getattr(method, "__self__", None) is unit and hasattr(method, "__wrapped__")  # register_fsdp_forward_method
     ]
-    for unit, name, method in registered:
+    for unit, name, method in registered:  # needed for: forward_methods
         setattr(unit, name, functools.partial(around, method))
-    outer = [(unit, getattr(unit, "_around_methods", None)) for unit in sharded]
-    for unit in sharded:
+    outer = [(unit, getattr(unit, "_around_methods", None)) for unit in sharded]  # needed for: forward_methods
+    for unit in sharded:  # needed for: forward_methods
         unit._around_methods = around  # for methods that are registered inside
     hooks = [unit.register_forward_pre_hook(before_forward, prepend=True) for unit in sharded]
     hooks += [unit.register_forward_hook(after_forward, always_call=True) for unit in sharded]
@@ -120,9 +120,9 @@ def _whole_parameters(
     finally:
         for hook in hooks:
             hook.remove()
-        for unit, name, method in registered:
+        for unit, name, method in registered:  # needed for: forward_methods
             setattr(unit, name, method)
-        for unit, before in outer:
+        for unit, before in outer:  # needed for: forward_methods
             unit._around_methods = before
         write_shards()
         for shard, before in saved:

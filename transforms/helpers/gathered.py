@@ -33,8 +33,7 @@ def reshard_after_evaluation(module: Any) -> None:
         if not in_backward() and not (trains and torch.is_grad_enabled()):
             resharded(module)
 
-    hook: Any = torch.compiler.disable(reshard)
-    module.register_forward_hook(hook)
+    module.register_forward_hook(torch.compiler.disable(reshard))
     module.zero_grad = MethodType(zero_grad_of_shards, module)
 
 
@@ -57,19 +56,19 @@ def reshard_after_forward(module: Any) -> None:
 
     def reshard(*_: Any) -> None:
         module._running_forwards = max(module._running_forwards - 1, 0)
-        if module._running_forwards or in_backward() or getattr(module, "_awaits_second_backward", False):
+        if module._running_forwards or in_backward():
+            return
+        if getattr(module, "_awaits_second_backward", False):  # needed for: create_graph
             return
         if module._get_fsdp_state()._training_state.name == "FORWARD" and hasattr(module, "reset_iter_state"):
             module.reset_iter_state()  # the forward raised; torch 2.13
         resharded(module)
 
-    before: Any = torch.compiler.disable(count)
-    after: Any = torch.compiler.disable(reshard)
-    module.register_forward_pre_hook(before, prepend=True)
-    module.register_forward_hook(after, always_call=True)
+    module.register_forward_pre_hook(torch.compiler.disable(count), prepend=True)
+    module.register_forward_hook(torch.compiler.disable(reshard), always_call=True)
 
 
-def return_no_views(unit: nn.Module) -> None:
+def return_no_views(unit: Any) -> None:
     """Copy views that `unit` returns, before any other hook sees them.
 
     fully_shard gathers and reduces by hooks on what a unit returns; an operation in place on a view drops them silently.
@@ -80,11 +79,10 @@ def return_no_views(unit: nn.Module) -> None:
             return tree_map_only(torch.Tensor, lambda t: t.clone() if t._is_view() else t, output)
         return output
 
-    hook: Any = torch.compiler.disable(own)
-    unit.register_forward_hook(hook, prepend=True)
+    unit.register_forward_hook(torch.compiler.disable(own), prepend=True)
 
 
-def allow_inference_first(module: nn.Module) -> None:
+def allow_inference_first(module: Any) -> None:
     """Let the first forward of `module` run under inference_mode, and later ones train.
 
     A unit allocates what it is gathered into at its first gather. Tensors made in inference mode could never be written
@@ -100,5 +98,4 @@ def allow_inference_first(module: nn.Module) -> None:
                         unit.unshard()
                         unit.reshard()
 
-    hook: Any = torch.compiler.disable(allocate)
-    handle = module.register_forward_pre_hook(hook, prepend=True)
+    handle = module.register_forward_pre_hook(torch.compiler.disable(allocate), prepend=True)

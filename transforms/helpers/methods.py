@@ -25,13 +25,16 @@ def forward_method(model: Any, name: str) -> Any:
     """
     sharded: Any = getattr(model, "_orig_mod", model)  # torch.compile hands methods through to the module that it holds
     registered = getattr(sharded, "_forward_methods", ())
-    if getattr(sharded, "_held_whole", False):
+    if getattr(sharded, "_held_whole", False):  # needed for: each_rank
         return getattr(model, name)
-    if _is_sharded(sharded) and name != "forward" and name not in registered and callable(getattr(sharded, name)):
+    is_new = name != "forward" and name not in registered
+    if is_new and issubclass(type(sharded), FSDPModule) and callable(getattr(sharded, name)):
         _register(sharded, name)
         sharded._forward_methods = (*registered, name)
-    around = getattr(sharded, "_around_methods", None)  # of `full_parameters`
-    return functools.partial(around, getattr(model, name)) if around and name != "forward" else getattr(model, name)
+    around = getattr(sharded, "_around_methods", None)  # needed for: full_parameters
+    if around and name != "forward":  # needed for: full_parameters
+        return functools.partial(around, getattr(model, name))
+    return getattr(model, name)
 
 
 def _register(module: Any, name: str) -> None:
@@ -72,7 +75,3 @@ def _with_shards(output: Any, gathered: dict[str, nn.Parameter], shards: dict[st
         if type(holder) is list:
             holder[:] = [swap.get(id(item), item) for item in holder]
     return tree_map_only(torch.Tensor, lambda tensor: swap.get(id(tensor), tensor), output)
-
-
-def _is_sharded(module: Any) -> bool:
-    return isinstance(module, FSDPModule)

@@ -29,5 +29,4 @@ def keep_parameter_hooks(module: Any) -> None:
                 if gathered is not parameter and gathered._backward_hooks is not parameter._backward_hooks:
                     gathered._backward_hooks = parameter._backward_hooks
 
-        hook: Any = torch.compiler.disable(share)
-        unit.register_forward_pre_hook(hook)
+        unit.register_forward_pre_hook(torch.compiler.disable(share))

@@ -7,39 +7,37 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor
+
+from .whole import shard_like
 
 
-def parameter_slots(module: nn.Module) -> list[tuple[nn.Module, str, weakref.ref[nn.Parameter], dict[str, Any]]]:
+def parameter_slots(module: nn.Module) -> list[Any]:
     """Every place of a parameter in `module`, to be taken before sharding: owner, name, the parameter, its attributes.
 
     The references are weak, so that parameters which only the module held are gone after sharding.
     """
-    return [
-        (owner, name, weakref.ref(parameter), _attributes_of(parameter))
-        for owner in module.modules()
-        for name, parameter in owner._parameters.items()
-        if parameter is not None
-    ]
+
+    def attributes(parameter: nn.Parameter) -> dict[str, Any]:
+        found = dict(vars(parameter))
+        for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):  # needed for: parameter_hooks
+            if hooks := getattr(parameter, name):
+                found[name] = hooks
+        return found
+
+    places = [(owner, name, p) for owner in module.modules() for name, p in owner._parameters.items() if p is not None]
+    return [(owner, name, weakref.ref(p), attributes(p)) for owner, name, p in places]
 
 
-def _attributes_of(parameter: nn.Parameter) -> dict[str, Any]:
-    attributes = dict(vars(parameter))
-    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):  # needed for: parameter_hooks
-        if hooks := getattr(parameter, name):
-            attributes[name] = hooks
-    return attributes
+def rebind_parameters(slots: list[Any]) -> None:
+    """Give whatever still holds a parameter from before sharding the one in its place now: an optimizer, with its state,
+    lists, dictionaries and objects. It would train nothing, and say nothing. What cannot be edited is warned of.
 
-
-def rebind_parameters(slots: list[tuple[nn.Module, str, weakref.ref[nn.Parameter], dict[str, Any]]]) -> None:
-    """Give whatever still holds a parameter from before sharding the parameter that is in its place now.
-
-    fully_shard replaces every parameter; an optimizer that was built before it would train nothing, and say nothing.
-    Optimizers (with their state), lists and dictionaries are edited in place, so schedulers and gradient scalers that
-    hold them need nothing. Attributes and hooks that were set on a parameter move to the new one.
-    Raises TypeError for optimizer state that cannot be sharded, and warns of holders that cannot be edited.
+    They are edited in place, so schedulers and gradient scalers that hold them need nothing. Attributes and hooks that were
+    set on a parameter move to the new one. Raises TypeError for optimizer state that cannot be sharded.
     """
-    swap: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}
+    swap: dict[int, Any] = {}
+    before: list[Any] = []
     for owner, name, reference, attributes in slots:
         old, new = reference(), owner._parameters[name]
         if new is None or old is new:
@@ -48,56 +46,34 @@ def rebind_parameters(slots: list[tuple[nn.Module, str, weakref.ref[nn.Parameter
             if not key.startswith("_fsdp"):
                 setattr(new, key, attributes[key])
         if old is not None:
-            swap[id(old)] = old, new
-    if not swap:
-        return
-    for optimizer in [held for held in gc.get_objects() if issubclass(type(held), torch.optim.Optimizer)]:
-        _rebind_optimizer(optimizer, swap)
-    _rebind_containers(swap)
-
-
-def _rebind_optimizer(optimizer: torch.optim.Optimizer, swap: dict[int, tuple[nn.Parameter, nn.Parameter]]) -> None:
-    """Point the groups and the state of `optimizer` at the new parameters."""
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    if held.isdisjoint(swap):
-        return
-    if type(optimizer).__name__ == "ZeroRedundancyOptimizer":  # needed for: zero_redundancy
-        raise TypeError("ZeroRedundancyOptimizer splits parameters by rank, as fully_shard does: build its inner optimizer")
-    for group in optimizer.param_groups:
-        group["params"][:] = [swap[id(p)][1] if id(p) in swap else p for p in group["params"]]
-    held_state = list(optimizer.state.items())
-    optimizer.state.clear()  # filled again in the same order, which state dicts show
-    for old, state in held_state:
-        new = swap[id(old)][1] if id(old) in swap else old
-        optimizer.state[new] = state if new is old else {key: _shard_state(value, old, new) for key, value in state.items()}
-
-
-def _shard_state(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
-    """This rank's part of a piece of optimizer state, sharded as its parameter is; step counts as they are."""
-    if not isinstance(value, torch.Tensor) or value.dim() == 0 or not isinstance(new, DTensor):
-        return value
-    if value.shape != old.shape:
-        raise TypeError(
-            f"optimizer state of shape {tuple(value.shape)} cannot be sharded like its parameter of shape {tuple(old.shape)}: "
-            "build the optimizer after sharding and load its state there"
-        )
-    replicated = DTensor.from_local(value, new.device_mesh, [Replicate()] * new.device_mesh.ndim, run_check=False)
-    return replicated.redistribute(placements=new.placements).to(new.device)
-
-
-def _rebind_containers(swap: dict[int, tuple[nn.Parameter, nn.Parameter]]) -> None:
-    """Edit the lists and dictionaries that hold old parameters; warn of the other containers."""
-    fixed: list[str] = []
-    for holder in gc.get_referrers(*[old for old, _ in swap.values()]):
-        if type(holder) is list:
-            holder[:] = [swap[id(item)][1] if id(item) in swap else item for item in holder]
+            swap[id(old)] = new
+            before.append(old)
+    for held in gc.get_objects() if before else ():  # needed for: zero_redundancy
+        if type(held).__name__ == "ZeroRedundancyOptimizer" and any(id(p) in swap for p in held._all_params):
+            raise TypeError("ZeroRedundancyOptimizer splits parameters by rank, as fully_shard does: build its inner optimizer")
+    for holder in gc.get_referrers(*before) if before else ():
+        if type(holder) is list and holder is not before:
+            holder[:] = [swap.get(id(item), item) for item in holder]
         elif isinstance(values := holder if isinstance(holder, dict) else getattr(holder, "__dict__", None), dict):
-            for key, value in list(values.items()):
-                if id(value) in swap:
-                    values[key] = swap[id(value)][1]
-                if id(key) in swap:
-                    values[swap[id(key)][1]] = values.pop(key)
-        elif isinstance(holder, (tuple, set, frozenset)) and not any(holder is pair for pair in swap.values()):
-            fixed.append(type(holder).__name__)
-    if fixed:
-        warnings.warn(f"a {fixed[0]} still holds parameters from before sharding: make it anew from the model", stacklevel=2)
+            for key in [key for key, value in values.items() if id(value) in swap]:
+                values[key] = swap[id(values[key])]
+            if any(id(key) in swap for key in values):
+                moved = [(swap.get(id(key), key), _shard_state(value, swap.get(id(key)))) for key, value in values.items()]
+                values.clear()  # filled again in the same order, which state dicts show
+                values.update(moved)
+        elif isinstance(holder, (tuple, set, frozenset)):
+            kind = type(holder).__name__
+            warnings.warn(f"a {kind} still holds parameters from before sharding: make it anew from the model", stacklevel=2)
+
+
+def _shard_state(state: Any, new: Any) -> Any:
+    """What an optimizer keeps of a parameter, with this rank's parts of tensors, as the parameter is sharded now."""
+    if not isinstance(state, dict) or not isinstance(new, DTensor):
+        return state
+    for value in state.values():
+        if isinstance(value, torch.Tensor) and value.dim() and value.shape != new.shape:
+            raise TypeError(
+                f"optimizer state of shape {tuple(value.shape)} cannot be sharded like its parameter of shape "
+                f"{tuple(new.shape)}: build the optimizer after sharding and load its state there"
+            )
+    return {key: shard_like(value, new) if isinstance(value, torch.Tensor) else value for key, value in state.items()}

@@ -15,7 +15,6 @@ from .shard_meshes import HYBRID_STRATEGIES, group_mesh, strategy_mesh
 from .shard_precision import full_precision_units, precision_policy
 from .shard_units import parts_with_forward, policy_units
 from .unused_parameters import zeros_for_unused
-from .wrapped import record_wrapper
 
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 
@@ -77,7 +76,7 @@ def shard_like_fsdp1(
         if ignored:  # needed for: ignored
             arguments["ignored_params"] = ignored
         fully_shard(unit, **arguments)
-        keep_class_name(unit)
+        keep_class_name(unit)  # needed for: class_names
         return_no_views(unit)
     rebind_parameters(slots)  # needed for: fsdp1.use_orig_params.set
     for root in roots:
@@ -85,7 +84,7 @@ def shard_like_fsdp1(
         allow_inference_first(root)  # needed for: inference_mode
         zeros_for_unused(root)
     module._ignored_by_sharding = ignored  # needed for: ignored
-    record_wrapper(module, "fsdp1")
+    module._wrapped_like = "fsdp1"
     return module
 
 

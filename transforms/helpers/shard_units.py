@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 
-def parts_with_forward(module: nn.Module) -> list[nn.Module]:
+def parts_with_forward(module: nn.Module) -> list[Any]:
     """`module`, or what it holds if it is a mere container: fully_shard gathers parameters around a forward."""
     if type(module).forward is not nn.Module.forward or "forward" in vars(module):
         return [module]

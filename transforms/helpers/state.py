@@ -14,7 +14,6 @@ from .ddp_keys import with_ddp_keys, without_ddp_keys
 from .optimizer_state import load_optimizer_state
 from .units import fsdp1_class
 from .whole import map_tensors, shard_like, whole
-from .wrapped import wrapped_like
 
 
 def state_of(thing: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -31,7 +30,7 @@ def state_of(thing: Any, /, *args: Any, **kwargs: Any) -> Any:
     kinds = (m._state_dict_settings for m in thing.modules() if hasattr(m, "_state_dict_settings"))  # needed for: state_dict_type
     if (settings := next(kinds, None)) is not None:  # needed for: state_dict_type
         return _of_kind(state, settings)
-    ties = wrapped_like(thing) == "ddp"  # FSDP1 gathered each name by itself
+    ties = getattr(thing, "_wrapped_like", None) == "ddp"  # FSDP1 gathered each name by itself
     state.update(whole(state, keep_ties=ties))  # in place: a `destination` may be the caller's
     return state
 
@@ -54,9 +53,9 @@ def _of_kind(state: dict[str, Any], settings: Any) -> dict[str, Any]:
 def model_state(model: Any, /, *args: Any, **kwargs: Any) -> Any:
     """`model.state_dict(...)` as `state_of` gives it; a model that the wrap recorded as DDP's has `module.` in its keys."""
     state = state_of(model, *args, **kwargs)
-    if not is_sharded(model) or not isinstance(state, dict):
-        return state
-    return with_ddp_keys(state, model, kwargs.get("prefix") or (args[1] if len(args) > 1 else ""))
+    if is_sharded(model) and isinstance(state, dict):  # needed for: ddp_keys
+        with_ddp_keys(state, model, kwargs.get("prefix") or (args[1] if len(args) > 1 else ""))
+    return state
 
 
 def as_method(thing: Any, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,21 +84,22 @@ def load_state(thing: Any, /, *args: Any, **kwargs: Any) -> Any:
         return load_model_state(owner, *args, **kwargs)
     if isinstance(owner, torch.optim.Optimizer) or hasattr(owner, "param_groups"):
         return load_optimizer_state(owner, *args, **kwargs)
-    held = dict(getattr(thing, "__dict__", {}))
-    for entries in [entries for entries in held.values() if isinstance(entries, dict)]:
-        held = {**entries, **held}
-    held = {**held, **_state_now(thing)}
-    args = tuple(shard_as_held(arg, held) for arg in args)
-    kwargs = {name: shard_as_held(arg, held) for name, arg in kwargs.items()}
+    held = _held_by(thing)  # needed for: other_states
+    args = tuple(shard_as_held(arg, held) for arg in args)  # needed for: other_states
+    kwargs = {name: shard_as_held(arg, held) for name, arg in kwargs.items()}  # needed for: other_states
     return thing.load_state_dict(*args, **kwargs)
 
 
-def _state_now(thing: Any) -> dict[str, Any]:
+def _held_by(thing: Any) -> dict[str, Any]:
+    """What `thing` has under the names of its attributes, of entries of these, and of its own state dict."""
+    held = dict(getattr(thing, "__dict__", {}))
+    for entries in [entries for entries in held.values() if isinstance(entries, dict)]:
+        held = {**entries, **held}
     try:
         state = thing.state_dict()
     except Exception:  # one that needs arguments, or that nothing can be read from yet
-        return {}
-    return state if isinstance(state, dict) else {}
+        return held
+    return {**held, **state} if isinstance(state, dict) else held
 
 
 def shard_as_held(value: Any, held: Any) -> Any:
@@ -126,10 +126,9 @@ def load_model_state(model: Any, /, *args: Any, **kwargs: Any) -> Any:
         return model.load_state_dict(*args, **kwargs)
     if fsdp1_class(model) is not None:  # needed for: old_wrappers
         return model.load_state_dict(*args, **kwargs)
-    if is_sharded(model):
-        args = tuple(without_ddp_keys(arg, model) if isinstance(arg, dict) else arg for arg in args)
-        if isinstance(kwargs.get("state_dict"), dict):
-            kwargs["state_dict"] = without_ddp_keys(kwargs["state_dict"], model)
+    if is_sharded(model):  # needed for: ddp_keys
+        args = tuple(without_ddp_keys(arg, model) for arg in args)
+        kwargs = {name: without_ddp_keys(arg, model) for name, arg in kwargs.items()}
     parts = [part for part in model.modules() if not isinstance(part, torch.jit.ScriptModule)]
     hooks = [part.register_load_state_dict_pre_hook(_shard_entries) for part in parts]
     try:

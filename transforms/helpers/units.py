@@ -5,8 +5,6 @@ from typing import Any
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from .wrapped import wrapped_like
-
 
 def sharded_module(model: Any) -> Any:
     """`model` if fully_shard was applied to it, or the model that torch.compile made it from; None for anything else."""
@@ -52,6 +50,6 @@ def unwrap(model: Any) -> Any:
     A sharded model that has a `module` of its own is taken for the wrapper's content only if the wrap recorded it.
     """
     inner = sharded_module(model)
-    if inner is not None and (wrapped_like(inner) is not None or not hasattr(inner, "module")):
+    if inner is not None and (getattr(inner, "_wrapped_like", None) or not hasattr(inner, "module")):
         return inner
     return model.module

@@ -20,10 +20,10 @@ def whole(value: Any, device: torch.device | str | None = None, keep_ties: bool 
     def gather(tensor: torch.Tensor) -> torch.Tensor:
         if not isinstance(tensor, DTensor):
             return tensor if device is None else tensor.to(device)
-        if tensor.is_meta:
+        if tensor.is_meta:  # needed for: meta
             return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-        held = getattr(tensor, "_held_whole", None)  # by whole_on_each_rank, where only some ranks may come here
-        if held is not None:
+        held = getattr(tensor, "_held_whole", None)  # needed for: each_rank
+        if held is not None:  # needed for: each_rank
             return held.detach().clone().to(device or tensor.device)
         shard = tensor.to_local()
         on_mesh: Any = tensor.to(tensor.device_mesh.device_type)  # shards may be offloaded

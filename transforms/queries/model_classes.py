@@ -75,13 +75,15 @@ _SIZED = frozenset({"zeros", "ones", "empty", "randn", "rand", "full", "randint"
 def has_changing_buffers(program: Program, file: File, node: ast.ClassDef) -> bool:
     """Whether a model may hold buffers that training changes; yes if some of its modules are out of sight."""
     del node
-    for other in _files_of(program, file):
-        if _CHANGING.search(other.source.text):
-            return True
-        names = {_text(call.args[0]) for call in other.nodes(ast.Call) if _is_method(call, "register_buffer") and call.args}
-        if names and any(_is_written(other, attribute) for attribute in other.nodes(ast.Attribute) if attribute.attr in names):
-            return True
-    return False
+    return any(map(changes_buffers, _files_of(program, file)))
+
+
+def changes_buffers(file: File) -> bool:
+    """Whether models whose class is in a file may hold buffers that training changes."""
+    if _CHANGING.search(file.source.text):
+        return True
+    names = {_text(call.args[0]) for call in file.nodes(ast.Call) if _is_method(call, "register_buffer") and call.args}
+    return any(_is_written(file, attribute) for attribute in file.nodes(ast.Attribute) if attribute.attr in names)
 
 
 _KNOWN_PACKAGES = frozenset({"torch", "builtins", "math", "functools", "collections", "copy", "itertools", "numpy", "typing"})
@@ -115,6 +117,36 @@ def has_writes(file: File) -> bool:
         return False
     functions = [f for f in file.nodes(ast.FunctionDef) if _SETS_UP.search(f.name) is None]
     return any(_WRITES.search(file.text(statement)) for f in functions for statement in f.body)
+
+
+def writes_in(file: File, node: ast.AST) -> bool:
+    """Whether a function, or code that is handed on as one, may write into parameters other than to set something up."""
+    if _WRITES.search(file.source.text) is None:
+        return False
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _SETS_UP.search(node.name):
+        return False
+    lines = file.source.text.split("\n")[node.lineno - 1 : node.end_lineno]  # type: ignore[attr-defined]
+    return _WRITES.search("\n".join(lines)) is not None
+
+
+_UNUSUAL = re.compile(
+    r"\bsparse\b|complex|cfloat|set_default_dtype|\.(?:half|bfloat16|double|type)\(|\bto\([^()\n]*(?:dtype|half|float\d|bfloat|double)"
+    r"|torch\.(?:half|float16|bfloat16|float64|double)\b"
+)
+"""Parameters with sparse gradients, complex ones, and parts of models that get a type of their own."""
+
+
+def has_scalars(file: File) -> bool:
+    """Whether models whose class is in a file may hold parameters that fully_shard cannot take with the others."""
+    if _UNUSUAL.search(file.source.text):
+        return True
+    calls = file.nodes(ast.Call)
+    return any(_makes_parameter(file, call) and not _has_dimensions(file, call) for call in calls)
+
+
+def _makes_parameter(file: File, call: ast.Call) -> bool:
+    name = (file.external(call.func) or ast.unparse(call.func)).rpartition(".")[2]
+    return name in ("Parameter", "UninitializedParameter")
 
 
 def has_scalar_parameters(program: Program, file: File, node: ast.ClassDef) -> bool:

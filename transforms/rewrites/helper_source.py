@@ -2,7 +2,8 @@
 
 ``helpers/`` is real Python that is tested as such; here it is read only as text, since it imports torch. A line of it that
 ends in ``# needed for: feature, feature`` begins something (a statement, a parameter, an argument) that code without these
-features does without: a repository that surely has none of them gets the helper without it.
+features does without: a repository that surely has none of them gets the helper without it. Of a docstring only the first
+paragraph is copied, which says what a caller has to know; the others say why it is done so, to those who change it here.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from importlib.resources import files
 
 _LONGEST = 110
 _NEEDED_FOR = re.compile(r"  # needed for: (?P<features>[\w.]+(?:, [\w.]+)*)$", re.MULTILINE)
+_DROPPED = "\0"
 _FOR_CHECKERS = re.compile(r"  # (?:pyright|type|noqa)\b.*$", re.MULTILINE)
 """Comments for the checkers of this repository, which nobody else runs."""
 
@@ -74,7 +76,7 @@ def definitions(absent: frozenset[str] = frozenset()) -> dict[str, Definition]:
             for name in defined_names(node):
                 order += 1
                 assert name not in found, f"two helpers are called {name}"
-                used = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+                used = _names_from_outside(node)
                 found[name] = Definition(
                     name, file, order, _text(parsed[file], node),
                     frozenset((used & names) - {name}),
@@ -134,7 +136,22 @@ def _without(text: str, absent: frozenset[str]) -> str:
         number = getattr(node, "lineno", None)
         if number in starts and number not in dropped:  # what is walked first is outermost
             dropped.update(range(number, (getattr(node, "end_lineno", None) or number) + 1))
-    return _NEEDED_FOR.sub("", "\n".join(line for number, line in enumerate(lines, 1) if number not in dropped))
+    kept = [line for number, line in enumerate(lines, 1) if number not in dropped]
+    return _first_paragraphs(_NEEDED_FOR.sub("", "\n".join(kept)))
+
+
+def _first_paragraphs(text: str) -> str:
+    """The text with no more of each docstring than its first paragraph."""
+    lines = text.split("\n")
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) or ast.get_docstring(node) is None:
+            continue
+        first, last = node.body[0].lineno - 1, (node.body[0].end_lineno or 0) - 1
+        end = next((number for number in range(first, last) if not lines[number].strip()), None)
+        if end is not None:
+            lines[end - 1] += '"""'
+            lines[end : last + 1] = [_DROPPED] * (last + 1 - end)
+    return "\n".join(line for line in lines if line is not _DROPPED)
 
 
 def _from_import(module: str, names: list[str]) -> str:
@@ -159,6 +176,13 @@ def defined_names(node: ast.stmt) -> list[str]:
     if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
         return [node.target.id]
     return []
+
+
+def _names_from_outside(node: ast.stmt) -> set[str]:
+    """The names that a definition reads and does not bind itself."""
+    names = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
+    own = {n.id for n in names if not isinstance(n.ctx, ast.Load)} | {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)}
+    return {n.id for n in names} - own
 
 
 def _read_at_once(node: ast.stmt) -> set[str]:

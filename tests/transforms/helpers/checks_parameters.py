@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from models import Block, Net, batch, build, clean, close, error_of, parameters_of
+from models import Block, Net, batch, build, clean, close, error_of, parameters_of, record_wrapper
 from to_fsdp2.transforms.helpers.parameters import assign_data, handle_parameters, resharded
 from to_fsdp2.transforms.helpers.stops import stop_if_sharded
 from to_fsdp2.transforms.helpers.units import units, unwrap
-from to_fsdp2.transforms.helpers.wrapped import record_wrapper
 from to_fsdp2.transforms.helpers.zero_gradients import zero_gradients
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh

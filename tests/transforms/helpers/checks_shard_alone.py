@@ -6,12 +6,11 @@ import tempfile
 
 import torch
 import torch.distributed as dist
-from models import batch, error_of
+from models import batch, error_of, wrapper_of
 from shard_models import MODELS, Residual, build, differences, optimizer_of, train
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.methods import forward_method
 from to_fsdp2.transforms.helpers.shard import shard_like_fsdp1
-from to_fsdp2.transforms.helpers.wrapped import wrapped_like
 from torch import nn
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
@@ -33,7 +32,7 @@ def check_models_train_as_plain_ones() -> None:
 def check_without_a_process_group() -> None:
     """Helpers that may meet plain models need none."""
     model = nn.Linear(2, 2)
-    assert wrapped_like(model) is None
+    assert wrapper_of(model) is None
     assert forward_method(model, "extra_repr")() == model.extra_repr()
     assert error_of(lambda: shard_like_ddp(model)) is not None
 

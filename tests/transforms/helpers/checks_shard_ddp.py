@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from models import batch, close, error_of, gathered, gradients_of, parameters_of
+from models import batch, close, error_of, gathered, gradients_of, parameters_of, wrapper_of
 from shard_models import MODELS, Residual, build, differences, optimizer_of, rank, result, tied, train
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.gradients import no_gradient_sync
-from to_fsdp2.transforms.helpers.wrapped import wrapped_like
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -48,7 +47,7 @@ def check_blocks_are_units() -> None:
     for name, count in {"tied": 2, "blocks in a Sequential": 3, "pairs in a ModuleList": 2, "one block twice": 0}.items():
         model = shard_like_ddp(build(name))
         assert sum(isinstance(m, FSDPModule) for m in model.modules()) == count + 1, name
-        assert wrapped_like(model) == "ddp"
+        assert wrapper_of(model) == "ddp"
 
 
 def check_accumulation_is_ddps() -> None:
@@ -253,7 +252,7 @@ def check_model_without_a_forward() -> None:
     torch.manual_seed(rank())
     run = shard_like_ddp(Parts())
     one: Any = run.models["one"]
-    assert wrapped_like(one) == "ddp"
+    assert wrapper_of(one) == "ddp"
     assert not isinstance(run.frozen, FSDPModule)
     train(one, optimizer_of(one))
     assert len({tuple(p.flatten().tolist()) for p in gathered(run.frozen.weight)}) == 1

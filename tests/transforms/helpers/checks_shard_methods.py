@@ -6,7 +6,7 @@ import contextlib
 from typing import Any
 
 import torch
-from models import batch, close, error_of, parameters_of
+from models import batch, close, error_of, parameters_of, wrapper_of
 from shard_models import build, differences, optimizer_of, result, tied, train
 from to_fsdp2.transforms.helpers.comm_hooks import register_comm_hook
 from to_fsdp2.transforms.helpers.copies import laid_out_like
@@ -15,7 +15,6 @@ from to_fsdp2.transforms.helpers.gradients import no_gradient_sync
 from to_fsdp2.transforms.helpers.methods import forward_method
 from to_fsdp2.transforms.helpers.shard import shard_like_fsdp1
 from to_fsdp2.transforms.helpers.units import is_root, units
-from to_fsdp2.transforms.helpers.wrapped import wrapped_like
 from torch import nn
 from torch.distributed.algorithms._comm_hooks import default_hooks as fsdp1_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
@@ -187,11 +186,11 @@ def check_averages_of_parameters() -> None:
 
 
 def check_wrapped_like() -> None:
-    assert wrapped_like(shard_like_ddp(tied())) == "ddp"
-    assert wrapped_like(shard_like_fsdp1(tied())) == "fsdp1"
-    assert wrapped_like(torch.compile(shard_like_ddp(tied()), backend="eager")) == "ddp"
-    assert wrapped_like(tied()) is None
-    assert wrapped_like(DDP(tied())) is None
+    assert wrapper_of(shard_like_ddp(tied())) == "ddp"
+    assert wrapper_of(shard_like_fsdp1(tied())) == "fsdp1"
+    assert wrapper_of(torch.compile(shard_like_ddp(tied()), backend="eager")) == "ddp"
+    assert wrapper_of(tied()) is None
+    assert wrapper_of(DDP(tied())) is None
 
 
 def check_roots() -> None:

@@ -7,10 +7,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from models import Net, batch, build, close, error_of
+from models import Net, batch, build, close, error_of, record_wrapper
 from to_fsdp2.transforms.helpers.state import load_model_state, load_state, model_state, state_of
 from to_fsdp2.transforms.helpers.whole import whole
-from to_fsdp2.transforms.helpers.wrapped import record_wrapper
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 

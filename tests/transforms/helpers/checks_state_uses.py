@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from checks_optimizer_state import FULL, SHARDED, pair, same, train, wrap
-from models import Block, Net, build, close, error_of, gathered
+from models import Block, Net, build, close, error_of, gathered, record_wrapper
 from safetensors.torch import load_file, save_file
 from to_fsdp2.transforms.helpers import named_optimizer_state as named
 from to_fsdp2.transforms.helpers.full_parameters import full_parameters
@@ -18,7 +18,6 @@ from to_fsdp2.transforms.helpers.optimizer_state import consolidate_state_dict, 
 from to_fsdp2.transforms.helpers.state import as_method, load_model_state, load_state, model_state, state_of
 from to_fsdp2.transforms.helpers.state_kinds import set_state_dict_type, state_dict_type
 from to_fsdp2.transforms.helpers.whole import whole
-from to_fsdp2.transforms.helpers.wrapped import record_wrapper
 from torch import nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing

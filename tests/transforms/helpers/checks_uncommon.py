@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from models import Block, Net, batch, build, close, gradients_of, parameters_of
+from models import Block, Net, batch, build, close, gradients_of, parameters_of, record_wrapper
 from to_fsdp2.transforms.helpers.clipping import clip_grad_norm, clip_model_grad_norm
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.full_parameters import apply_to_full, full_parameters
@@ -19,7 +19,6 @@ from to_fsdp2.transforms.helpers.ranks import on_all_ranks
 from to_fsdp2.transforms.helpers.scaling import sharded_grad_scaler
 from to_fsdp2.transforms.helpers.stops import holds_shards
 from to_fsdp2.transforms.helpers.units import units
-from to_fsdp2.transforms.helpers.wrapped import record_wrapper
 from to_fsdp2.transforms.helpers.zero_gradients import zero_gradients
 from torch import nn
 from torch.distributed._composable.replicate_with_fsdp import replicate

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from to_fsdp2.transforms.helpers.wrapped import record_wrapper
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -18,6 +17,15 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 VOCABULARY, WIDTH = 13, 6  # odd, so that shards are uneven
 
 torch.set_num_threads(1)
+
+
+def record_wrapper(module: Any, kind: str) -> None:
+    """What sharding in place of a wrapper notes."""
+    module._wrapped_like = kind
+
+
+def wrapper_of(module: Any) -> str | None:
+    return getattr(module, "_wrapped_like", None)
 
 
 class Block(nn.Module):

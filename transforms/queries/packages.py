@@ -1,0 +1,45 @@
+"""The packages that code imports, and whether their objects matter: classes of unknown ones may hold anything."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterable
+
+from .file import File
+
+NO_MODELS = frozenset(
+    {"torch", "numpy", "scipy", "PIL", "cv2", "tqdm", "yaml", "matplotlib", "seaborn", "pandas", "sklearn", "skimage", "h5py",
+     "tensorboard", "tensorboardX", "wandb", "einops", "omegaconf", "fire", "absl", "requests", "termcolor", "lmdb", "nltk",
+     "sentencepiece", "tiktoken", "tokenizers", "psutil", "imageio", "pycocotools", "packaging", "typing_extensions", "rich",
+     "pytest", "setuptools", "yacs", "addict", "regex", "safetensors", "pyarrow", "datasets", "boto3", "colorama", "dotenv"}
+)  # fmt: skip
+"""Packages without model classes of their own; the model classes of torch are known."""
+_BY_NAME = re.compile(r"\b(?:importlib\.import_module|import_module\(|__import__|hub\.load|instantiate\(|locate\()")
+
+
+def strange_packages(files: Iterable[File], known: frozenset[str] = NO_MODELS) -> frozenset[str]:
+    """The packages that files import at any depth, but for those of the repository, of Python, and ``known`` ones.
+
+    What is imported by a name that is put together at run time is one of them, as ``"?"``.
+    """
+    found: set[str] = set()
+    for file in files:
+        if _BY_NAME.search(file.source.text):
+            found.add("?")
+        for node in file.nodes(ast.Import, ast.ImportFrom):
+            names = [alias.name for alias in node.names]
+            if isinstance(node, ast.Import):
+                found |= {name.partition(".")[0] for name in names if not _is_own(file, name)}
+            elif not node.level and not any(_is_own(file, name) for name in (node.module or "", *_below(node))):
+                found.add((node.module or "").partition(".")[0])
+    return frozenset(found - known - sys.stdlib_module_names - {"__future__"})
+
+
+def _below(node: ast.ImportFrom) -> list[str]:
+    return [f"{node.module}.{alias.name}" for alias in node.names]
+
+
+def _is_own(file: File, module: str) -> bool:
+    return file.program.flow.modules.find(file.index, module) is not None
