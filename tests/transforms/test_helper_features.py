@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from to_fsdp2.transforms.engine import Options, analyse, extract
 from to_fsdp2.transforms.rewrites.helper_place import features_left_out, is_current, module_text
 from to_fsdp2.transforms.rewrites.helper_source import definitions, features_by_file, features_of
@@ -50,3 +51,69 @@ def test_an_argument_that_is_not_the_default_is_heeded() -> None:
     text = "\n".join(analysis.texts.values()) + "\n".join(analysis.new_files.values())
     assert "if broadcast_buffers is False:" in text
     assert "if static_graph" not in text
+
+
+MODEL = (
+    "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    "        self.scale = nn.Parameter(torch.ones(3))\n\n    def forward(self, x):\n        return x * self.scale\n\n\n"
+)
+WRAP = "\n\ndef wrap(**options):\n    return torch.nn.parallel.DistributedDataParallel(Net(), **options)\n"
+UPDATE = "\n\n    def update(self, x):\n        self.scale.mul_(2)"
+KEPT = ("plain_parameters", "keep_class_name", "keep_writes_in_forward", "broadcast_buffers_before_forward")
+
+
+def helpers_for(text: str) -> str:
+    source = Source.decode("train.py", text.encode())
+    analysis = analyse([extract(source)], {"train.py": source}.__getitem__, Options(), paths=["train.py"])
+    return "\n".join([*analysis.texts.values(), *analysis.new_files.values()])
+
+
+def test_models_of_the_repository_alone_need_little() -> None:
+    text = helpers_for(MODEL + WRAP)
+    assert "def shard_like_ddp(" in text
+    assert not [name for name in KEPT if f"def {name}(" in text]
+
+
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        (("torch.ones(3)", "torch.tensor(1.0)"), "plain_parameters"),
+        (("torch.ones(3)", "values()"), "plain_parameters"),
+        (("x * self.scale", "x.half() * self.scale"), "plain_parameters"),
+        (("x * self.scale", "print(type(self).__name__)"), "keep_class_name"),
+        (("x * self.scale", "self.update(x)" + UPDATE), "keep_writes_in_forward"),
+        (("x * self.scale", "getattr(self, x)()" + UPDATE), "keep_writes_in_forward"),
+        (("return x * self.scale", "return nn.BatchNorm1d(3)(x)"), "broadcast_buffers_before_forward"),
+    ],
+)
+def test_what_models_do_is_kept(change: tuple[str, str], kept: str) -> None:
+    assert f"def {kept}(" in helpers_for(MODEL.replace(*change) + WRAP)
+
+
+@pytest.mark.parametrize("line", ["import unheard_of\n", "import importlib\nnets = importlib.import_module('nets')\n"])
+def test_models_of_unknown_packages_may_need_anything(line: str) -> None:
+    text = helpers_for(line + MODEL + WRAP.replace("Net()", "options.pop('net')"))
+    assert not [name for name in KEPT if name != "keep_writes_in_forward" and f"def {name}(" not in text]
+
+
+def test_writes_outside_of_forwards_are_no_concern_of_theirs() -> None:
+    average = "\n\ndef average(mine, theirs):\n    mine.data.mul_(0.9).add_(theirs)\n"
+    assert "def keep_writes_in_forward(" not in helpers_for(MODEL + average + WRAP)
+    hook = "\n\ndef hook(net):\n    net.register_forward_hook(average)\n"
+    assert "def keep_writes_in_forward(" in helpers_for(MODEL + average + hook + WRAP)
+
+
+def test_what_helpers_do_for_each_other_comes_with_the_other() -> None:
+    every = frozenset(FEATURES)
+    assert "_held_whole" not in module_text({"whole"}, every) and "_held_whole" in module_text({"whole"}, every - {"each_rank"})
+    load = MODEL + WRAP + "\n\ndef load(net, options, path):\n    wrap(**options).load_state_dict(torch.load(path))\n"
+    assert "own_key(" in helpers_for(load)
+
+
+def test_names_that_are_only_local_bring_nothing() -> None:
+    assert "units" not in definitions()["_whole_model"].needs
+
+
+def test_a_copy_has_the_first_paragraphs() -> None:
+    text = definitions()["reshard_after_forward"].text
+    assert 'always those that an optimizer knows."""\n' in text and "counts for the root" not in text
