@@ -99,6 +99,8 @@ def test_models_of_unknown_packages_may_need_anything(line: str) -> None:
 def test_writes_outside_of_forwards_are_no_concern_of_theirs() -> None:
     average = "\n\ndef average(mine, theirs):\n    mine.data.mul_(0.9).add_(theirs)\n"
     assert "def keep_writes_in_forward(" not in helpers_for(MODEL + average + WRAP)
+    kept = "\n\nKINDS = {'average': average}\n"
+    assert "def keep_writes_in_forward(" in helpers_for(MODEL + average + kept + WRAP)
     hook = "\n\ndef hook(net):\n    net.register_forward_hook(average)\n"
     assert "def keep_writes_in_forward(" in helpers_for(MODEL + average + hook + WRAP)
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from .file import File
 
 _ENTERED = re.compile(r"forward$|__(?!init__|new__|post_init__|main__)\w+__$")
 """Functions that a forward enters without naming them: its own parts, and what operators and attributes call."""
 
+_PLAIN_DECORATORS = re.compile(r"^(?:torch\.|functools\.|abc\.|abstractmethod|staticmethod|classmethod|contextmanager|wraps\b)")
+"""Decorators that keep no function for others to call; properties are called by their names."""
+
 Place = tuple[File, ast.AST]
 
 
-def functions_in_forwards(files: Iterable[File]) -> list[Place]:
+def functions_in_forwards(files: Sequence[File]) -> list[Place]:
     """The functions that a forward, or a hook of a module, may come to; all where a name is put together at run time.
 
-    A function is taken to be reached by every mention of its name. Bodies of hooks that are lambdas come as they are.
+    A function is taken to be reached by every mention of its name, and wherever it is kept: as a value, or by a decorator.
+    Bodies of hooks that are lambdas come as they are.
     """
     by_name: dict[str, list[Place]] = {}
     found: list[Place] = []
@@ -29,6 +33,8 @@ def functions_in_forwards(files: Iterable[File]) -> list[Place]:
             made = [m for m in cls.body if isinstance(m, ast.FunctionDef) and m.name in ("__init__", "__new__", "__post_init__")]
             by_name.setdefault(cls.name, []).extend((file, method) for method in made)
         pending += [(file, node) for node in _handed_on(file)]
+    stored = {name for file in files for name in _stored(file)}
+    pending += [place for name in stored for place in by_name.get(name, ())]
     pending += [place for name, places in by_name.items() if _ENTERED.match(name) for place in places]
     seen: set[ast.AST] = set()
     while pending:
@@ -52,6 +58,18 @@ def _handed_on(file: File) -> Iterator[ast.AST]:
     for assign in file.nodes(ast.Assign):
         if any(isinstance(target, ast.Attribute) and _ENTERED.match(target.attr) for target in assign.targets):
             yield assign
+
+
+def _stored(file: File) -> Iterator[str]:
+    """The names of functions that somebody may call under another name."""
+    called = {call.func for call in file.nodes(ast.Call)}
+    holders = {attribute.value for attribute in file.nodes(ast.Attribute)}
+    for node in file.nodes(ast.Name, ast.Attribute):
+        if isinstance(node.ctx, ast.Load) and node not in called and node not in holders:
+            yield node.id if isinstance(node, ast.Name) else node.attr
+    for function in file.nodes(ast.FunctionDef, ast.AsyncFunctionDef):
+        if not all(_PLAIN_DECORATORS.search(ast.unparse(decorator)) for decorator in function.decorator_list):
+            yield function.name
 
 
 def _mentioned(node: ast.AST) -> Iterator[str | None]:

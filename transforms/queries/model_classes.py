@@ -131,7 +131,7 @@ def writes_in(file: File, node: ast.AST) -> bool:
 
 _UNUSUAL = re.compile(
     r"\bsparse\b|complex|cfloat|set_default_dtype|\.(?:half|bfloat16|double|type)\(|\bto\([^()\n]*(?:dtype|half|float\d|bfloat|double)"
-    r"|torch\.(?:half|float16|bfloat16|float64|double)\b"
+    r"|\bclass \w+\([^)]*\bParameter\b|torch\.(?:half|float16|bfloat16|float64|double)\b"
 )
 """Parameters with sparse gradients, complex ones, and parts of models that get a type of their own."""
 
