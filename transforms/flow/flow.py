@@ -64,9 +64,9 @@ class Flow(UnseenOptimizers):
             for to, origin in file.copies:
                 self.copies.setdefault(origin + offset, []).append(to + offset)
             for to, base, attribute in file.loads:
-                self.loads.setdefault(base + offset, []).append((to + offset, attribute))
+                self.loads.setdefault(base + offset, {})[to + offset, attribute] = None
             for base, attribute, origin in file.stores:
-                self.stores.setdefault(base + offset, []).append((attribute, origin + offset))
+                self.stores.setdefault(base + offset, {})[attribute, origin + offset] = None
         for index, file in enumerate(self.files):
             offset = self.variable_offsets[index]
             for variable, value in file.constants:
@@ -209,9 +209,9 @@ class Flow(UnseenOptimizers):
                 continue
             for number in new:
                 value = self.values[number]
-                for to, attribute in loads or ():
+                for to, attribute in list(loads or ()):
                     self.load(value, attribute, to, variable)
-                for attribute, origin in stores or ():
+                for attribute, origin in list(stores or ()):
                     self.store(value, attribute, origin)
                 for to, receiver in binds or ():
                     self.bind(value, to, receiver, variable)

@@ -48,19 +48,19 @@ class Objects(Solver):
 
     def load_later(self, base: int, attribute: str, to: int) -> None:
         """Reads ``attribute`` of everything that ``base`` holds, now and later."""
-        readers = self.loads.setdefault(base, [])
+        readers = self.loads.setdefault(base, {})
         if (to, attribute) in readers:
             return
-        readers.append((to, attribute))
+        readers[to, attribute] = None
         for number in self.points_to[base] or ():
             self.load(self.values[number], attribute, to, base)
 
     def store_later(self, base: int, attribute: str, origin: int) -> None:
         """Writes ``attribute`` of everything that ``base`` holds, now and later."""
-        writers = self.stores.setdefault(base, [])
+        writers = self.stores.setdefault(base, {})
         if (attribute, origin) in writers:
             return
-        writers.append((attribute, origin))
+        writers[attribute, origin] = None
         for number in self.points_to[base] or ():
             self.store(self.values[number], attribute, origin)
 

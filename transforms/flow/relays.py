@@ -17,6 +17,9 @@ from .values import Annotated, ClassValue, Constant, Container, External, Functi
 
 _DEEPEST = 2
 """How far calls inside a copied body are told apart as well."""
+_MOST_COPIED = 120_000
+"""How many variables copies may take together; calls after that share the written bodies. Without bounds they would be as many
+as bodies times calls times the classes that ``self.layer(x)`` may reach in each."""
 
 
 class Relays(NamedHooks):
@@ -30,6 +33,7 @@ class Relays(NamedHooks):
         self._copies_of: list[tuple[int, int, int]] = []
         """(first variable, end, first variable in the text) of every copied body."""
         self._module_names: dict[int, frozenset[int]] = {}
+        self._room = _MOST_COPIED
 
     def sites(self) -> list[int]:
         """The numbers of all calls, those in copied bodies among them."""
@@ -65,6 +69,9 @@ class Relays(NamedHooks):
         if body is None or depth >= _DEEPEST:
             return written
         start, end = body.variables
+        if end - start > self._room:
+            return written
+        self._room -= end - start
         own = len(self.points_to) - start
         self.points_to.extend([None] * (end - start))
         self._copies_of.append((start + own, end + own, start + written))

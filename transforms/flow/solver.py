@@ -17,6 +17,10 @@ TRACED = (Wrapped, Annotated, Derived, Optimizer)
 
 MOST_VALUES = 48
 """A variable that would hold more (a registry, a visitor's receiver) holds *unknown* instead of the rest."""
+MOST_VALUES_OF_MANY = 24
+"""The same in a large program, where registries and their keywords come together in much of the code."""
+LARGE = 200_000
+"""Variables; some 200,000 lines."""
 
 
 class Solver:
@@ -35,10 +39,12 @@ class Solver:
             calls += len(file.calls)
         self.first_field = variables
         """Variables from here on are attributes and elements of values, not of a file."""
+        self.most_values = MOST_VALUES if variables < LARGE else MOST_VALUES_OF_MANY
         self.points_to: list[frozenset[int] | None] = [None] * variables
         self.copies: dict[int, list[int]] = {}
-        self.loads: dict[int, list[tuple[int, str]]] = {}
-        self.stores: dict[int, list[tuple[str, int]]] = {}
+        self.loads: dict[int, dict[tuple[int, str], None]] = {}
+        """By what is read from: where to, and which attribute. The keys are a set with an order, for asking what is in it."""
+        self.stores: dict[int, dict[tuple[str, int], None]] = {}
         self.binds: dict[int, list[tuple[int, Value]]] = {}
         self.bound: set[tuple[int, int, int]] = set()
         """What ``binds`` holds, for asking: (variable, to, number of the receiver)."""
@@ -80,7 +86,7 @@ class Solver:
         else:
             if values is held or not (new := values - held):
                 return
-            if len(held) + len(new) > MOST_VALUES:
+            if len(held) + len(new) > self.most_values:
                 # Too much meets here to be told apart: the rest is whatever it is, but wrapped models stay known.
                 new = ((new & self.vital) | {self.identify(Unknown(NOTHING))}) - held
                 if not new:

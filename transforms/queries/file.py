@@ -82,6 +82,15 @@ class File:
                     found.setdefault(key, []).append((statement, value))
         return found
 
+    @cached_property
+    def bindings(self) -> dict[str, list[ast.Name | ast.Attribute]]:
+        """Where names and attributes are bound or deleted, by their text."""
+        found: dict[str, list[ast.Name | ast.Attribute]] = {}
+        for node in self.nodes(ast.Name, ast.Attribute):
+            if not isinstance(node.ctx, ast.Load):
+                found.setdefault(ast.unparse(node), []).append(node)
+        return found
+
     # --- values -------------------------------------------------------------------------------------------
 
     def variable(self, node: ast.AST) -> int:

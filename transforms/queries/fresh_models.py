@@ -128,11 +128,8 @@ class FreshModels:
     def _bindings(self, file: File, place: ast.AST, model: ast.expr) -> list[ast.stmt]:
         """The statements of the function around a place that bind a name or an attribute, in the order of the text."""
         function = file.function(place)
-        found = {
-            file.statement(node) for node in file.nodes(type(model))
-            if isinstance(node.ctx, (ast.Store, ast.Del)) and ast.unparse(node) == ast.unparse(model)  # type: ignore[attr-defined]
-            and file.function(node) is function
-        }  # fmt: skip
+        bindings = file.bindings.get(ast.unparse(model), ())
+        found = {file.statement(node) for node in bindings if file.function(node) is function}
         return sorted(found, key=lambda s: s.lineno)
 
     def _given_before(self, file: File, place: ast.AST, model: ast.expr) -> list[ast.stmt]:

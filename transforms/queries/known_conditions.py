@@ -186,9 +186,10 @@ def _is_state(file: File, node: ast.expr) -> bool:
 
 
 def _is_assigned_by_some(file: File, name: ast.Name) -> bool:
-    scope = file.function(name) or file.tree
-    stores = (n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == name.id and isinstance(n.ctx, ast.Store))
-    return any(guard_of(file, store) is not None for store in stores)
+    scope = file.function(name)
+    stores = (n for n in file.bindings.get(name.id, ()) if isinstance(n.ctx, ast.Store))
+    inside = (store for store in stores if scope is None or scope in file.ancestors(store))
+    return any(guard_of(file, store) is not None for store in inside)
 
 
 def _is_measured(file: File, value: ast.expr, compared: bool, depth: int) -> bool:

@@ -275,7 +275,7 @@ class ShardingQueries:
             return self._is_made_outside(value, depth)
         if isinstance(value, Instance):
             # Built here, in no wrapper that is seen, without sharded parts: only code out of sight could have sharded it.
-            is_known = value.site >= 0 and not self._hands_on(value) and not self._holds_sharded(value, set())
+            is_known = value.site >= 0 and not self._hands_on(value) and not self._holds_sharded(value)
             return (is_known and self._all_wrapped_known) or self._is_plain_object(value)
         return False
 
@@ -296,7 +296,7 @@ class ShardingQueries:
         """Whether an object is a module that is plain when it is made: nothing that may be sharded comes into it."""
         if isinstance(value, Instance):
             is_module = _is_module(self.program.flow.external_bases(value.cls))
-            return is_module and self._all_wrapped_known and not self._hands_on(value) and not self._holds_sharded(value, set())
+            return is_module and self._all_wrapped_known and not self._hands_on(value) and not self._holds_sharded(value)
         if value.name in _PASSING_ON or value.name == "?" or is_optimizer(value.name):
             return False
         call = self.program.flow.calls[value.site]
@@ -304,7 +304,7 @@ class ShardingQueries:
         held = [v for argument in given if argument != NOTHING for v in self.program.flow.values_of(argument)]
         return all(
             isinstance(v, (Constant, External, ModuleValue)) or (isinstance(v, Unknown) and v.variable < 0)
-            or (isinstance(v, (Container, Instance)) and v not in self._handed_to_wrappers and not self._holds_sharded(v, set()))
+            or (isinstance(v, (Container, Instance)) and v not in self._handed_to_wrappers and not self._holds_sharded(v))
             for v in held
         )  # fmt: skip
 
@@ -347,18 +347,31 @@ class ShardingQueries:
                 parts.setdefault(owner, []).append(variable)
         return parts
 
-    def _holds_sharded(self, value: Value, seen: set[Value]) -> bool:
+    def _holds_sharded(self, value: Value) -> bool:
         """Whether a model that is sharded is known to be part of an object."""
+        return self.program.flow.ids.get(value) in self._holders_of_sharded
+
+    @cached_property
+    def _holders_of_sharded(self) -> set[int]:
+        """The objects that hold a sharded model at any depth, by number: found once for all, from the models outwards."""
         flow = self.program.flow
-        number = flow.ids.get(value)
-        seen.add(value)
-        for variable in self._parts.get(number, ()) if number is not None else ():
-            for part in flow.values_of(variable):
-                if (isinstance(part, Wrapped) and not self.kept(part)) or part in self._handed_to_wrappers:
-                    return True
-                if isinstance(part, (Instance, Opaque, Container)) and part not in seen and self._holds_sharded(part, seen):
-                    return True
-        return False
+        numbers = [flow.ids[value] for value in flow.values]  # where values were exchanged, several places stand for one
+        owners: dict[int, list[int]] = {}
+        for owner, variables in self._parts.items():
+            for part in {numbers[part] for variable in variables for part in flow.points_to[variable] or ()}:
+                owners.setdefault(part, []).append(owner)
+        holders: set[int] = set()
+        pending = [number for value, number in flow.ids.items() if self._is_sharded_part(value)]
+        while pending:
+            for owner in owners.get(pending.pop(), ()):
+                if owner not in holders:
+                    holders.add(owner)
+                    if isinstance(flow.values[owner], (Instance, Opaque, Container)):
+                        pending.append(owner)
+        return holders
+
+    def _is_sharded_part(self, value: Value) -> bool:
+        return (isinstance(value, Wrapped) and not self.kept(value)) or value in self._handed_to_wrappers
 
     def _is_no_optimizer(self, value: Value) -> bool:
         if isinstance(value, (*_NO_OBJECTS, Derived)):
