@@ -18,6 +18,7 @@ from .rewrites.helper_place import place_helpers
 from .rewrites.helper_source import Definition, with_needs
 from .rewrites.imports import Wanted, mend_imports, read_names, wanted_symbols, with_definitions
 from .rewrites.one_pass import apply_changes
+from .rewrites.printed import Printed
 from .text.splice import splice
 
 
@@ -36,14 +37,15 @@ class Written:
 def write(migration: Migration, changes: Mapping[str, Sequence[Change]]) -> Written:
     """The new texts of all files that change, given the changes of each."""
     written = Written()
-    trees: dict[str, tuple[cst.Module, cst.Module]] = {}
+    trees: dict[str, tuple[Printed, cst.Module]] = {}
     read: dict[str, set[str]] = {}
     for path, own in sorted(changes.items()):
         source = migration.program.file(path).source
         try:
-            old, new = apply_changes(source, own)
-            read[path] = read_names(ast.walk(ast.parse(new.code)))
-            trees[path] = old, new
+            printed, new = apply_changes(source, own)
+            read[path] = read_names(ast.walk(ast.parse(printed.code(new))))
+            printed.forget_spans()
+            trees[path] = printed, new
         except Exception as error:  # one file never ends the run
             written.failures[path] = described(error)
     used = {}
@@ -53,12 +55,12 @@ def write(migration: Migration, changes: Mapping[str, Sequence[Change]]) -> Writ
     names = frozenset[str]().union(*used.values())
     absent = absent_features(migration, names) if names else frozenset()
     placement = place_helpers(migration.program, used, migration.options.helpers, absent)
-    for path, (old, new) in trees.items():
+    for path, (printed, new) in trees.items():
         file = migration.program.file(path)
         try:
             inside = with_needs(placement.inside.get(path, ()), absent)
-            mended = _with_imports(migration, file, new, read[path], inside, placement.imported_from.get(path))
-            text = splice(file.source.text, old.code, mended.code)
+            mended = _with_imports(migration, file, new, read[path], inside, placement.imported_from.get(path), printed)
+            text = splice(file.source.text, printed.text, printed.code(mended))
             ast.parse(text)
         except Exception as error:
             written.failures[path] = described(error)
@@ -77,8 +79,9 @@ def described(error: Exception) -> str:
 
 
 def _with_imports(
-    migration: Migration, file: File, new: cst.Module, read: set[str], inside: Sequence[Definition], module: str | None
-) -> cst.Module:
+    migration: Migration, file: File, new: cst.Module, read: set[str], inside: Sequence[Definition], module: str | None,
+    printed: Printed,
+) -> cst.Module:  # fmt: skip
     names = migration.names(file)
     if inside:
         definitions = "\n\n\n".join(definition.text for definition in inside) + "\n"
@@ -92,7 +95,8 @@ def _with_imports(
     kept = {name for name in file.imported_names if migration.paths_importing(file.path, name)}
     if file.path.endswith("__init__.py"):
         kept |= file.imported_names
-    return mend_imports(read_names(file.nodes(ast.Name, ast.Constant)), read, new, wanted, kept)
+    without = {statement for statement in new.body if "import" not in printed.of(new, statement)}
+    return mend_imports(read_names(file.nodes(ast.Name, ast.Constant)), read, new, wanted, kept, without)
 
 
 def _parsed(line: str) -> Wanted:

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import libcst as cst
 
@@ -32,16 +33,18 @@ class Wanted:
 
 
 def mend_imports(
-    before: Collection[str], after: Collection[str], new: cst.Module, wanted: Iterable[Wanted], kept: Collection[str]
-) -> cst.Module:
+    before: Collection[str], after: Collection[str], new: cst.Module, wanted: Iterable[Wanted], kept: Collection[str],
+    without: Collection[cst.CSTNode] = (),
+) -> cst.Module:  # fmt: skip
     """``new``, which reads the names ``after``, without the imports whose names were read ``before`` alone, and with those of
     ``wanted`` that it uses.
 
-    ``kept`` are names that stay in any case: other files import them from this one.
+    ``kept`` are names that stay in any case: other files import them from this one. ``without`` are statements that hold no
+    import, and are passed over.
     """
     unused = {name for name in before if name not in after and name not in kept}
     missing = [want for want in wanted if want.name in after]
-    mender = _Mender(unused, missing)
+    mender = _Mender(unused, missing, without)
     mended = new.visit(mender)
     return _with_new_lines(mended, mender.left, mender.place)
 
@@ -59,6 +62,7 @@ def read_names(nodes: Iterable[ast.AST]) -> set[str]:
     return found
 
 
+@cache
 def _words_in(text: str) -> list[str]:
     """The names in a string that may be an annotation or an entry of ``__all__``: not those in a sentence."""
     if len(text) >= 100 or not re.fullmatch(r"[\w.\[\], |]+", text):
@@ -73,8 +77,9 @@ def _words_in(text: str) -> list[str]:
 class _Mender(cst.CSTTransformer):
     """Drops unused names from import statements, and adds wanted ones to those of the same module."""
 
-    def __init__(self, unused: Collection[str], missing: Sequence[Wanted]) -> None:
+    def __init__(self, unused: Collection[str], missing: Sequence[Wanted], without: Collection[cst.CSTNode]) -> None:
         super().__init__()
+        self.without = without
         self.unused = unused
         self.left = list(missing)
         self.depth = 0
@@ -83,6 +88,14 @@ class _Mender(cst.CSTTransformer):
         """How many ``try`` statements are."""
         self.place: str | None = None
         """The code of the import line behind which new lines go: one that lost a name."""
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        return node not in self.without and not isinstance(node, cst.BaseExpression) and super().on_visit(node)
+
+    def on_leave(
+        self, original_node: cst.CSTNode, updated_node: cst.CSTNode
+    ) -> cst.CSTNode | cst.RemovalSentinel | cst.FlattenSentinel[cst.CSTNode]:
+        return updated_node if original_node in self.without else super().on_leave(original_node, updated_node)
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self.depth += 1

@@ -7,19 +7,19 @@ from collections import Counter
 from collections.abc import Sequence
 
 import libcst as cst
-from libcst import matchers
 
 from ..text.source import Source
 from .changes import Change, Statement, Where
 from .positions import NodeMap
+from .printed import Printed
 
 
-def apply_changes(source: Source, changes: Sequence[Change]) -> tuple[cst.Module, cst.Module]:
-    """The tree of a file, and it with all changes made. Changes of one node are made in the order given."""
+def apply_changes(source: Source, changes: Sequence[Change]) -> tuple[Printed, cst.Module]:
+    """The text of a file as libcst prints it, and its tree with all changes made, those of one node in the order given."""
     nodes = NodeMap(source)
     made = _OnePass(nodes, changes)
     changed = nodes.module.visit(made)
-    return nodes.module, changed.visit(_LostComments(_comments(nodes.module))) if made.marks else changed
+    return nodes.printed, changed.visit(_LostComments(_comments(nodes.module))) if made.marks else changed
 
 
 class _OnePass(cst.CSTTransformer):
@@ -212,8 +212,21 @@ def _is_mark(statement: cst.CSTNode) -> bool:
     return isinstance(expression, cst.Expr) and isinstance(expression.value, cst.Name) and expression.value.value == _PLACE
 
 
-def _marks_in(module: cst.Module) -> list[cst.CSTNode]:
-    return matchers.findall(module, matchers.SimpleStatementLine(body=[matchers.Expr(matchers.Name(_PLACE))]))  # type: ignore[return-value]
+def _marks_in(module: cst.Module) -> list[cst.SimpleStatementLine]:
+    collector = _Marks()
+    module.visit(collector)
+    return collector.found
+
+
+class _Marks(cst.CSTVisitor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[cst.SimpleStatementLine] = []
+
+    def visit_SimpleStatementLine(self, node: cst.SimpleStatementLine) -> bool:
+        if _is_mark(node):
+            self.found.append(node)
+        return False
 
 
 def with_comments(statement: Statement, wanted: Counter[str]) -> Statement:

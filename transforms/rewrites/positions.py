@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+from bisect import bisect_right
+from collections.abc import Callable
 
 import libcst as cst
-from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
 from ..text.source import Source
+from .printed import Printed, Span
 
 _KINDS: dict[type[ast.AST], tuple[type[cst.CSTNode], ...]] = {
     ast.Call: (cst.Call,),
@@ -52,30 +54,28 @@ _KINDS: dict[type[ast.AST], tuple[type[cst.CSTNode], ...]] = {
 }
 _IN_PARENTHESES = (cst.Tuple, cst.GeneratorExp)
 
-Span = tuple[int, int]
-
 
 class NodeMap:
     """The libcst nodes of one file by the `ast` nodes that stand at the same place.
 
-    ``source`` is parsed anew; libcst counts columns in characters, `ast` in UTF-8 bytes, so both are turned to offsets.
+    ``source`` is parsed anew; `ast` counts columns in UTF-8 bytes, so all is turned to offsets of characters.
     """
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        # The wrapper would copy the whole tree against nodes that stand in it twice; a parsed tree has none of them.
-        wrapper = MetadataWrapper(cst.parse_module(source.text), unsafe_skip_copy=True)
-        self.module = wrapper.module
-        # libcst ends the last line too, where the text does not.
-        self._lines = [*cst_line_starts(source.text), len(source.text)]
+        self.module = cst.parse_module(source.text)
+        self.printed = Printed(self.module)
         self._by_span: dict[Span, list[cst.CSTNode]] = {}
-        self._places = places = wrapper.resolve(PositionProvider)
+        self._places = places = self.printed.spans
+        if self.printed.text != source.text:
+            in_text = _offsets_in(source.text, self.printed.text)
+            self._places = places = {node: (in_text(start), in_text(end)) for node, (start, end) in places.items()}
         for node, place in places.items():
-            self._by_span.setdefault(self._span(place), []).append(node)
+            self._by_span.setdefault(place, []).append(node)
             if isinstance(node, _IN_PARENTHESES) and node.lpar:
                 # For libcst the outer parentheses of an expression never belong to it, for `ast` those of these do.
                 for left, right in zip(reversed(node.lpar), node.rpar, strict=True):
-                    span = self._span(places[left])[0], self._span(places[right])[1]
+                    span = places[left][0], places[right][1]
                     self._by_span.setdefault(span, []).append(node)
 
     def find(self, node: ast.AST) -> cst.CSTNode:
@@ -96,13 +96,19 @@ class NodeMap:
 
     def span(self, node: cst.CSTNode) -> Span:
         """Where a libcst node begins and ends, in characters."""
-        return self._span(self._places[node])
+        return self._places[node]
 
-    def _span(self, place: CodeRange) -> Span:
-        return (
-            self._lines[place.start.line - 1] + place.start.column,
-            self._lines[place.end.line - 1] + place.end.column,
-        )
+
+def _offsets_in(text: str, printed: str) -> Callable[[int], int]:
+    """From offsets in what libcst prints of a text to those in the text: lines are the same, line ends may not be."""
+    # libcst ends the last line too, where the text does not.
+    starts, places = [*cst_line_starts(text), len(text)], cst_line_starts(printed)
+
+    def offset(at: int) -> int:
+        line = bisect_right(places, at) - 1
+        return starts[line] + at - places[line]
+
+    return offset
 
 
 def cst_line_starts(text: str) -> list[int]:
