@@ -11,7 +11,8 @@ from ..transforms.engine import STRONG_TOKENS, Analysis, Options, analyse, holds
 from ..transforms.findings import FileError, Finding
 from ..transforms.text.generated import HELPER_MODULE, is_helper_module
 from ..transforms.text.source import Source
-from .gather import Gathered, gather
+from .answers import Answer, keep_answer, kept_answer, key_of
+from .gather import gather
 from .imports import imported_modules, package_of
 from .notebook import Notebook, NotebookError, cell_place
 from .old_helpers import note_on, rewritten
@@ -41,23 +42,16 @@ def migrate(workspace: Workspace, options: Options, jobs: int, progress: Progres
     """Find every site in the workspace and work out the new texts."""
     migration = Migration(workspace, errors=list(workspace.errors))
     contents, hits = _search(migration, progress)
-    gathered = Gathered([])
-    if hits:
-        imports = {label: imported_modules(data, package_of(label)) for label, data in contents.items()}
-        traced = options.trace.lines if options.trace is not None else ()
-        gathered = gather(workspace, contents, hits, imports, jobs, progress, traced)
+    load = _loader(workspace)
+    answer = _answer(migration, contents, hits, options, jobs, progress, load)
     helpers = {label: data.decode("utf-8", "replace") for label, data in contents.items() if is_helper_module(label)}
     notes = (note_on(workspace.display(label), text) for label, text in helpers.items())
     migration.notes += [note for note in notes if note is not None]
     del contents
-    migration.errors += [result for result in gathered.results if isinstance(result, FileError)]
-    facts = [result for result in gathered.results if not isinstance(result, FileError)]
-    migration.parsed = len(facts)
-    if facts:
-        progress.stage("linking", 1)
-        load = _loader(workspace)
-        paths = {*workspace.files, *migration.notebooks, *_helper_modules(workspace, options)}
-        analysis = analyse(facts, load, options, gathered.flow, paths)
+    migration.errors += answer.errors
+    migration.parsed = answer.parsed
+    if answer.parsed:
+        analysis = answer.analysis
         migration.findings = sorted(analysis.findings, key=lambda finding: (finding.file, finding.line, finding.column))
         migration.errors += analysis.errors
         migration.left_alone = analysis.left_alone
@@ -66,6 +60,32 @@ def migrate(workspace: Workspace, options: Options, jobs: int, progress: Progres
         _renew(migration, helpers)
     migration.errors.sort(key=lambda error: (error.file, error.line or 0))
     return migration
+
+
+def _answer(
+    migration: Migration, contents: dict[str, bytes], hits: set[str], options: Options, jobs: int, progress: Progress,
+    load: Callable[[str], Source],
+) -> Answer:  # fmt: skip
+    """What is to be said and done about the files, from an earlier run if one was over just the same."""
+    workspace = migration.workspace
+    if not hits:
+        return Answer(0, [], Analysis())
+    modules = _helper_modules(workspace, options)
+    paths = {*workspace.files, *migration.notebooks, *modules}
+    outside = {label: workspace.read(label) for label in modules if label not in contents}
+    key = key_of(contents | outside, paths, options)
+    if (kept := kept_answer(key)) is not None:
+        return kept
+    imports = {label: imported_modules(data, package_of(label)) for label, data in contents.items()}
+    traced = options.trace.lines if options.trace is not None else ()
+    gathered = gather(workspace, contents, hits, imports, jobs, progress, traced)
+    errors = [result for result in gathered.results if isinstance(result, FileError)]
+    facts = [result for result in gathered.results if not isinstance(result, FileError)]
+    progress.stage("linking", 1)
+    analysis = analyse(facts, load, options, gathered.flow, paths) if facts else Analysis()
+    answer = Answer(len(facts), errors, analysis)
+    keep_answer(key, answer)
+    return answer
 
 
 def _search(migration: Migration, progress: Progress) -> tuple[dict[str, bytes], set[str]]:

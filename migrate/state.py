@@ -1,4 +1,4 @@
-"""Where the tool keeps what must outlive a run: journals of unfinished writing, and reverse patches.
+"""Where the tool keeps what must outlive a run: journals of unfinished writing, reverse patches, and answers.
 
 It lies outside of the repositories: a journal says which files are to be put back, and nobody but the user may write one.
 """
