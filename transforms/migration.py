@@ -15,6 +15,7 @@ from .queries.before_wraps import BeforeWraps
 from .queries.file import File
 from .queries.fresh_models import FreshModels
 from .queries.full_state import FullState, full_state
+from .queries.guards import Guards
 from .queries.order import is_before_wrap
 from .queries.program import Program
 from .queries.programs import Programs
@@ -228,14 +229,24 @@ class Migration:
                     return True
         return False
 
+    @cached_property
+    def guards(self) -> Guards:
+        """Which guards decide what ranks come to a place."""
+        return Guards(self.program)
+
     def paths_importing(self, path: str, name: str) -> Collection[str]:
         """Files of the repository that import a name from a file."""
-        index = next(i for i, facts in enumerate(self.program.facts) if facts.path == path)
-        found = []
+        return [importer for importer, imported in self._imports.get(self.program.index(path), ()) if imported in (name, "*")]
+
+    @cached_property
+    def _imports(self) -> dict[int, list[tuple[str, str]]]:
+        """What is imported from each file: by its index, the importing files and the names, ``*`` for all."""
+        found: dict[int, list[tuple[str, str]]] = {}
+        find = self.program.flow.modules.find
         for number, facts in enumerate(self.program.facts):
-            for item in facts.imports:
-                if item.name == name and self.program.flow.modules.find(number, item.module) == index:
-                    found.append(facts.path)
-            if any(self.program.flow.modules.find(number, star) == index for star in facts.stars):
-                found.append(facts.path)
+            imported = [(find(number, item.module), item.name) for item in facts.imports if item.name is not None]
+            imported += [(target, "*") for target in dict.fromkeys(find(number, star) for star in facts.stars)]
+            for target, name in imported:
+                if target is not None:
+                    found.setdefault(target, []).append((facts.path, name))
         return found

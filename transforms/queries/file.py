@@ -91,6 +91,14 @@ class File:
                 found.setdefault(ast.unparse(node), []).append(node)
         return found
 
+    @cached_property
+    def functions_by_place(self) -> dict[tuple[int, str], Function]:
+        """The functions by line and name; of several lambdas on a line the first."""
+        found: dict[tuple[int, str], Function] = {}
+        for node in self.nodes(ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda):
+            found.setdefault((node.lineno, "<lambda>" if isinstance(node, ast.Lambda) else node.name), node)
+        return found
+
     # --- values -------------------------------------------------------------------------------------------
 
     def variable(self, node: ast.AST) -> int:

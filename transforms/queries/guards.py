@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from ..flow.values import ClassValue, FunctionValue, Instance
+from ..flow.values import ClassValue, FunctionValue
 from .conditions import is_rank_condition, is_rank_decorator
 from .file import File
 from .program import Program
@@ -136,8 +136,7 @@ class Guards:
         if cls is None or file.parents.get(function) is not cls:
             return False
         value = next((v for v in file.values(cls) if isinstance(v, ClassValue)), None)
-        flow = self.program.flow
-        sites = {v.site for v in flow.values if isinstance(v, Instance) and value is not None and value in flow.ancestors(v.cls)}
+        sites = self.program.sites_of_objects.get(value, set()) if value is not None else set()
         places = [self.program.call_node(site) for site in sites if self.program.is_written_as_call(site)]
         return bool(places) and len(places) == len(sites) and all(guard_of(*place) is not None for place in places)
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from ..facts.facts import NOTHING, FileFacts
 from ..findings import Step
 from ..flow.flow import Flow
-from ..flow.values import FunctionValue, Value
+from ..flow.values import ClassValue, FunctionValue, Instance, Value
 from ..text.generated import is_generated, is_helper_module
 from ..text.source import Source
 from .file import File
@@ -93,13 +93,23 @@ class Program:
         """The functions of the repository that a call reaches."""
         return sorted(self.flow.callees.get(file.call_site(call), ()), key=lambda value: (value.file, value.index))
 
+    @cached_property
+    def sites_of_objects(self) -> dict[ClassValue, set[int]]:
+        """The calls that make the objects of each class, those of classes derived from it among them."""
+        found: dict[ClassValue, set[int]] = {}
+        for value in self.flow.values:
+            if isinstance(value, Instance):
+                for cls in self.flow.ancestors(value.cls):
+                    found.setdefault(cls, set()).add(value.site)
+        return found
+
     def function_node(self, value: FunctionValue) -> tuple[File, ast.AST]:
         """File and syntax node of a function value."""
         file = self.file(value.file)
         facts = self.facts[value.file].functions[value.index]
-        for node in file.nodes(ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda):
-            if node.lineno == facts.line and facts.name == ("<lambda>" if isinstance(node, ast.Lambda) else node.name):
-                return file, node
+        node = file.functions_by_place.get((facts.line, facts.name))
+        if node is not None:
+            return file, node
         raise ValueError(f"no function {facts.name} at line {facts.line} of {file.path}")
 
     # --- provenance ---------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ class _OnePass(cst.CSTTransformer):
     def _line(self, original: cst.SimpleStatementLine, line: cst.SimpleStatementLine):
         changes = [self.around.get(part, []) for part in original.body]
         if not any(changes):
-            if _comments(original) - _comments(line):
+            if line is not original and _comments(original) - _comments(line):
                 return with_comments(line, _comments(original))
             return line
         found: list[Statement] = []

@@ -6,7 +6,7 @@ import ast
 
 from ..findings import Level
 from ..migration import Migration
-from ..queries.guards import Guards, guard_of
+from ..queries.guards import guard_of
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
 from ..sites import STATE_ENTRY, Site
@@ -17,7 +17,7 @@ def put_whole(site: Site, migration: Migration) -> Outcome | None:
     assert site.sharding is not None and site.receiver is not None
     if site.sharding.wrappers != {"ddp"} or migration.is_before_wrap(site):
         return None
-    guarded = guard_of(site.file, site.node) or (_comes_from_outside(site) and Guards(migration.program).of(site.file, site.node))
+    guarded = guard_of(site.file, site.node) or (_comes_from_outside(site) and migration.guards.of(site.file, site.node))
     if guarded:
         return None  # a gather that only some ranks make would hang: the run tells
     name = migration.helper(site, "whole")

@@ -8,7 +8,6 @@ from ..findings import Level
 from ..flow.library import TENSORS
 from ..flow.values import Derived
 from ..migration import Migration
-from ..queries.guards import Guards
 from ..queries.local_values import made_for
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
@@ -20,7 +19,7 @@ def read_whole(site: Site, migration: Migration) -> Outcome | None:
     assert site.sharding is not None and site.receiver is not None
     if (site.sharding.wrappers or migration.wrapper_kinds) != {"ddp"} or migration.is_before_wrap(site):
         return None
-    if Guards(migration.program).of(site.file, site.node):
+    if migration.guards.of(site.file, site.node):
         return None  # a gather that only some ranks make would hang: the run tells
     made = made_for(site.file, site.receiver)
     if _is_of_whole_parameters(site, migration, made or site.receiver):
