@@ -27,6 +27,7 @@ from .flow.values import (
     Wrapped,
 )
 from .queries.file import File
+from .queries.narrowed import wrapper_asked_for
 from .queries.parameter_reads import parameters_read
 from .queries.sharding import Sharding, ShardingQueries
 
@@ -90,12 +91,13 @@ MEMBERS: dict[str, str] = {
     "world_size": f"{FSDP1}.world_size",
     "process_group": f"{FSDP1}.process_group",
     "device_ids": f"{DDP}.device_ids",
+    "device": f"{DDP}.device",
     "find_unused_parameters": f"{DDP}.find_unused_parameters",
     "broadcast_buffers": f"{DDP}.broadcast_buffers",
 }
 """Members of wrapped models and their optimizers that mean something else, or nothing, on a model of FSDP2."""
 ONLY_KNOWN = frozenset(
-    {"join", "reducer", "rank", "world_size", "process_group", "device_ids", "find_unused_parameters",
+    {"join", "reducer", "device", "rank", "world_size", "process_group", "device_ids", "find_unused_parameters",
      "broadcast_buffers", "sharding_strategy", "state_dict_type", "set_state_dict_type", "get_state_dict_type",
      "fsdp_modules", "optim_state_dict", "optim_state_dict_to_load"}
 )  # fmt: skip
@@ -134,7 +136,8 @@ def find_sites(file: File, sharding: ShardingQueries, is_known: Callable[[str, s
     """The sites of a file in the order of the text. ``is_known`` says whether a rule answers for a symbol in a role."""
     sites = [*_imports(file), *_references(file, is_known), *_members(file, sharding), *_dynamic(file, sharding)]
     sites += [*_state_entries(file, sharding), *_tested_shapes(file, sharding), *_numbers(file, sharding)]
-    sites += [Site(file, node, PARAMETER, "read", None, *found) for node, *found in parameters_read(file, sharding)]
+    read = parameters_read(file, sharding)
+    sites += [Site(file, node, PARAMETER, "read", None, model, found) for node, model, found in read]
     return sorted(sites, key=lambda site: file.source.span(site.node))
 
 
@@ -251,9 +254,16 @@ def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:
                 yield Site(file, call or node, MODULE_METHODS, "method", call, node.value, found)
             continue
         if node.attr in ONLY_KNOWN and not found.wrappers and not _is_context_of_ddp(file, node):
-            continue
+            if not _is_of_wrapper(node.attr, wrapper_asked_for(file, node, node.value)):
+                continue
+        elif node.attr == "device" and found.wrappers != {"ddp"}:
+            continue  # FSDP1 hands on to the model's own
         role = "call" if call else "read" if isinstance(node.ctx, ast.Load) else "store"
         yield Site(file, call or node, symbol, role, call, node.value, found)
+
+
+def _is_of_wrapper(name: str, kind: str | None) -> bool:
+    return kind is not None and (kind == "DDP") == MEMBERS[name].startswith(f"{DDP}.")
 
 
 def _numbers(file: File, sharding: ShardingQueries) -> Iterator[Site]:

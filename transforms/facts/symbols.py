@@ -24,6 +24,8 @@ AVERAGES = (
     "timm.utils.model_ema.ModelEma*",
 )
 """Classes of libraries that keep an average of a model: patterns."""
+KEEPERS_OF_AVERAGES = ("*.*EMA", "*.*EMA*Model", "*.*Ema", "*.*EmaModel", "*.ExponentialMovingAverage*", "*.EMA*")
+"""Names that classes of any library have which keep an average of a model: patterns."""
 DATA_PARALLEL = frozenset(
     {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel"}
 )

@@ -92,9 +92,7 @@ def shard_like_ddp(
         keywords: dict[str, Any] = {"ignored_params": left_out} if left_out else {}
         averaged = [p for p in part.parameters() if p in plain]  # needed for: plain_parameters
         slots = parameter_slots(part)
-        for parameter in part.parameters():
-            parameter.data = parameter.data.contiguous()
-        del parameter  # nothing but the module shall hold what sharding replaces
+        _make_contiguous(part)
         _cast_buffers(part, getattr(mixed_precision, "buffer_dtype", None))  # needed for: ddp.mixed_precision.set
         for unit in [*blocks, part]:
             if mixed_precision is not None:  # needed for: ddp.mixed_precision.set
@@ -131,6 +129,11 @@ def _device_of(parameters: list[Any]) -> torch.device:
     if device.type != "cpu" and device.index is not None:
         torch.get_device_module(device).set_device(device)
     return device
+
+
+def _make_contiguous(module: nn.Module) -> None:  # by itself: nothing but the module shall hold what sharding replaces
+    for parameter in module.parameters():
+        parameter.data = parameter.data.contiguous()
 
 
 def _cast_buffers(module: nn.Module, dtype: torch.dtype | None) -> None:

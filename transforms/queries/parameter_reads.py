@@ -51,8 +51,8 @@ def parameters_read(file: File, sharding: ShardingQueries) -> Iterator[tuple[ast
             continue
         uses = [use for use in (node, *_uses_of_name(file, node)) if _is_computed_with(file, use)]
         found = _model_of(file, sharding, node) if uses else None
-        for use in uses if found is not None else ():
-            yield use, *found
+        if found is not None:
+            yield from ((use, *found) for use in uses)
 
 
 def _uses_of_name(file: File, node: ast.expr) -> list[ast.expr]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from ..facts.symbols import AVERAGES
-from ..findings import Level
+import ast
+from fnmatch import fnmatchcase
+
+from ..facts.symbols import AVERAGES, KEEPERS_OF_AVERAGES
+from ..findings import Form, Level
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..rewrites.helper_calls import around
@@ -17,17 +20,29 @@ def averaged(site: Site, migration: Migration) -> Outcome | None:
     model = call.args[0] if call is not None and call.args else None
     if call is None or model is None or migration.runs_before_wraps(site.file, call):
         return None
-    if migration.sharding.of(site.file, model).answer is Answer.NO:
+    sharding = migration.sharding.of(site.file, model)
+    if sharding.answer is Answer.NO:
         return None
+    if not any(fnmatchcase(site.symbol, pattern) for pattern in (*AVERAGES, AVERAGE_UPDATE)):
+        around_it = model.value if isinstance(model, ast.Attribute) and model.attr == "module" else model
+        known = sharding.wrappers or migration.sharding.of(site.file, around_it).wrappers
+        return _by_others(site) if known else None
     name = migration.helper(site, "as_plain")
     return Outcome("the average is kept over a plain copy with whole parameters: its library copies and writes plain tensors",
                    [around(site.file, model, f"{name}({{it}})")])  # fmt: skip
 
 
+def _by_others(site: Site) -> Outcome:
+    """Nobody knows whether it copies the model, and from which tensors it goes on."""
+    return Outcome(f"{site.member} may copy the model, which FSDP2 refuses, or average this rank's parts alone",
+                   level=Level.MANUAL, form=Form.NOTE,
+                   advice="Make it before sharding, and update it on all ranks from state_of(model).")
+
+
 RULE = Rule(
     id="FS505",
     title="averages of models by libraries",
-    symbols=(*AVERAGES, AVERAGE_UPDATE),
+    symbols=(*AVERAGES, AVERAGE_UPDATE, *KEEPERS_OF_AVERAGES),
     roles=("call",),
     why="AveragedModel and its kin deep-copy the model, which FSDP2 refuses, and combine its parameters with plain ones.",
     fallback=averaged,
@@ -56,6 +71,27 @@ RULE = Rule(
                 "    return model, average\n"
             ),
             level=Level.REVIEW,
+        ),
+        Example(
+            before=(
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "from ema_pytorch import EMA\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = DDP(net, **options)\n"
+                "    return model, EMA(model.module, beta=0.99)\n"
+            ),
+            after=(
+                "from ema_pytorch import EMA\n"
+                "from fsdp2_helpers import shard_like_ddp\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                "    return model, EMA(model, beta=0.99)\n"
+            ),
+            level=Level.MANUAL,
         ),
     ),
 )

@@ -61,6 +61,8 @@ def _template(site: Site, migration: Migration) -> str | None:
         return migration.helper(site, _GROUPS[member]) + "({receiver})"
     if member in _SETTINGS:
         return f'getattr({{receiver}}, "{member}", {_SETTINGS[member]})'
+    if member == "device":
+        return "next({receiver}.parameters()).device"
     if member == "device_ids":
         return 'getattr({receiver}, "device_ids", [next({receiver}.parameters()).device.index])'
     if member == _LOGS:
@@ -97,7 +99,7 @@ _NOTHING = "fully_shard has no reducer to prepare: the graph may change from ste
 RULE = Rule(
     id="FS606",
     title="members of wrappers",
-    symbols=(*(f"{DDP}.{n}" for n in (*_MACHINERY, *_SETTINGS, "device_ids", "will_sync_module_buffers", _LOGS)),
+    symbols=(*(f"{DDP}.{n}" for n in (*_MACHINERY, *_SETTINGS, "device_ids", "device", "will_sync_module_buffers", _LOGS)),
              *(f"{FSDP1}.{n}" for n in (*_GROUPS, "sharding_strategy", "check_is_root"))),
     roles=("read", "call", "store"),
     why="A model of FSDP2 is the user's own module: it has none of the attributes that the wrapper's class brought.",
