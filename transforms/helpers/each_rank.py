@@ -27,12 +27,17 @@ def whole_on_each_rank(*things: Any, needed: bool = True) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for thing in _models_and_optimizers(things) if needed else ():
-            if isinstance(thing, nn.Module) and any(isinstance(m, FSDPModule) for m in thing.modules()):
+            if isinstance(thing, nn.Module) and any(isinstance(held, (FSDPModule, DTensor)) for held in _held_in(thing)):
                 if not getattr(thing, "_held_whole", False):  # the same model under another name
                     stack.enter_context(_whole_model(thing))
             elif isinstance(thing, Optimizer):
                 stack.enter_context(_whole_optimizer(thing))
         yield
+
+
+def _held_in(module: nn.Module) -> Iterator[Any]:
+    yield from module.modules()
+    yield from module.parameters()  # of a part whose unit lies further out
 
 
 def _models_and_optimizers(held: Iterable[Any], depth: int = 3) -> Iterator[Any]:

@@ -45,9 +45,22 @@ def _lacks(file: File, value: Value, name: str, beside: set[Value]) -> bool:
     if any(flow.has_member(value.cls, member) for member in (name, "__getattr__", "__getattribute__")):
         return False
     files = {file.program.file(cls.file) for cls in flow.ancestors(value.cls)}
-    if any(n.attr == name and isinstance(n.ctx, ast.Store) for owner in files for n in owner.nodes(ast.Attribute)):
-        return False
+    stores = [(f, n) for f in files for n in f.nodes(ast.Attribute) if n.attr == name and isinstance(n.ctx, ast.Store)]
+    if stores:
+        return all(_is_conditional(owner, node) for owner, node in stores)
     return all(is_optimizer(base) or base == "builtins.object" for base in flow.external_bases(value.cls))
+
+
+def _is_conditional(file: File, node: ast.AST) -> bool:
+    """Whether something is assigned in one branch alone of the function around it."""
+    for around in file.ancestors(node):
+        if isinstance(around, ast.If):
+            name = ast.unparse(node)
+            branches = (around.body, around.orelse)
+            return not all(any(ast.unparse(n) == name for s in b for n in ast.walk(s)) for b in branches)
+        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return False
+    return False
 
 
 def is_surely_assigned(file: File, place: ast.AST, name: str) -> bool:

@@ -16,6 +16,7 @@ from to_fsdp2.transforms.helpers.each_rank import everything_whole_on_each_rank,
 from to_fsdp2.transforms.helpers.methods import forward_method
 from to_fsdp2.transforms.helpers.state import load_model_state, state_of
 from to_fsdp2.transforms.helpers.whole import whole
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 
@@ -64,6 +65,16 @@ def check_one_rank_loads_another_state() -> None:
     assert close(parameters_of(model), expected)
     load_model_state(model, other)
     assert not any(whole(p.detach()).any() for p in model.parameters())
+
+
+def check_a_part_that_is_no_unit() -> None:
+    model, _ = trained()
+    part = next(m for m in model.modules() if not isinstance(m, FSDPModule) and any(True for _ in m.parameters()))
+    expected = state_of(part)
+    with whole_on_each_rank(part):
+        if dist.get_rank() == 0:
+            assert is_whole(part) and close(part.state_dict(), expected)
+    assert not is_whole(part)
 
 
 class Saved(Net):
