@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from ..flow.values import Derived
 from .assignments import assigned_values
@@ -23,10 +24,11 @@ _DEEPEST = 3
 _MOST_ALTERNATIVES = 3
 
 
-def known_conditions(file: File, block: Sequence[ast.stmt], place: ast.AST) -> list[str]:
+def known_conditions(file: File, block: Sequence[ast.stmt], place: ast.AST, differing: bool = False) -> list[str]:
     """What has to hold for a place in a block to be reached, as far as it may be asked in front of the block.
 
-    That is what costs nothing, what nothing in the block changes, what raises nowhere, and what all ranks answer alike.
+    That is what costs nothing, what nothing in the block changes, what raises nowhere, and what all ranks answer alike;
+    with ``differing``, also what ranks may answer differently.
     """
     stores = [_chain(n) for s in block for n in ast.walk(s) if isinstance(getattr(n, "ctx", None), ast.Store)]
     written = {chain for chain in stores if chain is not None}
@@ -39,7 +41,7 @@ def known_conditions(file: File, block: Sequence[ast.stmt], place: ast.AST) -> l
         if (
             any(isinstance(n, _IMPURE) and not _is_length(file, n) for n in ast.walk(test))
             or any(_is_part(chain, other) for chain in chains for other in left_out | written)
-            or _is_of_some_ranks(file, test)
+            or _is_of_some_ranks(file, test, differing)
         ):
             left_out |= chains  # it may be what makes later tests possible: `isinstance(x, C)` in front of `x.flag`
             continue
@@ -48,9 +50,24 @@ def known_conditions(file: File, block: Sequence[ast.stmt], place: ast.AST) -> l
     return list(dict.fromkeys(kept))
 
 
-def needed_for(file: File, block: Sequence[ast.stmt], places: Sequence[ast.AST]) -> str | None:
+@dataclass(frozen=True)
+class Needed:
+    """The condition under which a block comes to places in it; ``differing`` where not all ranks may answer it alike."""
+
+    text: str
+    differing: bool
+
+
+def needed_for(file: File, block: Sequence[ast.stmt], places: Sequence[ast.AST]) -> Needed | None:
     """The condition under which any of the places is reached, as far as it is known in front of the block."""
-    ways = [known_conditions(file, block, place) for place in places]
+    sure, all_known = (_shared(file, block, places, differing) for differing in (False, True))
+    if all_known is None:
+        return None
+    return Needed(all_known, differing=all_known != sure)
+
+
+def _shared(file: File, block: Sequence[ast.stmt], places: Sequence[ast.AST], differing: bool) -> str | None:
+    ways = [known_conditions(file, block, place, differing) for place in places]
     shared: list[str] = []
     while ways and all(len(way) > len(shared) and way[len(shared)] == ways[0][len(shared)] for way in ways):
         shared.append(ways[0][len(shared)])
@@ -58,7 +75,17 @@ def needed_for(file: File, block: Sequence[ast.stmt], places: Sequence[ast.AST])
     if all(rest) and 0 < len(rest) <= _MOST_ALTERNATIVES:
         either = " or ".join(f"({way})" if " and " in way and len(rest) > 1 else way for way in rest)
         shared.append(f"({either})" if shared and len(rest) > 1 else either)
-    return " and ".join(shared) or None
+    return _without_parentheses(shared[0]) if len(shared) == 1 else " and ".join(shared) or None
+
+
+def _without_parentheses(text: str) -> str:
+    """A condition that stands alone, which needs none around all of it."""
+    inner = text[1:-1]
+    try:
+        is_wrapped = text.startswith("(") and ast.dump(ast.parse(inner, mode="eval")) == ast.dump(ast.parse(text, mode="eval"))
+    except SyntaxError:
+        return text
+    return inner if is_wrapped else text
 
 
 def asked_about(file: File, block: Sequence[ast.stmt], place: ast.AST, thing: str) -> str:
@@ -164,16 +191,21 @@ def _is_part(chain: str, other: str) -> bool:
     return chain == other or chain.startswith(f"{other}.")
 
 
-def _is_of_some_ranks(file: File, test: ast.expr, depth: int = 0) -> bool:
-    """Whether ranks may answer a test differently, or only some of them can ask it."""
+def _is_of_some_ranks(file: File, test: ast.expr, differing: bool, depth: int = 0) -> bool:
+    """Whether only some ranks can ask a test or, unless they may be ``differing``, ranks may answer it differently."""
     read = [n for n in ast.walk(test) if isinstance(n, (ast.Name, ast.Attribute))]
     if any(is_own_object(file, n) or _is_state(file, n) for n in read):
         return True
-    if any(_is_assigned_by_some(file, n) for n in read if isinstance(n, ast.Name)) or _is_measured(file, test, False, 0):
+    if any(_is_assigned_by_some(file, n) for n in read if isinstance(n, ast.Name)):
+        return True
+    if not differing and _is_measured(file, test, False, 0):
         return True
     given = (pair for n in read for pair in given_for_parameter(file, n)) if depth < _DEEPEST else ()
-    return any(is_rank_condition(owner, value) or _chooses(owner, value) or _is_of_some_ranks(owner, value, depth + 1)
-               for owner, value in given)  # fmt: skip
+    return any(
+        (not differing and is_rank_condition(owner, value)) or _chooses(owner, value)
+        or _is_of_some_ranks(owner, value, differing, depth + 1)
+        for owner, value in given
+    )  # fmt: skip
 
 
 def _chooses(file: File, value: ast.expr) -> bool:

@@ -55,7 +55,8 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
     name = migration.helper(site, name)
     needed = needed_for(site.file, behind, [_place(item) for item in hidden if item in unnamed or item.thing])
     if needed is not None:
-        given = [*given, f"needed={needed}"]
+        answer = f"{migration.helper(site, 'true_on_any_rank')}({needed.text})" if needed.differing else needed.text
+        given = [*given, f"needed={answer}"]
     if rest:
         return Outcome(held, _around_rest(site, rest, f"{name}({', '.join(given)})"), level=Level.REVIEW)
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from models import batch, build, error_of
+from to_fsdp2.transforms.helpers.agreement import true_on_any_rank
 from to_fsdp2.transforms.helpers.ranks import on_all_ranks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import _get_default_store
@@ -35,6 +36,11 @@ def check_ranks_that_agree_are_left_alone() -> None:
         if dist.get_rank() == 0:
             assert on_all_ranks(other, "guarded") is other
     step(model, 1)
+
+
+def check_what_is_true_on_one_rank_is_known_on_all() -> None:
+    for answers, expected in (((True, False), True), ((False, True), True), ((False, False), False), ((3, None), True)):
+        assert true_on_any_rank(answers[dist.get_rank()]) is expected
 
 
 def check_replicas_may_go_their_own_ways() -> None:
