@@ -6,6 +6,7 @@ import ast
 
 import libcst as cst
 
+from ..facts.symbols import FSDP1
 from ..findings import Level
 from ..migration import Migration
 from ..queries.file import File
@@ -72,10 +73,31 @@ def _written_from(site: Site, migration: Migration) -> Outcome | None:
     sources = [p for value in given for p in parameters_in(site.file, value) if target is not None and not _same(p, target)]
     if target is None or not sources or _is_laid_out(site, migration):
         return Outcome("both are of the same model", level=Level.OK)
+    if isinstance(target, ast.Subscript) and all(_is_summoned(site.file, source) for source in sources):
+        return Outcome("what a tensor is written from is whole here", level=Level.OK)
     name = migration.helper(site, "laid_out_like")
     template = f"{name}({{it}}, {ast.unparse(target)})"
     return Outcome("what a tensor is written from is laid out as it is: sharded or whole",
                    [around(site.file, source, template) for source in sources])  # fmt: skip
+
+
+def _is_summoned(file: File, source: ast.expr) -> bool:
+    """Whether a parameter is of a loop over a model, inside of a context that has made that model's parameters whole."""
+    base = source
+    while isinstance(base, (ast.Attribute, ast.Call, ast.Subscript)):
+        base = base.func if isinstance(base, ast.Call) else base.value
+    looped: str | None = None
+    for around_it in file.ancestors(source):
+        if isinstance(around_it, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            return False
+        if isinstance(around_it, ast.For) and any(ast.dump(n) == ast.dump(base).replace("Load()", "Store()")
+                                                  for n in ast.walk(around_it.target)):  # fmt: skip
+            looped = looped or ast.unparse(around_it.iter)
+        for item in around_it.items if isinstance(around_it, ast.With) and looped is not None else ():
+            call = item.context_expr
+            if isinstance(call, ast.Call) and call.args and file.external(call.func) == f"{FSDP1}.summon_full_params":
+                return looped.startswith(f"{ast.unparse(call.args[0])}.")
+    return False
 
 
 def _tensor_of(node: ast.expr) -> ast.expr | None:

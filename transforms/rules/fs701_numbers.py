@@ -13,12 +13,16 @@ from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
 from ..sites import NUMBER, PARAMETER, Site
 
+_TEXTS = frozenset({"__repr__", "__str__", "__format__", "extra_repr"})
+
 
 def read_whole(site: Site, migration: Migration) -> Outcome | None:
     """What is read is gathered first, as every rank had it under DDP. FSDP1 showed each rank its own part."""
     assert site.sharding is not None and site.receiver is not None
     if (site.sharding.wrappers or migration.wrapper_kinds) != {"ddp"} or migration.is_before_wrap(site):
         return None
+    if getattr(site.file.function(site.node), "name", "") in _TEXTS:
+        return None  # nobody knows which ranks print the model
     if migration.guards.of(site.file, site.node):
         return None  # a gather that only some ranks make would hang: the run tells
     made = made_for(site.file, site.receiver)

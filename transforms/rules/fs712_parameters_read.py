@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from ..facts.symbols import CONSTRUCTORS
 from ..findings import Level
 from ..migration import Migration
 from ..rewrites.helper_calls import around
@@ -16,11 +17,17 @@ def read_whole(site: Site, migration: Migration) -> Outcome | None:
     assert isinstance(site.node, ast.expr) and site.sharding is not None
     if (site.sharding.wrappers or migration.wrapper_kinds) != {"ddp"} or migration.is_before_wrap(site):
         return None
+    if site.sharding.in_place and not _wraps_here(site, migration) and not migration.guards.of(site.file, site.node):
+        return None  # a model under its own name may not be wrapped yet; if it is, mixing it with plain tensors raises
     if any(other.symbol == NUMBER and other.receiver is site.node for other in migration.sites[site.file.path]):
         return None  # the number that is read off it is asked about
     name = migration.helper(site, "whole")
     return Outcome("what is computed with a parameter outside of the model takes it whole; its gradient is averaged",
                    [around(site.file, site.node, f"{name}({{it}})")])  # fmt: skip
+
+
+def _wraps_here(site: Site, migration: Migration) -> bool:
+    return any(other.symbol in CONSTRUCTORS and other.role == "call" for other in migration.sites[site.file.path])
 
 
 RULE = Rule(
