@@ -92,12 +92,13 @@ MEMBERS: dict[str, str] = {
     "process_group": f"{FSDP1}.process_group",
     "device_ids": f"{DDP}.device_ids",
     "device": f"{DDP}.device",
+    "params": f"{FSDP1}.params",
     "find_unused_parameters": f"{DDP}.find_unused_parameters",
     "broadcast_buffers": f"{DDP}.broadcast_buffers",
 }
 """Members of wrapped models and their optimizers that mean something else, or nothing, on a model of FSDP2."""
 ONLY_KNOWN = frozenset(
-    {"join", "reducer", "device", "rank", "world_size", "process_group", "device_ids", "find_unused_parameters",
+    {"join", "reducer", "device", "params", "rank", "world_size", "process_group", "device_ids", "find_unused_parameters",
      "broadcast_buffers", "sharding_strategy", "state_dict_type", "set_state_dict_type", "get_state_dict_type",
      "fsdp_modules", "optim_state_dict", "optim_state_dict_to_load"}
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterator, Sequence
+from itertools import takewhile
 
 from .findings import Finding, Form, Level
 from .queries.file import File
@@ -44,10 +45,15 @@ def _is_asked(comment: Comment, asks_contract: bool) -> bool:
 def _unknown(comment: Comment, known: Collection[str]) -> str:
     for name in comment.rules:
         if not any(rule.startswith(name) for rule in known):
-            close = difflib.get_close_matches(name.upper(), sorted(known), 2, 0.7)
+            alike = difflib.get_close_matches(name.upper(), sorted(known), 5, 0.7)
+            close = sorted(alike, key=lambda rule: -_same_beginning(rule, name.upper()))[:2]
             meant = f"; did you mean {' or '.join(close)}?" if close else ""
             return f"no rule is called {name[:40]!r}, so nothing is left out{meant}"
     return ""
+
+
+def _same_beginning(first: str, second: str) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
 def _unused(comment: Comment, findings: Sequence[Finding]) -> str:

@@ -119,11 +119,11 @@ def test_one_by_another_version_is_written_anew(real: Real, program: Path) -> No
     assert real("diff")[0] == real("check")[0] == 0
 
 
-@pytest.mark.parametrize("other", ["def keep_class_name(block: Any)", "def keep_name(unit: Any)"])
+@pytest.mark.parametrize("other", ["def return_no_views(block: Any)", "def return_views(unit: Any)"])
 def test_but_not_where_callers_would_miss_something(real: Real, program: Path, other: str) -> None:
     real("apply")
     file = program / MODULE
-    by_another_version(file, "def keep_class_name(unit: Any)", other)
+    by_another_version(file, "def return_no_views(unit: Any)", other)
     old = file.read_text()
     assert real("apply")[0] == 0
     assert file.read_text() == old

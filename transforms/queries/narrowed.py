@@ -5,18 +5,48 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..facts.symbols import WRAPPERS
+from ..facts.symbols import FSDP1, WRAPPERS
 from .file import File
+
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def wrapper_asked_for(file: File, place: ast.AST, model: ast.expr) -> str | None:
     """The kind of wrapper, ``DDP`` or ``FSDP1``, that a condition around a place asks of a model; None without one."""
+    if isinstance(model, ast.Name) and _is_unit(file, place, model.id):
+        return WRAPPERS[FSDP1]
     text = ast.unparse(model)
     for test in _conditions(file, place):
         for part in test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]:
             if isinstance(part, ast.Call) and part.args and ast.unparse(part.args[0]) == text and (kind := _asks(file, part)):
                 return kind
     return None
+
+
+def _is_unit(file: File, place: ast.AST, name: str) -> bool:
+    """Whether a name is the variable of a loop over ``FSDP.fsdp_modules(model)``, beside others in ``zip`` or not."""
+    for around in file.ancestors(place):
+        loops = around.generators if isinstance(around, _COMPREHENSIONS) else [around] if isinstance(around, ast.For) else []
+        for loop in loops:
+            pairs = [(loop.target, loop.iter)]
+            if isinstance(loop.target, ast.Tuple) and isinstance(loop.iter, ast.Call):
+                pairs = list(zip(loop.target.elts, loop.iter.args, strict=False))
+            if any(isinstance(target, ast.Name) and target.id == name and _gives_units(file, given) for target, given in pairs):
+                return True
+    return False
+
+
+def _gives_units(file: File, value: ast.AST) -> bool:
+    """Whether an expression is a call of ``FSDP.fsdp_modules``, or of a function of the repository that returns one."""
+    if not isinstance(value, ast.Call):
+        return False
+    if file.external(value.func) == f"{FSDP1}.fsdp_modules":
+        return True
+    for owner, function in map(file.program.function_node, file.program.callees(file, value)):
+        returned = [n.value for n in ast.walk(function) if isinstance(n, ast.Return) and n.value is not None]
+        if len(returned) == 1 and isinstance(returned[0], ast.Call) and returned[0] is not value:
+            return owner.external(returned[0].func) == f"{FSDP1}.fsdp_modules"
+    return False
 
 
 def _conditions(file: File, place: ast.AST) -> Iterator[ast.expr]:

@@ -19,7 +19,10 @@ from ..sites import Site
 _MACHINERY = frozenset({"reducer", "_set_static_graph"})
 _LOGS = "_get_ddp_logging_data"
 _SETTINGS = {"find_unused_parameters": "False", "broadcast_buffers": "True", "require_forward_param_sync": "True"}
-_GROUPS = {"process_group": "group_of", "rank": "rank_of", "world_size": "world_size_of"}
+_FUNCTIONS = {
+    "process_group": "group_of", "rank": "rank_of", "world_size": "world_size_of", "sharding_strategy": "strategy_of",
+    "params": "unit_parameters",
+}  # fmt: skip
 
 
 def removed(site: Site, migration: Migration) -> Outcome | None:
@@ -57,8 +60,8 @@ def bilingual(site: Site, migration: Migration) -> Outcome | None:
 
 def _template(site: Site, migration: Migration) -> str | None:
     member = site.member
-    if member in _GROUPS:
-        return migration.helper(site, _GROUPS[member]) + "({receiver})"
+    if member in _FUNCTIONS:
+        return migration.helper(site, _FUNCTIONS[member]) + "({receiver})"
     if member in _SETTINGS:
         return f'getattr({{receiver}}, "{member}", {_SETTINGS[member]})'
     if member == "device":
@@ -100,7 +103,7 @@ RULE = Rule(
     id="FS606",
     title="members of wrappers",
     symbols=(*(f"{DDP}.{n}" for n in (*_MACHINERY, *_SETTINGS, "device_ids", "device", "will_sync_module_buffers", _LOGS)),
-             *(f"{FSDP1}.{n}" for n in (*_GROUPS, "sharding_strategy", "check_is_root"))),
+             *(f"{FSDP1}.{n}" for n in (*_FUNCTIONS, "check_is_root"))),
     roles=("read", "call", "store"),
     why="A model of FSDP2 is the user's own module: it has none of the attributes that the wrapper's class brought.",
     idiom=removed,

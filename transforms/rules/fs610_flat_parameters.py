@@ -9,9 +9,11 @@ from ..findings import Form, Level
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.file import File
+from ..rewrites.changes import remove_statement
 from ..rewrites.helper_calls import attribute_as_call, function_instead
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from .fs607_private_symbols import RESHARD
 
 _TRAVERSAL = "torch.distributed.fsdp._traversal_utils"
 _OF_FLAT_PARAMETERS = frozenset({"_fqns", "_param_infos", "_shard_param_infos"})
@@ -32,6 +34,8 @@ def by_helper(site: Site, migration: Migration) -> Outcome | None:
     """Parameters in the place of handles; a handle of FSDP1 gives its flat parameter as before."""
     if site.sharding is not None and site.member != "flat_param" and site.sharding.answer is Answer.NO:
         return None
+    if (unused := _only_for_resharding(site)) is not None:
+        return Outcome("a unit is resharded without its handle", [remove_statement(site.file, unused)])
     if site.symbol in _GET_HANDLES:
         name = migration.helper(site, "handle_parameters")
         change = function_instead(site.file, site.node, site.call, name)
@@ -47,6 +51,20 @@ def by_helper(site: Site, migration: Migration) -> Outcome | None:
     helper = "unit_handles" if site.member == "_handles" else "flat_parameter"
     assert isinstance(site.node, ast.Attribute)
     return Outcome(_MESSAGE, [attribute_as_call(site.file, site.node, migration.helper(site, helper) + "({receiver})")])
+
+
+def _only_for_resharding(site: Site) -> ast.stmt | None:
+    """The statement that names a handle for calls of ``_reshard`` alone, which need none any more."""
+    assign = site.file.parents[site.node]
+    if site.member not in ("_handle", "_handles") or not isinstance(assign, ast.Assign) or assign.value is not site.node:
+        return None
+    if len(assign.targets) != 1 or not isinstance(assign.targets[0], ast.Name):
+        return None
+    scope, name = site.file.function(assign) or site.file.tree, assign.targets[0].id
+    loads = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
+    calls = [site.file.parents[load] for load in loads]
+    unneeded = all(isinstance(c, ast.Call) and site.file.external(c.func) == RESHARD for c in calls)
+    return assign if loads and unneeded else None
 
 
 def _is_own(site: Site) -> bool:
