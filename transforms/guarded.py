@@ -64,7 +64,7 @@ def guarded_sites(
         known = hidden.get(guard.statement, [])
         if is_early(found.file, found.node) or (found.site is not None and is_plain(found.site)):
             continue
-        if all(other.node is not found.node or other.thing != found.thing for other in known):
+        if all((o.node, o.thing, o.calls[:1]) != (found.node, found.thing, found.calls[:1]) for o in known):
             guards[guard.statement] = guard
             hidden[guard.statement] = [*known, found]
     return [Site(g.file, g.statement, GUARD, "guard") for g in guards.values()], hidden

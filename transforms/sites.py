@@ -254,6 +254,8 @@ def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:
             if found.wrappers and not _is_of_all_modules(node.attr) and not _is_of_optimizers(sharding, values, node.attr):
                 yield Site(file, call or node, MODULE_METHODS, "method", call, node.value, found)
             continue
+        if node.attr in ONLY_KNOWN and found.in_place:
+            continue  # the module itself, which has no members of a wrapper
         if node.attr in ONLY_KNOWN and not found.wrappers and not _is_context_of_ddp(file, node):
             if not _is_of_wrapper(node.attr, wrapper_asked_for(file, node, node.value)):
                 continue

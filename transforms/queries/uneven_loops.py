@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from ..flow.values import FunctionValue
 from .assignments import assigned_values
 from .conditions import is_rank
 from .file import File
@@ -20,7 +21,7 @@ def is_uneven(file: File, loop: ast.For | ast.AsyncFor | ast.comprehension) -> b
     if not _is_split(file, loop.iter, 0):
         return False
     body = loop.body if isinstance(loop, ast.For | ast.AsyncFor) else [file.parents[loop]]
-    return not any(_trains(file, statement, 0) for statement in body)
+    return not any(trains(file, statement) for statement in body)
 
 
 def _is_split(file: File, value: ast.expr, depth: int) -> bool:
@@ -60,12 +61,14 @@ def _is_function(file: File, node: ast.expr) -> bool:
     return isinstance(parent, ast.Call) and parent.func is node
 
 
-def _trains(file: File, node: ast.AST, depth: int) -> bool:
+def trains(file: File, node: ast.AST, depth: int = 0) -> bool:
+    """Whether a backward may run below a node, in functions that it calls or hands on too."""
     for inner in ast.walk(node):
         if isinstance(inner, ast.Attribute) and inner.attr == "backward":
             return True
         if isinstance(inner, ast.Call) and depth < _CALLS_DEEP:
-            functions = (file.program.function_node(value) for value in file.program.callees(file, inner))
-            if any(_trains(owner, function, depth + 1) for owner, function in functions):
+            handed = [v for a in inner.args for v in file.values(a) if isinstance(v, FunctionValue)]
+            functions = (file.program.function_node(value) for value in (*file.program.callees(file, inner), *handed))
+            if any(trains(owner, function, depth + 1) for owner, function in functions):
                 return True
     return False

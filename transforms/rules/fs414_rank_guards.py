@@ -6,11 +6,12 @@ import ast
 
 import libcst as cst
 
-from ..findings import Level
+from ..findings import Form, Level
 from ..guarded import GUARD, STATE_READS, Hidden
 from ..migration import Migration
 from ..queries.known_conditions import asked_about, known_conditions, needed_for
 from ..queries.sure_names import is_surely_assigned, surely_there
+from ..queries.uneven_loops import trains
 from ..rewrites.changes import Change, insert_before, replace, replace_statement
 from ..rewrites.templates import expression, statements
 from ..rule import Example, Outcome, Rule
@@ -42,6 +43,9 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
     leaves = isinstance(statement, ast.If) and not any(_inside(h.node, statement) for h in hidden if not h.calls)
     rest = block[index:] if leaves and isinstance(statement, ast.If) and _leaves(statement) else []
     behind = rest or [statement]
+    if any(trains(site.file, part) for part in behind):
+        return Outcome("a backward behind a test of the rank takes all ranks: fully_shard gathers and reduces in it",
+                       level=Level.MANUAL, form=Form.NOTE, advice="Let all ranks come to it, by the same path.")  # fmt: skip
     things = _outermost(list(dict.fromkeys(_held(site, item, behind) for item in hidden if item.thing)))
     unnamed = [item for item in hidden if item.thing is None and (item.known or item.calls)]
     if not things and not unnamed:
