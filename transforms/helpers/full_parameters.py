@@ -153,6 +153,19 @@ def method_on_full(model: Any, name: str) -> Callable[..., Any]:
     return functools.wraps(method)(call) if is_sharded else method
 
 
+def on_full_model(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function(model, ...)` of a library, called with whole parameters: what it loads into them stays. Every rank calls it."""
+
+    @functools.wraps(function)
+    def call(model: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(model, nn.Module):
+            return function(model, *args, **kwargs)
+        with full_parameters(model):
+            return function(model, *args, **kwargs)
+
+    return call
+
+
 def apply_to_full(module: Any, fn: Callable[[nn.Module], Any]) -> Any:
     """`module.apply(fn)` on whole parameters, as FSDP1 applied it: an init function sees no shards. Every rank calls it."""
     if not any(isinstance(m, FSDPModule) for m in module.modules()):

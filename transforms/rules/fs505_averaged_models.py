@@ -18,22 +18,27 @@ def averaged(site: Site, migration: Migration) -> Outcome | None:
     """The library gets a plain model with whole parameters, as DDP's module was."""
     call = site.call
     model = call.args[0] if call is not None and call.args else None
-    if call is None or model is None or migration.runs_before_wraps(site.file, call):
-        return None
-    sharding = migration.sharding.of(site.file, model)
-    if sharding.answer is Answer.NO:
+    if call is None or model is None:
         return None
     if not any(fnmatchcase(site.symbol, pattern) for pattern in (*AVERAGES, AVERAGE_UPDATE)):
-        around_it = model.value if isinstance(model, ast.Attribute) and model.attr == "module" else model
-        known = sharding.wrappers or migration.sharding.of(site.file, around_it).wrappers
-        return _by_others(site) if known else None
+        return _by_others(site) if _is_of_wrapped(site, migration, model) else None
+    if migration.runs_before_wraps(site.file, call) or migration.sharding.of(site.file, model).answer is Answer.NO:
+        return None
     name = migration.helper(site, "as_plain")
     return Outcome("the average is kept over a plain copy with whole parameters: its library copies and writes plain tensors",
                    [around(site.file, model, f"{name}({{it}})")])  # fmt: skip
 
 
+def _is_of_wrapped(site: Site, migration: Migration, given: ast.expr) -> bool:
+    """Whether a model in a wrapper, its module or its parameters are given."""
+    if isinstance(given, ast.Call) and isinstance(given.func, ast.Attribute) and given.func.attr == "parameters":
+        given = given.func.value
+    around_it = given.value if isinstance(given, ast.Attribute) and given.attr == "module" else given
+    return any(migration.sharding.of(site.file, model).wrappers for model in (given, around_it))
+
+
 def _by_others(site: Site) -> Outcome:
-    """Nobody knows whether it copies the model, and from which tensors it goes on."""
+    """Nobody knows whether it copies the model, from which tensors it goes on, or keeps those of before."""
     return Outcome(f"{site.member} may copy the model, which FSDP2 refuses, or average this rank's parts alone",
                    level=Level.MANUAL, form=Form.NOTE,
                    advice="Make it before sharding, and update it on all ranks from state_of(model).")
