@@ -22,8 +22,14 @@ def clip_grad_norm(
     """`torch.nn.utils.clip_grad_norm_` for plain and sharded parameters, also over several meshes. Returns a plain tensor.
 
     Plain parameters count with this rank's own gradient: reduce it first if it is not the same on all ranks.
+    Raises RuntimeError inside of `no_gradient_sync`, where sharded parameters have no gradients yet.
     """
     parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+    if any(getattr(p, "_gradient_is_local", False) for p in parameters):
+        raise RuntimeError(
+            "gradients are clipped before they are reduced over ranks, which fully_shard has none of yet: "
+            "clip behind the last micro-batch, outside of no_gradient_sync"
+        )
     grads = [p.grad for p in parameters if p.grad is not None]
     if not any(isinstance(grad, DTensor) for grad in grads):
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite, foreach)

@@ -21,20 +21,19 @@ def no_gradient_sync(model: Any) -> AbstractContextManager[None]:
 
 @contextmanager
 def _without_sync(model: Any) -> Iterator[None]:
-    if stands_for(model) == "ddp":
-        before = gradient_sync(model)
-        set_gradient_sync(model, False)
-        try:
-            yield
-        finally:
-            set_gradient_sync(model, before)
-    else:
-        before = getattr(model, "_syncs_gradients", True)
-        _switch_sync(model, False)
-        try:
-            yield
-        finally:
-            _switch_sync(model, before)
+    groups = [unit._get_fsdp_state()._fsdp_param_group for unit in model.modules() if isinstance(unit, FSDPModule)]  # type: ignore[attr-defined]
+    unsynced = [held.sharded_param for group in groups if group is not None for held in group.fsdp_params]
+    for parameter in unsynced:
+        parameter._gradient_is_local = True  # which clipping has to know
+    before = gradient_sync(model) if stands_for(model) == "ddp" else getattr(model, "_syncs_gradients", True)
+    switch = set_gradient_sync if stands_for(model) == "ddp" else _switch_sync
+    switch(model, False)
+    try:
+        yield
+    finally:
+        switch(model, before)
+        for parameter in unsynced:
+            parameter._gradient_is_local = False
 
 
 def _switch_sync(model: Any, value: bool) -> None:

@@ -52,6 +52,17 @@ def check_accumulation_is_ddps_and_fsdp1s() -> None:
         assert close(ddp, accumulate(build("fsdp2", like=like), "attribute"), 1e-5), like
 
 
+def check_clipping_of_gradients_that_are_not_reduced_yet_raises() -> None:
+    for like in ("ddp", "fsdp1"):
+        model = build("fsdp2", like=like)
+        with no_gradient_sync(model):
+            model(*batch(0)).backward()
+            error = error_of(functools.partial(clip_grad_norm, model.parameters(), 1.0))
+            assert "outside of no_gradient_sync" in str(error)
+        model(*batch(1)).backward()
+        assert clip_grad_norm(model.parameters(), 1.0) > 0
+
+
 def check_no_gradient_sync_does_not_communicate() -> None:
     for like in ("ddp", "fsdp1", None):
         model = build("fsdp2", like=like)
