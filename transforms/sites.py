@@ -137,6 +137,7 @@ def find_sites(file: File, sharding: ShardingQueries, is_known: Callable[[str, s
     """The sites of a file in the order of the text. ``is_known`` says whether a rule answers for a symbol in a role."""
     sites = [*_imports(file), *_references(file, is_known), *_members(file, sharding), *_dynamic(file, sharding)]
     sites += [*_state_entries(file, sharding), *_tested_shapes(file, sharding), *_numbers(file, sharding)]
+    sites += _averages(file, sharding)
     read = parameters_read(file, sharding)
     sites += [Site(file, node, PARAMETER, "read", None, model, found) for node, model, found in read]
     return sorted(sites, key=lambda site: file.source.span(site.node))
@@ -235,7 +236,7 @@ def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:
         if isinstance(node.value, ast.Call) and file.external(node.value.func) == "builtins.super":
             continue  # whoever calls the method around it knows what it is called on
         values = file.values(node.value)
-        if call is not None and _updates_average(values, node.attr):
+        if call is not None and _updates_average(sharding, values, node.attr):
             yield Site(file, call, AVERAGE_UPDATE, "call", call)
             continue
         if values and all(isinstance(v, (External, ModuleValue, FunctionValue, ClassValue)) for v in values):
@@ -304,9 +305,23 @@ def _is_tested(file: File, node: ast.AST) -> bool:
     return isinstance(parent, (ast.If, ast.While, ast.IfExp, ast.Assert)) and parent.test is node
 
 
-def _updates_average(values: Sequence[Value], name: str) -> bool:
+def _averages(file: File, sharding: ShardingQueries) -> Iterator[Site]:
+    """Calls that make averages of classes of the repository which inherit a library's: its constructor copies the model."""
+    for call in file.nodes(ast.Call):
+        if any(_is_average(sharding, value) for value in file.values(call.func) if isinstance(value, ClassValue)):
+            yield Site(file, call, AVERAGES[0], "call", call)
+
+
+def _is_average(sharding: ShardingQueries, cls: ClassValue) -> bool:
+    bases = sharding.program.flow.external_bases(cls)
+    return any(fnmatchcase(base, pattern) for base in bases for pattern in AVERAGES)
+
+
+def _updates_average(sharding: ShardingQueries, values: Sequence[Value], name: str) -> bool:
     """Whether a method updates an average of a model that a library keeps, or may: ``update_parameters`` says it by itself."""
-    if name == "update_parameters" and not any(isinstance(v, Instance) for v in values):
+    own = [v.cls for v in values if isinstance(v, Instance)]
+    inherits = bool(own) and all(_is_average(sharding, cls) and not sharding.program.flow.has_member(cls, name) for cls in own)
+    if name == "update_parameters" and (inherits or not own):
         return True
     names = [v.name for v in values if isinstance(v, Opaque)] if name in ("update", "set", "update_parameters") else []
     return any(fnmatchcase(made_by, pattern) for made_by in names for pattern in AVERAGES)

@@ -105,3 +105,64 @@ def test_models_that_some_library_writes_as_objects() -> None:
         "cloudpickle.dumps(obj=as_plain(model))",
     ):
         assert f"    {line}\n" in text
+
+
+def test_members_of_a_models_own_are_not_the_wrappers() -> None:
+    text = migrated("""
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.join = torch.nn.Sequential(torch.nn.Linear(2, 2))
+
+            def forward(self, x):
+                return self.join(x)
+
+        def f(options):
+            return DDP(Net(), **options)
+    """)
+    assert "return self.join(x)" in text
+
+
+def test_members_of_wrappers_behind_a_test_of_the_class() -> None:
+    text = migrated("""
+        def device_of(model, options):
+            if isinstance(model, DDP):
+                return model.device
+            return model.place.device
+
+        def f(net, options):
+            return device_of(DDP(net), options)
+    """)
+    assert "return next(model.parameters()).device\n" in text and "return model.place.device\n" in text
+
+
+def test_class_methods_are_bound_to_their_class() -> None:
+    text = migrated("""
+        class Trainer:
+            @classmethod
+            def run(cls, options, model, path):
+                cls.save(options, DDP(model), path)
+
+            @classmethod
+            def save(cls, options, model, path):
+                torch.save(model.module.state_dict(), path)
+
+        def f(options, net, path):
+            Trainer.run(options, net, path)
+            torch.save(net.state_dict(), path)
+    """)
+    assert "torch.save(state_of(model), path)" in text and "torch.save(state_of(net), path)" in text
+
+
+def test_averages_that_inherit_a_librarys() -> None:
+    text = migrated("""
+        class Average(torch.optim.swa_utils.AveragedModel):
+            def __init__(self, model, decay):
+                super().__init__(model, avg_fn=lambda a, p, n: decay * a + (1 - decay) * p)
+
+        def f(net, options):
+            model = DDP(net, **options)
+            average = Average(model.module, decay=0.9)
+            average.update_parameters(model)
+    """)
+    assert "Average(as_plain(model), decay=0.9)" in text and "update_parameters(as_plain(model))" in text

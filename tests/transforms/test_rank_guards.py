@@ -353,3 +353,42 @@ def test_loops_over_a_ranks_own_part_hold_the_model(loop: str) -> None:
 ])  # fmt: skip
 def test_loops_that_all_ranks_run_alike_hold_nothing(loop: str) -> None:
     assert contexts(f"def run(net, options, data, rank):\n    model = DDP(net, **options)\n    {loop}\n") == []
+
+
+def test_all_ways_from_a_guard_to_the_same_save_count() -> None:
+    program = """
+        def save(model):
+            torch.save(model.state_dict(), "x.pt")
+
+        def main(net, args, best):
+            model = DDP(net)
+            if is_main():
+                if args.loss > best:
+                    if args.all:
+                        save(model)
+                else:
+                    best = args.loss
+                    save(model)
+    """
+    assert contexts(program) == ["with whole_on_each_rank(model):"]
+
+
+def test_training_behind_a_guard_is_left_and_told_of() -> None:
+    program = """
+        def main(net, optimizer, x):
+            model = DDP(net)
+
+            def closure():
+                loss = model(x).sum()
+                loss.backward()
+                return loss
+
+            if is_main():
+                optimizer.step(closure)
+            else:
+                closure()
+    """
+    assert contexts(program) == []
+    source = Source.decode("train.py", (HEAD + textwrap.dedent(program)).encode())
+    analysis = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"])
+    assert {finding.level.value for finding in analysis.findings if finding.rule == "FS414"} == {"manual"}

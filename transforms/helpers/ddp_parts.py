@@ -8,6 +8,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from .ddp_gradients import after_backward, on_any_rank
+from .tensors import tensors_in
 
 
 def gather_for_parts(module: Any, blocks: list[Any]) -> None:
@@ -44,7 +45,7 @@ def gather_for_parts(module: Any, blocks: list[Any]) -> None:
 
 
 def gather_irregular_blocks(module: Any, blocks: list[Any], group: Any) -> None:
-    """Gather those of `blocks`, its units, together with `module` that its forward does not call exactly once.
+    """Gather those of `blocks`, its units, together with `module` that its forward calls not exactly once, or differentiates.
 
     A unit is gathered at each of its own forwards. So parts of it that are called without it would not be, and ranks
     that call it another number of times would wait for each other. The first forward shows which classes these are.
@@ -53,10 +54,16 @@ def gather_irregular_blocks(module: Any, blocks: list[Any], group: Any) -> None:
         return
     irregular = list(blocks)
     calls: Counter[Any] = Counter()
+    inside: list[bool] = []  # of backwards that ran in a forward, for a gradient that it returns: they free what it goes on with
 
     def count(block: Any, _: Any) -> None:
         calls[block] += 1
         module._get_fsdp_state()._lazy_init()  # a block may run before the model does, which then is no root any more
+
+    def watch(_: Any, __: Any, output: Any) -> None:
+        for tensor in tensors_in(output):
+            if tensor.requires_grad:
+                tensor.register_hook(lambda _: inside.append(True) if module._running_forwards else None)
 
     def hold(gathered: bool) -> None:
         if not gathered and getattr(module, "_awaits_second_backward", False):  # needed for: create_graph
@@ -69,12 +76,13 @@ def gather_irregular_blocks(module: Any, blocks: list[Any], group: Any) -> None:
     def decide(*_: Any) -> None:
         for handle in counting:
             handle.remove()
-        flags = on_any_rank([calls[block] != 1 for block in blocks], next(module.parameters()).device, group)
+        flags = on_any_rank([calls[block] != 1 or bool(inside) for block in blocks], next(module.parameters()).device, group)
         classes = {type(block) for block in compress(blocks, flags)}
         irregular[:] = [block for block in blocks if type(block) in classes]
 
     module.register_forward_pre_hook(torch.compiler.disable(lambda *_: hold(True)))
     module.register_forward_hook(torch.compiler.disable(lambda *_: hold(False)))
     counting = [block.register_forward_pre_hook(torch.compiler.disable(count), prepend=True) for block in blocks]
+    counting += [block.register_forward_hook(torch.compiler.disable(watch)) for block in blocks]
     counting.append(module.register_forward_hook(torch.compiler.disable(decide)))
     after_backward(module, lambda: hold(True), lambda: hold(False))

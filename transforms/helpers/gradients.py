@@ -22,7 +22,7 @@ def no_gradient_sync(model: Any) -> AbstractContextManager[None]:
 @contextmanager
 def _without_sync(model: Any) -> Iterator[None]:
     groups = [unit._get_fsdp_state()._fsdp_param_group for unit in model.modules() if isinstance(unit, FSDPModule)]  # type: ignore[attr-defined]
-    unsynced = [held.sharded_param for group in groups if group is not None for held in group.fsdp_params]
+    unsynced: list[Any] = [held.sharded_param for group in groups if group is not None for held in group.fsdp_params]
     for parameter in unsynced:
         parameter._gradient_is_local = True  # which clipping has to know
     before = gradient_sync(model) if stands_for(model) == "ddp" else getattr(model, "_syncs_gradients", True)

@@ -59,7 +59,7 @@ def ddp_plan(
     """
     assert site.call is not None
     place = wrap_place(site.file, site.call)
-    if program.mentions(ASKS_FOR_CLASS_NAMES):
+    if program.mentions(ASKS_FOR_CLASS_NAMES) or program.mentions(r"\bcreate_graph\b"):
         return None
     if place is None or not _only_averages(site.call):
         return None

@@ -96,7 +96,7 @@ def _is_summoned(file: File, source: ast.expr) -> bool:
         for item in around_it.items if isinstance(around_it, ast.With) and looped is not None else ():
             call = item.context_expr
             if isinstance(call, ast.Call) and call.args and file.external(call.func) == f"{FSDP1}.summon_full_params":
-                return looped.startswith(f"{ast.unparse(call.args[0])}.")
+                return (looped or "").startswith(f"{ast.unparse(call.args[0])}.")
     return False
 
 

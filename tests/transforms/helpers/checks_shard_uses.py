@@ -393,6 +393,37 @@ def check_gradients_of_gradients() -> None:
                 compare(functools.partial(use, kind=kind, times=max(times, 1)), 1e-5)
 
 
+class Forces(nn.Module):
+    """A potential whose forward returns its gradient too, as those of molecules do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.critic = Critic(1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = x.requires_grad_()
+        energy = self.critic(x).tanh().sum()
+        return energy, torch.autograd.grad(energy, x, create_graph=self.training)[0]
+
+
+def check_gradients_that_a_forward_returns() -> None:
+    def use(wrap: Callable[..., Any]) -> dict[str, Any]:
+        run = wrap(Forces())
+        optimizer, losses = torch.optim.Adam(run.parameters(), lr=1e-2), []
+        for step in range(4):
+            optimizer.zero_grad()
+            energy, force = run(torch.arange(12.0).view(3, 4) / 10 * (step + 1 + rank()))
+            loss = (energy - 1).square() + (force - 0.3).square().mean()
+            loss.backward()
+            optimizer.step()
+            run.eval()
+            losses += [loss.item(), run(torch.ones(3, 4))[1].sum().item()]
+            run.train()
+        return result(run, losses)
+
+    compare(use, 1e-6)
+
+
 def check_frozen_and_thawed() -> None:
     def use(wrap: Callable[..., Any]) -> dict[str, Any]:
         model = build("tied")
