@@ -30,12 +30,24 @@ def only_asks(program: Program, file: File, call: ast.Call, depth: int = 0) -> b
 
 def _function_only_asks(program: Program, value: FunctionValue, depth: int) -> bool:
     file, function = program.function_node(value)
+    if depth == 0 and _leaves_its_object_alone(file, function):
+        return True
     for node in ast.walk(function):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
             return False
         if isinstance(node, ast.Call) and not _call_only_asks(program, file, node, depth):
             return False
     return True
+
+
+def _leaves_its_object_alone(file: File, function: ast.AST) -> bool:
+    """Whether a method never names the object that it is called on."""
+    if not isinstance(function, ast.FunctionDef) or not isinstance(file.parents.get(function), ast.ClassDef):
+        return False
+    if not function.args.args or function.args.args[0].arg not in ("self", "cls"):
+        return False
+    named = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
+    return named.isdisjoint({function.args.args[0].arg, "super", "__class__"})
 
 
 def _call_only_asks(program: Program, file: File, call: ast.Call, depth: int) -> bool:
