@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from ..transforms.engine import Analysis, Options
-from ..transforms.findings import FileError, UserError
+from ..transforms.findings import FileError
 from .state import state_folder
 
 _MOST = 20
@@ -64,10 +64,16 @@ def keep_answer(key: str | None, answer: Answer) -> None:
     """Keeps an answer for the next run; one that cannot be kept is none the worse."""
     if key is None:
         return
-    with suppress(OSError, UserError):
+    if answer.errors or answer.analysis.errors:
+        return  # what failed may have failed for want of memory, or for a moment
+    with suppress(Exception):
         folder = _folder()
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-            pickle.dump(answer, file)
+            try:
+                pickle.dump(answer, file)
+            except BaseException:
+                os.unlink(file.name)
+                raise
         os.replace(file.name, folder / key)
         for old in sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)[:-_MOST]:
             old.unlink()

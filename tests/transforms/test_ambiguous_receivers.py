@@ -51,7 +51,7 @@ def test_methods_of_optimizers_out_of_a_mixture() -> None:
     text = migrated("""
         class Net(torch.nn.Linear):
             def loss(self, x):
-                return x.sum()
+                return self(x).sum()
 
         def prepare(*things):
             return [DDP(thing) if isinstance(thing, torch.nn.Module) else thing for thing in things]
@@ -166,3 +166,17 @@ def test_averages_that_inherit_a_librarys() -> None:
             average.update_parameters(model)
     """)
     assert "Average(as_plain(model), decay=0.9)" in text and "update_parameters(as_plain(model))" in text
+
+
+def test_writes_into_parameters_are_not_made_to_copies_of_them() -> None:
+    text = migrated("""
+        def f(net, options, pads, tied, i):
+            model = DDP(net, **options)
+            model.module.head.weight.detach().mul_(0.9)
+            model.module.head.weight.data.view(-1).clamp_(0)
+            model.module.head.weight[pads].fill_(0)
+            tied[i] = model.module.head.weight
+            return torch.mm(pads, model.module.head.weight.detach().t())
+    """)
+    assert "whole(model.head.weight).detach().t()" in text
+    assert text.count("whole(") == 1

@@ -45,6 +45,8 @@ def _models_and_optimizers(held: Iterable[Any], depth: int = 3) -> Iterator[Any]
     for thing in held:
         if isinstance(thing, nn.Module):
             yield thing
+            inside = (vars(module) for module in thing.modules())
+            yield from (found for held in inside for _, found in sorted(held.items()) if isinstance(found, Optimizer))
         elif isinstance(thing, Optimizer):
             yield thing
             yield from (inner for _, inner in sorted(vars(thing).items()) if isinstance(inner, Optimizer))

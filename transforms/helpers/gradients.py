@@ -23,6 +23,7 @@ def no_gradient_sync(model: Any) -> AbstractContextManager[None]:
 def _without_sync(model: Any) -> Iterator[None]:
     groups = [unit._get_fsdp_state()._fsdp_param_group for unit in model.modules() if isinstance(unit, FSDPModule)]  # type: ignore[attr-defined]
     unsynced: list[Any] = [held.sharded_param for group in groups if group is not None for held in group.fsdp_params]
+    unsynced = [parameter for parameter in unsynced if not hasattr(parameter, "_gradient_is_local")]  # by a context around
     for parameter in unsynced:
         parameter._gradient_is_local = True  # which clipping has to know
     before = gradient_sync(model) if stands_for(model) == "ddp" else getattr(model, "_syncs_gradients", True)
@@ -33,7 +34,7 @@ def _without_sync(model: Any) -> Iterator[None]:
     finally:
         switch(model, before)
         for parameter in unsynced:
-            parameter._gradient_is_local = False
+            del parameter._gradient_is_local
 
 
 def _switch_sync(model: Any, value: bool) -> None:

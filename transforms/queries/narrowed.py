@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ..facts.symbols import FSDP1, WRAPPERS
 from .file import File
 
+_DEEPEST = 3
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -17,8 +18,10 @@ def wrapper_asked_for(file: File, place: ast.AST, model: ast.expr) -> str | None
         return WRAPPERS[FSDP1]
     text = ast.unparse(model)
     for test in _conditions(file, place):
+        if _is_bound_between(file, test, place, text):
+            return None
         for part in test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]:
-            if isinstance(part, ast.Call) and part.args and ast.unparse(part.args[0]) == text and (kind := _asks(file, part)):
+            if isinstance(part, ast.Call) and part.args and ast.unparse(part.args[0]) == text and (kind := _asks(file, part, 0)):
                 return kind
     return None
 
@@ -64,17 +67,26 @@ def _conditions(file: File, place: ast.AST) -> Iterator[ast.expr]:
         inside = around
 
 
-def _asks(file: File, test: ast.Call) -> str | None:
+def _is_bound_between(file: File, test: ast.expr, place: ast.AST, text: str) -> bool:
+    """Whether a name, or what it begins with, is assigned behind a test and in front of a place."""
+    begin, end = (test.lineno, test.col_offset), (place.lineno, place.col_offset)  # type: ignore[attr-defined]
+    stores = (n for n in file.nodes(ast.Name, ast.Attribute) if isinstance(n.ctx, ast.Store | ast.Del))
+    return any(begin < (n.lineno, n.col_offset) < end and f"{text}.".startswith(f"{ast.unparse(n)}.") for n in stores)
+
+
+def _asks(file: File, test: ast.Call, depth: int) -> str | None:
     """The wrapper that a test asks for, itself or by a function that returns such a test of its parameter."""
     if file.external(test.func) == "builtins.isinstance" and len(test.args) == 2:
         asked = test.args[1].elts if isinstance(test.args[1], ast.Tuple) else [test.args[1]]
         kinds = {WRAPPERS.get(file.external(each) or "") for each in asked}
         return kinds.pop() if len(kinds) == 1 else None
+    if depth > _DEEPEST:
+        return None
     for owner, function in (file.program.function_node(value) for value in file.program.callees(file, test)):
         if isinstance(function, ast.FunctionDef) and function.args.args:
             returned = [n.value for n in ast.walk(function) if isinstance(n, ast.Return)]
             own = returned[0] if len(returned) == 1 else None
             parameter = function.args.args[0].arg
             if isinstance(own, ast.Call) and own is not test and own.args and ast.unparse(own.args[0]) == parameter:
-                return _asks(owner, own)
+                return _asks(owner, own, depth + 1)
     return None

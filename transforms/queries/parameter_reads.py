@@ -93,15 +93,13 @@ def _is_computed_with(file: File, node: ast.expr) -> bool:
     parent = file.parents[node]
     if isinstance(parent, ast.BinOp | ast.UnaryOp):
         return not isinstance(getattr(parent, "op", None), ast.Not)
-    if isinstance(parent, ast.Attribute):
-        if parent.attr in ("data", "T", "mT"):
-            return isinstance(parent.ctx, ast.Load) and _is_computed_with(file, parent)
-        return parent.attr not in _ASKED and not parent.attr.endswith("_")
-    if isinstance(parent, ast.Subscript):
-        return parent.value is node and isinstance(parent.ctx, ast.Load)
+    if isinstance(parent, ast.Attribute | ast.Subscript):
+        return _is_read_through(file, node)
     if isinstance(parent, ast.Assign):
-        return any(isinstance(target, ast.Subscript) and not _is_key(file, target.slice) for target in parent.targets)
+        return any(isinstance(target, ast.Subscript) and _is_of_tensor(target) for target in parent.targets)
     if isinstance(parent, ast.keyword):
+        if parent.arg == "out":
+            return False
         parent = file.parents[parent]
     if not isinstance(parent, ast.Call) or parent.func is node:
         return False
@@ -111,10 +109,39 @@ def _is_computed_with(file: File, node: ast.expr) -> bool:
     return isinstance(parent.func, ast.Attribute) and parent.func.attr in _METHODS
 
 
+def _is_read_through(file: File, node: ast.expr) -> bool:
+    """Whether a chain of attributes, methods and items that begins with a parameter computes, and writes nothing in place."""
+    computes = False
+    while True:
+        parent = file.parents[node]
+        if isinstance(parent, ast.Attribute) and parent.value is node:
+            if not isinstance(parent.ctx, ast.Load) or parent.attr.endswith("_") or parent.attr in _ASKED:
+                return computes and parent.attr in _ASKED
+            called = file.parents[parent]
+            is_method = isinstance(called, ast.Call) and called.func is parent
+            computes = computes or is_method or parent.attr in ("T", "mT")
+            node = called if is_method else parent  # type: ignore[assignment]
+        elif isinstance(parent, ast.Subscript) and parent.value is node:
+            if not isinstance(parent.ctx, ast.Load):
+                return False
+            computes, node = True, parent
+        else:
+            return computes or _is_computed_with(file, node)
+
+
 _METHODS = frozenset({"mm", "matmul", "bmm", "dot", "mul", "add", "sub", "div", "addmm", "baddbmm", "lerp", "where"})
 """Methods of tensors that compute with their argument."""
 
 
-def _is_key(file: File, index: ast.expr) -> bool:
-    texts = (v for v in file.values(index) if isinstance(v, Constant) and isinstance(v.value, str))
-    return isinstance(index, ast.Constant | ast.JoinedStr) or any(texts)
+def _is_of_tensor(target: ast.Subscript) -> bool:
+    """Whether an item that is assigned surely is a part of a tensor, by how it is chosen: a slice, or a mask."""
+    parts = target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice]
+    return any(isinstance(part, ast.Slice | ast.UnaryOp | ast.Compare) or _is_mask(part) for part in parts)
+
+
+_MASK = re.compile(r"(?i)mask|^null_|^is_|^not_|exist|valid|drop|empty|missing")
+
+
+def _is_mask(index: ast.expr) -> bool:
+    """``clips[is_missing] = …``: conditions have such names, keys have not."""
+    return isinstance(index, ast.Name) and _MASK.search(index.id) is not None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from ..flow.values import FunctionValue
 from .assignments import assigned_values
 from .conditions import is_rank
 from .file import File
 
+_TRAINING = re.compile(r"backward|^step$|^train(_(step|batch|one_batch|on_batch))?$|zero_grad|optim")
+_OPTIMIZER = re.compile(r"(?i)optim|^opt(_\w+)?$|scaler")
 _DEEPEST = 4
 _CALLS_DEEP = 2
 
@@ -62,9 +65,11 @@ def _is_function(file: File, node: ast.expr) -> bool:
 
 
 def trains(file: File, node: ast.AST, depth: int = 0) -> bool:
-    """Whether a backward may run below a node, in functions that it calls or hands on too."""
+    """Whether a step of training may be made below a node, in functions that it calls or hands on too."""
     for inner in ast.walk(node):
-        if isinstance(inner, ast.Attribute) and inner.attr == "backward":
+        if isinstance(inner, ast.Attribute) and _TRAINING.search(inner.attr):
+            return True
+        if isinstance(inner, ast.Name) and _OPTIMIZER.search(inner.id):
             return True
         if isinstance(inner, ast.Call) and depth < _CALLS_DEEP:
             handed = [v for a in inner.args for v in file.values(a) if isinstance(v, FunctionValue)]

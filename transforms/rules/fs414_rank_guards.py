@@ -7,8 +7,10 @@ import ast
 import libcst as cst
 
 from ..findings import Form, Level
+from ..flow.values import FunctionValue
 from ..guarded import GUARD, STATE_READS, Hidden
 from ..migration import Migration
+from ..queries.file import File
 from ..queries.known_conditions import asked_about, known_conditions, needed_for
 from ..queries.sure_names import is_surely_assigned, surely_there
 from ..queries.uneven_loops import trains
@@ -43,7 +45,7 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
     leaves = isinstance(statement, ast.If) and not any(_inside(h.node, statement) for h in hidden if not h.calls)
     rest = block[index:] if leaves and isinstance(statement, ast.If) and _leaves(statement) else []
     behind = rest or [statement]
-    if any(trains(site.file, part) for part in behind):
+    if any(_trains_model(site.file, part, hidden) for part in behind):
         return Outcome("a backward behind a test of the rank takes all ranks: fully_shard gathers and reduces in it",
                        level=Level.MANUAL, form=Form.NOTE, advice="Let all ranks come to it, by the same path.")  # fmt: skip
     things = _outermost(list(dict.fromkeys(_held(site, item, behind) for item in hidden if item.thing)))
@@ -72,9 +74,21 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
     return Outcome(held, [replace_statement(site.file, statement, build)], level=Level.REVIEW)
 
 
+def _trains_model(file: File, statement: ast.stmt, hidden: list[Hidden]) -> bool:
+    """Whether a function that is handed on behind a guard, as LBFGS gets its closure, calls a hidden model and goes backward."""
+    for call in (n for n in ast.walk(statement) if isinstance(n, ast.Call)):
+        for value in (v for a in call.args for v in file.values(a) if isinstance(v, FunctionValue)):
+            owner, function = file.program.function_node(value)
+            inside = {id(n) for n in ast.walk(function)}
+            if trains(owner, function) and any(id(item.node) in inside for item in hidden):
+                return True
+    return False
+
+
 def _outermost(things: list[str]) -> list[str]:
-    """Without what others among them hold: ``opt.base`` beside ``opt``."""
-    return [thing for thing in things if not any(thing.startswith(f"{other}.") for other in things)]
+    """Without optimizers that objects of other classes among them hold: ``optimizer.base`` beside ``optimizer``."""
+    held = {thing for thing in things if "opt" in thing.lower()}
+    return [thing for thing in things if thing not in held or not any(thing.startswith(f"{other}.") for other in held)]
 
 
 def _place(item: Hidden) -> ast.AST:

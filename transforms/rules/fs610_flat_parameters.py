@@ -20,6 +20,13 @@ _OF_FLAT_PARAMETERS = frozenset({"_fqns", "_param_infos", "_shard_param_infos"})
 _GET_HANDLES = (f"{_TRAVERSAL}._get_fsdp_handles", "torch.distributed.fsdp._common_utils._get_fsdp_handles")
 
 
+def idiom(site: Site, migration: Migration) -> Outcome | None:
+    """What needs no helper."""
+    if (unused := _only_for_resharding(site)) is not None:
+        return Outcome("a unit is resharded without its handle", [remove_statement(site.file, unused)])
+    return itself(site, migration)
+
+
 def itself(site: Site, migration: Migration) -> Outcome | None:
     """``handle.flat_param`` in a loop over what ``_get_fsdp_handles`` gave: the parameter itself."""
     if site.member != "flat_param" or site.role != "read" or not isinstance(site.receiver, ast.Name):
@@ -34,8 +41,6 @@ def by_helper(site: Site, migration: Migration) -> Outcome | None:
     """Parameters in the place of handles; a handle of FSDP1 gives its flat parameter as before."""
     if site.sharding is not None and site.member != "flat_param" and site.sharding.answer is Answer.NO:
         return None
-    if (unused := _only_for_resharding(site)) is not None:
-        return Outcome("a unit is resharded without its handle", [remove_statement(site.file, unused)])
     if site.symbol in _GET_HANDLES:
         name = migration.helper(site, "handle_parameters")
         change = function_instead(site.file, site.node, site.call, name)
@@ -126,7 +131,7 @@ RULE = Rule(
     ),
     roles=("call", "read", "store", "value"),
     why="FSDP1 laid the parameters of a unit into one flat tensor behind a handle; fully_shard keeps them apart.",
-    idiom=itself,
+    idiom=idiom,
     fallback=by_helper,
     examples=(
         Example(

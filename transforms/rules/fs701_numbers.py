@@ -12,6 +12,7 @@ from ..queries.local_values import made_for
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
 from ..sites import NUMBER, PARAMETER, Site
+from .fs712_parameters_read import is_read_whole
 
 _TEXTS = frozenset({"__repr__", "__str__", "__format__", "extra_repr"})
 
@@ -45,7 +46,8 @@ def _is_read_before(site: Site, migration: Migration) -> bool:
 
 def _is_of_whole_parameters(site: Site, migration: Migration, tensor: ast.expr) -> bool:
     """Whether all that is sharded in an expression is read off a model by name, which FS712 makes whole."""
-    whole = {other.node for other in migration.sites[site.file.path] if other.symbol == PARAMETER}
+    read = (other for other in migration.sites[site.file.path] if other.symbol == PARAMETER)
+    whole = {other.node for other in read if is_read_whole(other, migration)}
     pending: list[ast.AST] = [tensor]
     found = False
     while pending:

@@ -14,16 +14,26 @@ from ..sites import NUMBER, PARAMETER, Site
 
 def read_whole(site: Site, migration: Migration) -> Outcome | None:
     """The parameter is gathered where it is read, as every rank had it under DDP. FSDP1 showed each rank its own part."""
-    assert isinstance(site.node, ast.expr) and site.sharding is not None
-    if (site.sharding.wrappers or migration.wrapper_kinds) != {"ddp"} or migration.is_before_wrap(site):
+    assert isinstance(site.node, ast.expr)
+    if not is_read_whole(site, migration):
         return None
-    if site.sharding.in_place and not _wraps_here(site, migration) and not migration.guards.of(site.file, site.node):
-        return None  # a model under its own name may not be wrapped yet; if it is, mixing it with plain tensors raises
     if any(other.symbol == NUMBER and other.receiver is site.node for other in migration.sites[site.file.path]):
         return None  # the number that is read off it is asked about
     name = migration.helper(site, "whole")
     return Outcome("what is computed with a parameter outside of the model takes it whole; its gradient is averaged",
                    [around(site.file, site.node, f"{name}({{it}})")])  # fmt: skip
+
+
+def is_read_whole(site: Site, migration: Migration) -> bool:
+    """Whether a parameter is made whole at a site.
+
+    A model under its own name may not be wrapped yet in a file that wraps nothing; if it is, mixing it with plain tensors
+    raises.
+    """
+    assert site.sharding is not None
+    if (site.sharding.wrappers or migration.wrapper_kinds) != {"ddp"} or migration.is_before_wrap(site):
+        return False
+    return not site.sharding.in_place or _wraps_here(site, migration) or bool(migration.guards.of(site.file, site.node))
 
 
 def _wraps_here(site: Site, migration: Migration) -> bool:
