@@ -10,8 +10,8 @@ from .assignments import assigned_values
 from .conditions import is_rank
 from .file import File
 
-_TRAINING = re.compile(r"backward|^step$|^train(_(step|batch|one_batch|on_batch))?$|zero_grad|optim")
-_OPTIMIZER = re.compile(r"(?i)optim|^opt(_\w+)?$|scaler")
+_TRAINING = re.compile(r"backward|zero_grad|^optim(izers?)?$|^grad_scaler$")
+_OPTIMIZER = re.compile(r"(?i)^optim(izers?)?$|^opt$|^(loss|grad)_scaler$")
 _DEEPEST = 4
 _CALLS_DEEP = 2
 
