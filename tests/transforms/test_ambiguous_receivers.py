@@ -176,6 +176,10 @@ def test_writes_into_parameters_are_not_made_to_copies_of_them() -> None:
             model.module.head.weight.data.view(-1).clamp_(0)
             model.module.head.weight[pads].fill_(0)
             tied[i] = model.module.head.weight
+            flat = model.module.head.weight.data.view(-1)
+            flat.clamp_(0)
+            rows = model.module.head.weight.detach()
+            rows[i] = 0
             return torch.mm(pads, model.module.head.weight.detach().t())
     """)
     assert "whole(model.head.weight).detach().t()" in text

@@ -126,7 +126,26 @@ def _is_read_through(file: File, node: ast.expr) -> bool:
                 return False
             computes, node = True, parent
         else:
-            return computes or _is_computed_with(file, node)
+            return (computes or _is_computed_with(file, node)) and not _is_name_written(file, node)
+
+
+def _is_name_written(file: File, value: ast.expr) -> bool:
+    """Whether an expression gets a name that is written in place: a view of a parameter writes the parameter."""
+    assign = file.parents[value]
+    if not isinstance(assign, ast.Assign):
+        return False
+    targets = {n.id for target in assign.targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+    scope = file.function(value)
+    for name in (n for n in file.nodes(ast.Name) if n.id in targets and file.function(n) is scope):
+        node: ast.AST = name
+        while isinstance(parent := file.parents[node], ast.Attribute | ast.Subscript) or getattr(parent, "func", None) is node:
+            in_place = isinstance(parent, ast.Attribute) and parent.attr.endswith("_")
+            if in_place or isinstance(getattr(parent, "ctx", None), ast.Store) or isinstance(file.parents[parent], ast.AugAssign):
+                return True
+            node = parent
+        if isinstance(parent, ast.AugAssign) and parent.target is node:
+            return True
+    return False
 
 
 _METHODS = frozenset({"mm", "matmul", "bmm", "dot", "mul", "add", "sub", "div", "addmm", "baddbmm", "lerp", "where"})
