@@ -339,6 +339,7 @@ def test_what_may_not_have_been_made_is_read_where_it_is_needed_alone() -> None:
     "for x in data[dist.get_rank() :: dist.get_world_size()]:\n        model(x)",
     "mine = data[rank::4]\n    for i, x in enumerate(sorted(mine)):\n        model(x)",
     "out = [model(data[i]) for i in range(rank, len(data), 4)]",
+    "for i, x in enumerate(data):\n        if i % 4 != rank:\n            continue\n        model(x)",
     "def predict(net, x):\n        return net(x)\n    for x in data[rank * 4 : rank * 4 + 4]:\n        predict(model, x)",
 ])  # fmt: skip
 def test_loops_over_a_ranks_own_part_hold_the_model(loop: str) -> None:

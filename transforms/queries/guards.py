@@ -41,6 +41,8 @@ def guard_of(file: File, node: ast.AST) -> Guard | None:
             return leaving or found
         if isinstance(around, ast.Lambda):
             return found
+        if isinstance(inside, ast.stmt) and not isinstance(inside, (ast.FunctionDef, ast.ClassDef)):
+            found = _left_before(file, inside) or found
         if isinstance(around, (ast.If, ast.While)) and inside is not around.test:
             if is_rank_condition(file, around.test) or _parts_ranks(file, around, inside):
                 found = Guard(file, around)
@@ -48,8 +50,6 @@ def guard_of(file: File, node: ast.AST) -> Guard | None:
             found = Guard(file, around)
         elif isinstance(around, ast.expr) and _guards_expression(file, around, inside):
             found = Guard(file, file.statement(around))
-        if isinstance(inside, ast.stmt) and not isinstance(inside, (ast.FunctionDef, ast.ClassDef)):
-            found = _left_before(file, inside) or found
         inside = around
     return _left_before(file, inside) or found if isinstance(inside, ast.stmt) else found
 

@@ -17,14 +17,28 @@ _CALLS_DEEP = 2
 
 
 def is_uneven(file: File, loop: ast.For | ast.AsyncFor | ast.comprehension) -> bool:
-    """Whether the ranks may run a loop unequally often, as ``for x in found[rank::world]``.
+    """Whether the ranks may run a loop unequally often, as ``for x in found[rank::world]``, or skip what is another's.
 
     Loops that train are left out: gradients are reduced in their backward, so they were even under the old wrapper too.
     """
-    if not _is_split(file, loop.iter, 0):
+    if not _is_split(file, loop.iter, 0) and not _skips_others(file, loop):
         return False
     body = loop.body if isinstance(loop, ast.For | ast.AsyncFor) else [file.parents[loop]]
     return not any(trains(file, statement) for statement in body)
+
+
+def _skips_others(file: File, loop: ast.For | ast.AsyncFor | ast.comprehension) -> bool:
+    """Whether a loop goes on at once for what falls to another rank: ``if i % world != rank: continue``."""
+    counted = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    tests = [s.test for s in loop.body if isinstance(s, ast.If) and isinstance(s.body[-1], ast.Continue)] if isinstance(
+        loop, ast.For | ast.AsyncFor) else loop.ifs  # fmt: skip
+    for test in (t for t in tests if isinstance(t, ast.Compare)):
+        sides = [test.left, *test.comparators]
+        shares = (n.left for side in sides for n in ast.walk(side) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod))
+        is_counted = any(isinstance(n, ast.Name) and n.id in counted for share in shares for n in ast.walk(share))
+        if is_counted and any(is_rank(file, side) for side in sides):
+            return True
+    return False
 
 
 def _is_split(file: File, value: ast.expr, depth: int) -> bool:
