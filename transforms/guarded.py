@@ -18,6 +18,7 @@ from .queries.program import Program
 from .queries.saved_models import given_to, is_writer, saved_models
 from .queries.sharding import ShardingQueries
 from .queries.spelling import Spelling, is_made_behind
+from .queries.summoned import is_summoned
 from .queries.unwrapping import is_unwrapped
 from .sites import MODULE_METHODS, PARAMETER, Site
 
@@ -79,6 +80,8 @@ def _all_hidden(
             if site.role == "call" and site.call is not None and is_writer(site.symbol):
                 for thing in _saved_things(sharding, file, site.call):
                     yield from _guards_around(guards, sharding, file, site.call, thing, None)
+            if site.receiver is not None and is_summoned(file, site.node, site.receiver):
+                continue
             if site.symbol in COLLECTIVE and _may_be_sharded(site, sharding) and not _is_local(program, site):
                 yield from _guards_around(guards, sharding, file, work_of(site), _thing(site), site)
         for call in file.nodes(ast.Call):
@@ -158,6 +161,8 @@ def _uses_behind(
             elif not _is_work(file, parent, node):
                 continue
             is_called = isinstance(parent, ast.Call) and parent.func is node
+            if not is_called and is_summoned(file, test, node):
+                continue  # it is whole on each rank that the context makes it whole on
             values = file.called_values(cast(ast.Call, parent)) if is_called else file.values(node)
             found = sharding.of_owners(values)
             if not found.wrappers or not _is_only_models(values) or is_made_behind(file, node, guard):

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from .facts.symbols import DDP, ENABLE_WRAP, FSDP1, WRAP
 from .findings import Level
 from .migration import Migration
 from .queries.file import File
 from .queries.forward_reach import functions_in_forwards
-from .queries.model_classes import changes_buffers, class_of, has_changing_buffers, has_foreign_modules, has_scalars, writes_in
+from .queries.model_classes import changes_buffers, has_scalars, writes_in
+from .queries.model_hazards import asked_for_class_names, has_scalar_parameters
+from .queries.model_hazards import changes_buffers as structure_changes_buffers
+from .queries.model_structure import ModelStructure
 from .queries.packages import strange_packages
+from .queries.parameter_writes import writes_parameters
 from .rewrites.helper_source import definitions, features_by_file, with_needs
 from .rewrites.wrap_place import wrapped_argument
 from .sites import Site
@@ -31,6 +35,7 @@ _WORDS = {
     "unit_arguments": r"CustomPolicy|_Policy|_run_policy",
     "state_dict_type": r"state_dict_type|StateDictType|ShardedTensor",
     "forward_methods": r"register_fsdp_forward_method",
+    "plain_parameters": r"add_param_group",
     "zero_redundancy": r"ZeroRedundancyOptimizer",
 }
 """Features that no code has in which none of these words stands."""
@@ -79,18 +84,50 @@ def _by_models(migration: Migration) -> set[str]:
     program = migration.program
     files = [program.file(index) for index in program.relevant_files()]
     strange = strange_packages(files)
+    found = _by_structures(migration)
+    if found is None:
+        found = _by_files(migration, files)
+    if strange - _WITHOUT_STATES or any(map(_has_states, files)):
+        found.add("other_states")
+    return found
+
+
+def _by_files(migration: Migration, files: Sequence[File]) -> set[str]:
+    """What models may hold or do whose modules are not all seen."""
+    strange = strange_packages(files)
     found: set[str] = set()
     if strange - _WITHOUT_SCALARS or any(map(has_scalars, files)):
         found.add("plain_parameters")
-    if strange or program.mentions(_CLASS_NAMES):
+    if strange or migration.program.mentions(_CLASS_NAMES):
         found.add("class_names")
-    if (strange or any(map(changes_buffers, files))) and _may_change_buffers(migration):
+    if strange or any(map(changes_buffers, files)):
         found.add("changing_buffers")
-    if strange - _WITHOUT_STATES or any(map(_has_states, files)):
-        found.add("other_states")
     if any(writes_in(file, node) for file, node in functions_in_forwards(files)):
         found.add("parameter_writes")
     return found
+
+
+def _by_structures(migration: Migration) -> set[str] | None:
+    """What the wrapped models hold or do, where every module in each of them is seen."""
+    found: set[str] = set()
+    if any(True for kind in _HELPERS for _ in _migrated_calls(migration, kind)):
+        return None
+    wraps = [s for s in _sites(migration) if s.symbol in (DDP, FSDP1, WRAP, ENABLE_WRAP) and s.role in ("call", "value", "base")]
+    for site in wraps:
+        module = wrapped_argument(site.call) if site.role == "call" and site.call is not None else None
+        values = site.file.values(module) if module is not None else []
+        structure = ModelStructure(migration.program, migration.sharding, values)
+        if not structure.is_known or site.symbol in (WRAP, ENABLE_WRAP):
+            return None
+        if has_scalar_parameters(structure):
+            found.add("plain_parameters")
+        if asked_for_class_names(structure, structure.classes):
+            found.add("class_names")
+        if structure_changes_buffers(structure):
+            found.add("changing_buffers")
+        if writes_parameters(structure):
+            found.add("parameter_writes")
+    return found if wraps else None
 
 
 def _has_states(file: File) -> bool:
@@ -133,6 +170,11 @@ def _calls(migration: Migration, kind: str) -> Iterator[ast.Call | None]:
                 yield site.call if site.role == "call" else None
             elif kind == "fsdp1" and site.symbol in (WRAP, ENABLE_WRAP) and site.role != "import":
                 yield None
+    yield from _migrated_calls(migration, kind)
+
+
+def _migrated_calls(migration: Migration, kind: str) -> Iterator[ast.Call | None]:
+    """The calls of the helper that shards, in code that has been migrated already."""
     helper = _HELPERS[kind]
     for index in migration.program.relevant_files():
         if helper not in migration.program.text(migration.program.facts[index].path):
@@ -183,18 +225,3 @@ def _may_be_wrapped_elsewhere(site: Site) -> bool:
 def _sites(migration: Migration) -> Iterator[Site]:
     for sites in migration.sites.values():
         yield from sites
-
-
-def _may_change_buffers(migration: Migration) -> bool:
-    """Whether a model that is wrapped in DDP may hold buffers that training changes, as it is or by modules from elsewhere."""
-    wraps = [site for site in _sites(migration) if site.symbol == DDP and site.role in ("call", "value", "base")]
-    program = migration.program
-    for site in wraps:
-        module = wrapped_argument(site.call) if site.call is not None else None
-        classes = [class_of(program, value) for value in site.file.values(module)] if module is not None else []
-        if not classes:
-            return True
-        for found in classes:
-            if found is None or has_foreign_modules(program, found[0]) or has_changing_buffers(program, *found):
-                return True
-    return not wraps

@@ -74,6 +74,7 @@ class Migration:
     wraps_left_out: frozenset[int] = frozenset()
     """The calls of wrappers, by number, that comments in the code say are to be left alone."""
     _plans: dict[ast.Call, Fsdp1Plan | None] = field(default_factory=dict)
+    _ddp_plans: dict[ast.Call, DdpPlan | None] = field(default_factory=dict)
     _names: dict[str, Names] = field(default_factory=dict)
 
     @cached_property
@@ -120,9 +121,17 @@ class Migration:
 
     def ddp_plan(self, site: Site) -> DdpPlan | None:
         """How a constructor call of DDP is written out with fully_shard; None where that is not certain to be right."""
-        if site.call is None or not self.options.wraps or self.options.ddp != "shard" or self.tells_apart:
+        if (
+            site.call is None
+            or not (self.options.idioms and self.options.wraps)
+            or self.options.ddp != "shard"
+            or self.tells_apart
+        ):
             return None
-        return ddp_plan(self.program, self.sharding, site, self.sites)
+        if site.call not in self._ddp_plans:
+            before = self.runs_before_wraps
+            self._ddp_plans[site.call] = ddp_plan(self.program, self.programs, self.sharding, site, self.sites, before)
+        return self._ddp_plans[site.call]
 
     def full_state(self, site: Site) -> FullState | None:
         """What a context of FSDP1 for full state dicts is written out as; None where it stays one."""
@@ -159,6 +168,11 @@ class Migration:
         file, call = self.program.call_node(value.site)
         site = next((s for s in self.sites.get(file.path, ()) if s.call is call and s.role == "call"), None)
         return site is not None and (self.plan(site) if site.symbol == FSDP1 else self.ddp_plan(site)) is not None
+
+    def is_plain_or_written_out(self, value: object) -> bool:
+        """Whether a model is in no wrapper but in ones that become plain calls of fully_shard, if it comes to one at all."""
+        wraps = self.sharding.wraps_of(value)
+        return wraps is not None and all(map(self.is_written_out, wraps))
 
     def is_before_wrap(self, site: Site) -> bool:
         """Whether a site surely runs only while its model is still plain."""

@@ -59,6 +59,9 @@ MEMBERS: dict[str, str] = {
     "load_state_dict": "torch.nn.Module.load_state_dict",
     "module": f"{DDP}.module",
     "zero_grad": "torch.nn.Module.zero_grad",
+    "named_parameters": "torch.nn.Module.named_parameters",
+    "named_buffers": "torch.nn.Module.named_buffers",
+    "named_modules": "torch.nn.Module.named_modules",
     "no_sync": f"{DDP}.no_sync",
     "clip_grad_norm_": f"{FSDP1}.clip_grad_norm_",
     "require_backward_grad_sync": f"{DDP}.require_backward_grad_sync",
@@ -98,9 +101,9 @@ MEMBERS: dict[str, str] = {
 }
 """Members of wrapped models and their optimizers that mean something else, or nothing, on a model of FSDP2."""
 ONLY_KNOWN = frozenset(
-    {"join", "reducer", "device", "params", "rank", "world_size", "process_group", "device_ids", "find_unused_parameters",
-     "broadcast_buffers", "sharding_strategy", "state_dict_type", "set_state_dict_type", "get_state_dict_type",
-     "fsdp_modules", "optim_state_dict", "optim_state_dict_to_load"}
+    {"join", "reducer", "named_parameters", "named_buffers", "named_modules", "device", "params", "rank", "world_size",
+     "process_group", "device_ids", "find_unused_parameters", "broadcast_buffers", "sharding_strategy", "state_dict_type",
+     "set_state_dict_type", "get_state_dict_type", "fsdp_modules", "optim_state_dict", "optim_state_dict_to_load"}
 )  # fmt: skip
 """Members whose names say nothing about their owner: a site only where a wrapped model is known to come."""
 _TESTS = frozenset({"builtins.isinstance", "builtins.issubclass"})
@@ -252,6 +255,8 @@ def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:
             continue
         found = sharding.of(file, node.value)
         if symbol is None:
+            if not found.wrappers and call is not None:
+                found = sharding.of_part(file, node.value)
             if found.wrappers and not _is_of_all_modules(node.attr) and not _is_of_optimizers(sharding, values, node.attr):
                 yield Site(file, call or node, MODULE_METHODS, "method", call, node.value, found)
             continue

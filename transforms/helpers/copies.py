@@ -21,7 +21,7 @@ HOOKS = (
 
 OF_SHARDING = (
     "_held_whole", "_forward_methods", "_around_methods", "_ignored_by_sharding", "_is_fsdp_managed_module",
-    "_fsdp_use_orig_params",
+    "_fsdp_use_orig_params", "_gather", "_plain_parameters",
 )  # fmt: skip
 """What is noted on a sharded model and does not hold of a plain one."""
 

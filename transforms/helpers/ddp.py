@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.distributed.utils import _sync_params_and_buffers
 
 from .class_names import keep_class_name
@@ -51,6 +52,7 @@ def shard_like_ddp(
     as DDP does, for a module without a trainable parameter.
     """
     if isinstance(module, FSDPModule):
+        _take_in_new_parameters(module)
         return module
     names: set[str] = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
     ignored = {p for name, p in module.named_parameters(remove_duplicate=False) if name in names}
@@ -115,8 +117,24 @@ def shard_like_ddp(
         part._wrapped_like = "ddp"
         if sync_later:  # needed for: changing_buffers
             broadcast_buffers_before_forward(part, group, names)
+    module._plain_parameters = {name for name, p in module.named_parameters() if not isinstance(p, DTensor)}
     module._wrapped_like = "ddp"
     return module
+
+
+def _take_in_new_parameters(module: Any) -> None:
+    """Train parameters that a sharded module got since, as a wrapper made anew around it: they stay whole on every rank."""
+    known = module._plain_parameters
+    new = {name: p for name, p in module.named_parameters() if not isinstance(p, DTensor) and name not in known}
+    is_averaged = not any(p.requires_grad for p in new.values())
+    if not is_averaged:  # needed for: plain_parameters
+        is_averaged = True
+        group = next(p for p in module.parameters() if isinstance(p, DTensor)).device_mesh.get_group()
+        _sync_params_and_buffers(group, [p.detach() for p in new.values()], 250 * 1024**2, 0)
+        average_plain_gradients(module, [*new.values()], group)
+        known.update(new)
+    if not is_averaged:
+        raise NotImplementedError(f"{[*new]} came to the model after it was sharded: build it with them, and load its state")
 
 
 def _device_of(parameters: list[Any]) -> torch.device:

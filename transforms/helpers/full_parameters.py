@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from .parameters import resharded, write_shard
-from .units import fsdp1_class
+from .units import fsdp1_class, is_sharded
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def full_parameters(
         if fsdp1 is not None:  # needed for: old_wrappers
             arguments = (recurse, writeback, rank0_only, offload_to_cpu, with_grads)
             stack.enter_context(fsdp1.summon_full_params(module, *arguments))
-        if any(isinstance(m, FSDPModule) for m in module.modules()):
+        if is_sharded(module):
             if rank0_only and writeback:
                 raise NotImplementedError("writeback=True with rank0_only=True: other ranks would keep their old parts")
             stack.enter_context(_whole_parameters(module, recurse, writeback, rank0_only, offload_to_cpu, with_grads))
@@ -149,8 +149,7 @@ def method_on_full(model: Any, name: str) -> Callable[..., Any]:
         with full_parameters(model, with_grads=True):
             return method(*args, **kwargs)
 
-    is_sharded = isinstance(model, nn.Module) and any(isinstance(m, FSDPModule) for m in model.modules())
-    return functools.wraps(method)(call) if is_sharded else method
+    return functools.wraps(method)(call) if is_sharded(model) else method
 
 
 def on_full_model(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -31,10 +31,21 @@ def forward_method(model: Any, name: str) -> Any:
     if is_new and issubclass(type(sharded), FSDPModule) and callable(getattr(sharded, name)):
         _register(sharded, name)
         sharded._forward_methods = (*registered, name)
+    if "_gather" in vars(sharded) and name != "forward":
+        return functools.partial(_gathered, sharded, getattr(model, name))
     around = getattr(sharded, "_around_methods", None)  # needed for: full_parameters
     if around and name != "forward":  # needed for: full_parameters
         return functools.partial(around, getattr(model, name))
     return getattr(model, name)
+
+
+def _gathered(part: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
+    """A method of a part of a sharded model, run as the part's forward is."""
+    enter, leave = part._gather
+    args, kwargs = enter(part, args, kwargs) or (args, kwargs)
+    output = method(*args, **kwargs)
+    left = leave(part, args, output)
+    return output if left is None else left
 
 
 def _register(module: Any, name: str) -> None:

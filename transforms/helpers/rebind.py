@@ -3,6 +3,8 @@
 import gc
 import warnings
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,6 +12,14 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from .whole import shard_like
+
+
+@contextmanager
+def rebound_parameters(module: nn.Module) -> Iterator[None]:
+    """Around calls of fully_shard: what held parameters of `module` before, such as an optimizer, holds the sharded ones."""
+    slots = parameter_slots(module)
+    yield
+    rebind_parameters(slots)
 
 
 def parameter_slots(module: nn.Module) -> list[Any]:

@@ -7,12 +7,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from .ddp_keys import with_ddp_keys, without_ddp_keys
 from .optimizer_state import load_optimizer_state
-from .units import fsdp1_class
+from .units import fsdp1_class, is_sharded
 from .whole import map_tensors, shard_like, whole
 
 
@@ -144,14 +143,6 @@ def _shard_entries(module: nn.Module, state: dict[str, Any], prefix: str, *_: ob
         if isinstance(live, DTensor) and isinstance(value, torch.Tensor):
             state[prefix + name] = shard_like(value, live)
 
-
-def is_sharded(thing: Any) -> bool:
-    """Whether `thing` is a module that was sharded with fully_shard, or holds such modules or parameters."""
-    if not isinstance(thing, nn.Module):
-        return False
-    if fsdp1_class(thing) is not None:  # needed for: old_wrappers
-        return False
-    return any(isinstance(m, FSDPModule) for m in thing.modules()) or any(isinstance(p, DTensor) for p in thing.parameters())
 
 
 def holds_first_shards(state: dict[str, Any]) -> bool:

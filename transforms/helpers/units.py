@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 
 def sharded_module(model: Any) -> Any:
@@ -53,3 +54,12 @@ def unwrap(model: Any) -> Any:
     if inner is not None and (getattr(inner, "_wrapped_like", None) or not hasattr(inner, "module")):
         return inner
     return model.module
+
+
+def is_sharded(thing: Any) -> bool:
+    """Whether `thing` is a module that was sharded with fully_shard, or holds such modules or parameters."""
+    if not isinstance(thing, nn.Module):
+        return False
+    if fsdp1_class(thing) is not None:  # needed for: old_wrappers
+        return False
+    return any(isinstance(m, FSDPModule) for m in thing.modules()) or any(isinstance(p, DTensor) for p in thing.parameters())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 
 from ..flow.values import ClassValue, Instance, Opaque, Value
 from .file import File
@@ -12,7 +13,6 @@ from .program import Program
 ASKS_FOR_CLASS_NAMES = r"__class__\.__name__|type\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*\)\.__name__"
 """Code that reads the name of an object's class, which fully_shard changes."""
 _CARE = re.compile(r"BatchNorm|InstanceNorm|track_running_stats|SyncBatchNorm|spectral_norm|weight_norm|register_buffer")
-_LISTS = frozenset({"torch.nn.ModuleList", "torch.nn.Sequential"})
 
 
 def class_of(program: Program, value: Value) -> tuple[File, ast.ClassDef] | None:
@@ -39,84 +39,30 @@ def may_get_models(file: File, node: ast.AST) -> bool:
     return not made and any(isinstance(n, ast.Attribute) and n.attr in _OF_MODULES for n in ast.walk(around))
 
 
-def block_lists(file: File, node: ast.ClassDef) -> list[str]:
-    """Attributes of a class that hold a ``ModuleList`` of blocks: ``layers``, ``transformer.h``."""
-    found: list[str] = []
-    for assign in (n for n in ast.walk(node) if isinstance(n, ast.Assign)):
-        target = assign.targets[0]
-        if not (isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"):
-            continue
-        if isinstance(assign.value, ast.Call):
-            found += [f"{target.attr}{path}" for path in _lists_in(file, assign.value)]
-    return found
-
-
-def _lists_in(file: File, call: ast.Call) -> list[str]:
-    name = file.external(call.func)
-    if name == "torch.nn.ModuleList" and any(isinstance(n, (ast.ListComp, ast.GeneratorExp)) for a in call.args for n in [a]):
-        return [""]
-    if name != "torch.nn.ModuleDict":
-        return []
-    pairs: list[tuple[str, ast.expr]] = []
-    for argument in call.args:
-        if isinstance(argument, ast.Call) and isinstance(argument.func, ast.Name) and argument.func.id == "dict":
-            pairs += [(k.arg, k.value) for k in argument.keywords if k.arg]
-        elif isinstance(argument, ast.Dict):
-            pairs += [(k.value, v) for k, v in zip(argument.keys, argument.values, strict=True)
-                      if isinstance(k, ast.Constant) and isinstance(k.value, str)]  # fmt: skip
-    return [f".{key}" for key, value in pairs if isinstance(value, ast.Call) and _lists_in(file, value) == [""]]
-
-
 _CHANGING = re.compile(r"BatchNorm|track_running_stats|InstanceNorm")
 _IN_PLACE = frozenset({"copy_", "add_", "mul_", "fill_", "lerp_", "zero_", "sub_", "div_", "index_copy_", "scatter_", "set_"})
 _SIZED = frozenset({"zeros", "ones", "empty", "randn", "rand", "full", "randint", "normal"})
 
 
-def has_changing_buffers(program: Program, file: File, node: ast.ClassDef) -> bool:
-    """Whether a model may hold buffers that training changes; yes if some of its modules are out of sight."""
-    del node
-    return any(map(changes_buffers, _files_of(program, file)))
-
-
 def changes_buffers(file: File) -> bool:
     """Whether models whose class is in a file may hold buffers that training changes."""
-    if _CHANGING.search(file.source.text):
-        return True
-    names = {_text(call.args[0]) for call in file.nodes(ast.Call) if _is_method(call, "register_buffer") and call.args}
-    return any(_is_written(file, attribute) for attribute in file.nodes(ast.Attribute) if attribute.attr in names)
+    return _CHANGING.search(file.source.text) is not None or writes_buffers(file, file.tree)
 
 
-_KNOWN_PACKAGES = frozenset({"torch", "builtins", "math", "functools", "collections", "copy", "itertools", "numpy", "typing"})
+def writes_buffers(file: File, within: ast.AST) -> bool:
+    """Whether code of a file writes a buffer that is registered in a part of it."""
+    return any(True for _ in buffer_writes(file, within))
 
 
-def has_foreign_modules(program: Program, file: File) -> bool:
-    """Whether models of a file may hold modules of packages that nothing is known of: it calls classes of such."""
-    for other in _files_of(program, file):
-        for call in other.nodes(ast.Call):
-            symbol = other.external(call.func) or ""
-            package, _, name = symbol.partition(".")
-            if package and package not in _KNOWN_PACKAGES and name.rpartition(".")[2][:1].isupper():
-                if any(isinstance(around, ast.ClassDef) for around in other.ancestors(call)):
-                    return True
-    return False
+def buffer_writes(file: File, within: ast.AST) -> Iterator[ast.Attribute]:
+    """The places in a file that write a buffer which is registered in a part of it."""
+    calls = (n for n in ast.walk(within) if isinstance(n, ast.Call))
+    names = {_text(call.args[0]) for call in calls if _is_method(call, "register_buffer") and call.args}
+    return (node for node in file.nodes(ast.Attribute) if node.attr in names and _is_written(file, node))
 
 
 _WRITES = re.compile(r"\bdata\s*=(?!=)|\bdata\.\w+_\(|\b(?:copy|lerp|mul|add|sub|div|clamp|clip|fill|zero|set)_\(")
 _SETS_UP = re.compile(r"init|reset|load|build|convert")
-
-
-def may_write_parameters(program: Program, file: File, node: ast.ClassDef) -> bool:
-    """Whether methods of a model may write its parameters: what a forward writes has to be kept."""
-    del node
-    return any(has_writes(other) for other in _files_of(program, file))
-
-
-def has_writes(file: File) -> bool:
-    """Whether functions of a file, other than those that set something up, may write into parameters."""
-    if _WRITES.search(file.source.text) is None:
-        return False
-    functions = [f for f in file.nodes(ast.FunctionDef) if _SETS_UP.search(f.name) is None]
-    return any(_WRITES.search(file.text(statement)) for f in functions for statement in f.body)
 
 
 def writes_in(file: File, node: ast.AST) -> bool:
@@ -129,7 +75,7 @@ def writes_in(file: File, node: ast.AST) -> bool:
     return _WRITES.search("\n".join(lines)) is not None
 
 
-_UNUSUAL = re.compile(
+UNUSUAL_PARAMETERS = re.compile(
     r"\bsparse\b|complex|cfloat|set_default_dtype|\.(?:half|bfloat16|double|type)\(|\bto\([^()\n]*(?:dtype|half|float\d|bfloat|double)"
     r"|\bclass \w+\([^)]*\bParameter\b|torch\.(?:half|float16|bfloat16|float64|double)\b"
 )
@@ -138,36 +84,19 @@ _UNUSUAL = re.compile(
 
 def has_scalars(file: File) -> bool:
     """Whether models whose class is in a file may hold parameters that fully_shard cannot take with the others."""
-    if _UNUSUAL.search(file.source.text):
+    if UNUSUAL_PARAMETERS.search(file.source.text):
         return True
-    calls = file.nodes(ast.Call)
-    return any(_makes_parameter(file, call) and not _has_dimensions(file, call) for call in calls)
+    return any(makes_scalar(file, call) for call in file.nodes(ast.Call))
+
+
+def makes_scalar(file: File, call: ast.Call) -> bool:
+    """Whether a call may make a parameter without dimensions, which fully_shard refuses."""
+    return _makes_parameter(file, call) and not _has_dimensions(file, call)
 
 
 def _makes_parameter(file: File, call: ast.Call) -> bool:
     name = (file.external(call.func) or ast.unparse(call.func)).rpartition(".")[2]
     return name in ("Parameter", "UninitializedParameter")
-
-
-def has_scalar_parameters(program: Program, file: File, node: ast.ClassDef) -> bool:
-    """Whether a model may hold parameters without dimensions, which fully_shard refuses."""
-    del node
-    return any(
-        not _has_dimensions(other, call)
-        for other in _files_of(program, file)
-        for call in other.nodes(ast.Call)
-        if (other.external(call.func) or "").rpartition(".")[2] == "Parameter"
-    )
-
-
-def _files_of(program: Program, file: File) -> list[File]:
-    """The file of a class, and those of the repository that it imports."""
-    found = [file]
-    for imported in program.facts[file.index].imports:
-        index = program.flow.modules.find(file.index, imported.module)
-        if index is not None and program.file(index) not in found:
-            found.append(program.file(index))
-    return found
 
 
 def _has_dimensions(file: File, call: ast.Call) -> bool:
@@ -176,6 +105,9 @@ def _has_dimensions(file: File, call: ast.Call) -> bool:
     value = call.args[0]
     while isinstance(value, (ast.BinOp, ast.UnaryOp)):
         value = value.left if isinstance(value, ast.BinOp) else value.operand
+    if isinstance(value, ast.Subscript):
+        parts = value.slice.elts if isinstance(value.slice, ast.Tuple) else [value.slice]
+        return any(isinstance(part, ast.Slice) for part in parts)
     if not isinstance(value, ast.Call):
         return False
     name = (file.external(value.func) or ast.unparse(value.func)).rpartition(".")[2]

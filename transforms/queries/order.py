@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from ..flow.values import Wrapped
+from ..flow.values import Instance, Value, Wrapped
 from .file import File
+from .model_classes import class_of
 from .program import Program
 from .sharding import Sharding
 
@@ -25,7 +26,8 @@ def is_before_wrap(program: Program, file: File, node: ast.AST, sharding: Shardi
     if not wraps:
         return False
     if isinstance(function, ast.FunctionDef) and function.name == "__init__" and _is_self(node):
-        return True
+        if _is_of_class(program, file, function, sharding.value):
+            return True
     for wrap in wraps:
         if program.flow.file_of_call(wrap.site) != file.index:
             return False
@@ -36,6 +38,15 @@ def is_before_wrap(program: Program, file: File, node: ast.AST, sharding: Shardi
         if any(a in loops for a in file.ancestors(node)):
             return False
     return True
+
+
+def _is_of_class(program: Program, file: File, method: ast.FunctionDef, value: Value) -> bool:
+    """Whether a method belongs to the class of an object, or to one that it is derived from."""
+    around = file.enclosing_class(method)
+    if not isinstance(value, Instance) or around is None:
+        return False
+    places = (class_of(program, Instance(cls, -1)) for cls in program.flow.ancestors(value.cls))
+    return any(place is not None and place[1] is around for place in places)
 
 
 def _is_self(node: ast.AST) -> bool:

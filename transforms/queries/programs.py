@@ -25,6 +25,7 @@ class Programs:
         self.program = program
         self.scripts = scripts
         self._of: dict[int, tuple[str, ...]] = {}
+        self._sharing: dict[str, list[str]] = {}
 
     def of(self, path: str) -> tuple[str, ...]:
         """The entry points of the programs that reach a file, sorted."""
@@ -34,6 +35,13 @@ class Programs:
             found = reaching & self.entries or {i for i in reaching if not self._importers[i]} or {min(reaching)}
             self._of[index] = tuple(sorted(self.program.facts[i].path for i in found))
         return self._of[index]
+
+    def sharing_entries(self, path: str) -> list[str]:
+        """The files that some program reaches which reaches this one too."""
+        if path not in self._sharing:
+            own = set(self.of(path))
+            self._sharing[path] = [file.path for file in self.program.facts if not own.isdisjoint(self.of(file.path))]
+        return self._sharing[path]
 
     def is_reached(self, path: str) -> bool:
         """Whether a file is run, or imported by one that is."""

@@ -89,6 +89,14 @@ class ShardingQueries:
                         handed.setdefault(inner, set()).add(value.kind.lower())
         return handed
 
+    def wraps_of(self, model: object) -> list[Wrapped] | None:
+        """The wrappers that a model made in the repository is handed to; None where there may be others."""
+        if not isinstance(model, Instance) or model.site < 0 or not self._all_wrapped_known:
+            return None
+        flow = self.program.flow
+        wrapped = [v for v in list(flow.values) if isinstance(v, Wrapped) and not self.kept(v)]
+        return [v for v in wrapped if model in flow.values_of(flow.fields.get((flow.ids.get(v, -1), "module"), NOTHING))]
+
     def with_parts(self, models: Iterable[Value]) -> dict[Value, Value]:
         """Models and the modules in them, at any depth, each with the model that it was found in."""
         flow = self.program.flow
@@ -99,9 +107,28 @@ class ShardingQueries:
             number = flow.ids.get(holder)
             for variable in self._parts.get(number, ()) if number is not None else ():
                 for part in flow.values_of(variable):
-                    if part not in found and (isinstance(part, Container) or self._is_module(part)):
+                    if part not in found and (isinstance(part, Container) or self.is_module(part)):
                         found[part] = model
                         pending.append((part, model))
+        return found
+
+    def held_values(self, models: Iterable[Value]) -> Iterable[Value]:
+        """Models and all that their attributes, and those of the modules in them, may hold."""
+        flow = self.program.flow
+        pending = list(models)
+        found = dict.fromkeys(pending)
+        while pending:
+            number = flow.ids.get(pending.pop())
+            for variable in self._parts.get(number, ()) if number is not None else ():
+                for part in flow.values_of(variable):
+                    if part not in found:
+                        found[part] = None
+                        if isinstance(part, Container) or self.is_module(part):
+                            pending.append(part)
+                        elif isinstance(part, Opaque) and part.name == "copy.deepcopy":
+                            copied = flow.calls[part.site].arguments[:1]
+                            pending += [v for argument in copied for v in flow.values_of(argument) if v not in found]
+                            found |= dict.fromkeys(pending)
         return found
 
     def is_optimizer(self, value: Value) -> bool:
@@ -113,10 +140,11 @@ class ShardingQueries:
     def is_no_module(self, value: Value) -> bool:
         """Whether a value is an optimizer, or an object of a class that makes no modules."""
         if isinstance(value, Instance):
-            return not self._is_module(value)
+            return not self.is_module(value)
         return isinstance(value, Optimizer)
 
-    def _is_module(self, value: Value) -> bool:
+    def is_module(self, value: Value) -> bool:
+        """Whether a value is a module: of a class of the repository, or of torch."""
         if isinstance(value, Instance):
             return _is_module(self.program.flow.external_bases(value.cls))
         return isinstance(value, Opaque) and value.name.startswith("torch.nn.")
@@ -125,6 +153,19 @@ class ShardingQueries:
     def _parts_of_handed(self) -> dict[Value, Value]:
         """The modules in those that wrappers are called with: sharded too, but by calls of the whole model alone gathered."""
         return {p: m for p, m in self.with_parts(self._handed_to_wrappers).items() if p not in self._handed_to_wrappers}
+
+    def of_part(self, file: File, node: ast.AST) -> Sharding:
+        """Whether an expression is a module inside of a model that is sharded, read by code outside of that model."""
+        parts = [v for v in file.values(node) if v in self._parts_of_handed]
+        if not parts or not all(isinstance(v, Instance) and not self.is_no_module(v) for v in parts):
+            return Sharding(Answer.UNKNOWN)
+        around, root = file.enclosing_class(node), node
+        while isinstance(root, (ast.Attribute, ast.Subscript, ast.Call)):
+            root = root.func if isinstance(root, ast.Call) else root.value
+        if isinstance(root, ast.Name) and root.id == "self" and around is not None:
+            if any(isinstance(v, ClassValue) and _is_module(self.program.flow.external_bases(v)) for v in file.values(around)):
+                return Sharding(Answer.UNKNOWN)  # whoever called the method around it has gathered
+        return self.of_values([self._parts_of_handed[part] for part in parts])
 
     def of_owners(self, owners: Iterable[Value]) -> Sharding:
         """Whether parameters (or what was computed from them) that were taken from these modules are sharded."""
@@ -157,9 +198,7 @@ class ShardingQueries:
             surely_not = all(self._is_no_model(v) for v in others)
             return Sharding(Answer.NO if surely_not else Answer.UNKNOWN)
         certain = all(isinstance(v, Wrapped) and v in wrapped for v in values)
-        return Sharding(
-            Answer.YES if certain else Answer.UNKNOWN, frozenset(kinds), (wrapped or handed)[0], in_place=not wrapped
-        )
+        return Sharding(Answer.YES if certain else Answer.UNKNOWN, frozenset(kinds), (wrapped or handed)[0], in_place=not wrapped)
 
     def holds_module(self, file: File, node: ast.AST) -> bool:
         """Whether an expression may be of a class of the program derived from a wrapper, which keeps the module inside."""

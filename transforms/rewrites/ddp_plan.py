@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..flow.values import Instance, Optimizer, Value
+from ..flow.values import Optimizer, Value, Wrapped
 from ..queries.file import File
-from ..queries.model_classes import (
-    ASKS_FOR_CLASS_NAMES,
-    block_lists,
-    class_of,
-    has_changing_buffers,
+from ..queries.model_blocks import blocks_of
+from ..queries.model_hazards import (
+    asked_for_class_names,
+    backwards_keep_graphs,
+    changes_buffers,
+    has_edited_views,
     has_scalar_parameters,
-    may_write_parameters,
+    is_called_in_parts,
+    returns_parameters,
 )
+from ..queries.model_structure import ModelStructure
+from ..queries.parameter_names import depends_on_prefix
+from ..queries.parameter_writes import writes_parameters
+from ..queries.plain_branches import is_in_plain_branch
 from ..queries.program import Program
+from ..queries.programs import Programs
 from ..queries.sharding import ShardingQueries
-from ..sites import Site
+from ..queries.unwrapping import is_unwrapped
+from ..sites import MODULE_METHODS, Site
 from .fully_shard_lines import Spell, broadcast_loop
 from .wrap_place import WrapPlace, wrap_place
 
@@ -27,68 +36,117 @@ _PERFORMANCE = frozenset(
      "dim"}
 )  # fmt: skip
 """Arguments that change no result: which devices a rank uses is said before, and buckets are units now."""
+_NEEDS_GENERAL_FORM = (
+    r"_ddp_params_and_buffers_to_ignore|memory_format\s*=\s*torch\.channels_last|inference_mode"
+    r"|register_hook|register_(?:post_accumulate_grad|multi_grad)_hook|is_meta|device=[\"']meta"
+)
+"""What a program does that plain units do not bear: second backwards, hooks of parameters, memory layouts."""
+
+
+IsBefore = Callable[[File, ast.AST], bool]
 
 
 @dataclass(frozen=True)
 class DdpPlan:
-    """The statement around a call, and the lists of blocks that become units."""
+    """The statement around a call, the lists of blocks that become units, and what has to be seen to besides."""
 
     place: WrapPlace
     blocks: tuple[str, ...]
+    are_looked_for: bool = False
+    """Whether the blocks are found when the program runs."""
+    device: str | None = None
+    """What says which device a rank uses, where nothing says so before."""
+    rebinds: bool = False
+    """Whether something may hold the parameters already."""
+    follows_buffers: bool = False
+    """Whether ranks get the first rank's buffers during training."""
+    keeps_names: bool = False
+    """Whether somebody asks for the names of classes."""
+    mark: str | None = None
+    """Why its state has to be told from that of a model which FSDP1 held."""
 
-    def lines(self, spell: Spell, free_name: Callable[[str], str]) -> Callable[[str], str]:
-        """The statements, given the module's name."""
+    def lines(self, spell: Spell, helper: Spell, free_name: Callable[[str], str]) -> Callable[[str], str]:
+        """The statements, given the module's name. ``spell`` and ``helper`` give the names of torch's functions and ours."""
         shard = spell("torch.distributed.fsdp.fully_shard")
         block = free_name("block")
 
+        def sharded(unit: str) -> str:
+            return f"{shard}({unit})\n" + (f"{helper('keep_class_name')}({unit})\n" if self.keeps_names else "")
+
         def text(module: str) -> str:
-            loops = "".join(f"for {block} in {module}.{path}:\n    {shard}({block})\n" for path in self.blocks)
-            return f"{broadcast_loop(module, spell)}{loops}{shard}({module})\n"
+            lists = [f"{module}.{path}" for path in self.blocks]
+            over = lists[0] if len(lists) == 1 else f"[{', '.join(f'*{one}' for one in lists)}]"
+            if self.are_looked_for:
+                over = f"{helper('repeated_blocks')}({module})"
+            units = (f"for {block} in {over}:\n{_indented(sharded(block))}" if lists or self.are_looked_for else "") + sharded(
+                module
+            )
+            if self.rebinds:
+                units = f"with {helper('rebound_parameters')}({module}):\n{_indented(units)}"
+            lines = f"{spell('torch.cuda.set_device')}({self.device})\n" if self.device else ""
+            lines += broadcast_loop(module, spell) + units
+            if self.follows_buffers:
+                lines += f"{helper('broadcast_buffers_before_forward')}({module})\n"
+            return lines + (f'{module}._wrapped_like = "ddp"  # {self.mark}\n' if self.mark else "")
 
         return text
 
 
-def ddp_plan(
-    program: Program, sharding: ShardingQueries, site: Site, sites: Mapping[str, Sequence[Site]]
-) -> DdpPlan | None:
-    """The plan for a call; None where the general form is needed.
+def _indented(text: str) -> str:
+    return "".join(f"    {line}\n" for line in text.splitlines())
 
-    It is needed where an argument asks for more than averaged gradients, for models of which too little is known, with
-    buffers that training changes, parameters without dimensions, optimizers that exist by then, and where the program
-    tells by the wrapper what to do: keys with ``module.`` in front, the moment that no_sync() is read.
+
+def ddp_plan(
+    program: Program,
+    programs: Programs,
+    sharding: ShardingQueries,
+    site: Site,
+    sites: Mapping[str, Sequence[Site]],
+    is_before: IsBefore,
+) -> DdpPlan | None:
+    """The plan for a call; None where the general form is needed. ``is_before`` says which places run before all wraps.
+
+    It is needed where an argument asks for more than averaged gradients, for models of which not every module is seen or
+    whose blocks are not just called, with parameters that fully_shard cannot take, and where the program tells by the
+    wrapper what to do: hooks for communication, joins, the moment that no_sync() is read.
     """
     assert site.call is not None
     place = wrap_place(site.file, site.call)
-    if program.mentions(ASKS_FOR_CLASS_NAMES) or program.mentions(r"\bcreate_graph\b"):
+    if place is None or not _only_averages(site.call) or _asks_for_wrapper(sharding, sites, site):
         return None
-    if place is None or not _only_averages(site.call):
+    paths = programs.sharing_entries(site.file.path)
+    if any(re.search(_NEEDS_GENERAL_FORM, program.text(path)) for path in paths) or backwards_keep_graphs(program, paths):
         return None
-    values = site.file.values(place.module)
-    models = [v for v in values if isinstance(v, Instance) and v.site >= 0]
-    if not models or len(models) != len(values):
+    own = site.file.call_site(site.call)
+    models = [v for v in site.file.values(place.module) if not (isinstance(v, Wrapped) and v.site == own)]
+    structure = ModelStructure(program, sharding, models)
+    if not structure.is_known or has_scalar_parameters(structure) or writes_parameters(structure):
         return None
-    classes = [class_of(program, model) for model in models]
-    if any(found is None for found in classes):
+    blocks = blocks_of(structure)
+    if blocks is None or "module" in structure.module_names or is_called_in_parts(structure):
         return None
-    synchronized = _wants_buffers(site.call)
-    for file, node in (found for found in classes if found is not None):
-        if has_scalar_parameters(program, file, node) or (synchronized and has_changing_buffers(program, file, node)):
-            return None
-        if may_write_parameters(program, file, node):
-            return None
-    if _has_earlier_optimizer(program, sharding, site, models) or _asks_for_wrapper(sites):
+    units = [*structure.model_classes, *blocks.classes]
+    if returns_parameters(structure, units) or has_edited_views(structure, units):
         return None
-    lists = [tuple(block_lists(*found)) for found in classes if found is not None]
-    return DdpPlan(place, lists[0] if len(set(lists)) == 1 else ())
+    return DdpPlan(
+        place, blocks.paths, blocks.are_looked_for,
+        device=_unsaid_device(program, site),
+        rebinds=_has_earlier_holder(program, sharding, site, models),
+        follows_buffers=_wants_buffers(site.call) and changes_buffers(structure, is_before),
+        keeps_names=asked_for_class_names(structure, units),
+        mark=_mark(structure, sites, site, is_before),
+    )  # fmt: skip
 
 
 def _only_averages(call: ast.Call) -> bool:
     if len(call.args) > 1:
         return False
     for keyword in call.keywords:
+        constant = isinstance(keyword.value, ast.Constant)
+        if keyword.arg == "device_ids" and not _names_one_device(keyword.value):
+            return False
         if keyword.arg in _PERFORMANCE:
             continue
-        constant = isinstance(keyword.value, ast.Constant)
         if keyword.arg == "find_unused_parameters" and constant and not keyword.value.value:  # type: ignore[union-attr]
             continue
         if keyword.arg == "broadcast_buffers" and constant:
@@ -97,23 +155,38 @@ def _only_averages(call: ast.Call) -> bool:
     return True
 
 
+def _names_one_device(value: ast.expr) -> bool:
+    if isinstance(value, ast.IfExp):
+        return _names_one_device(value.body) and _names_one_device(value.orelse)
+    is_one = isinstance(value, ast.List | ast.Tuple) and len(value.elts) == 1
+    return is_one or (isinstance(value, ast.Constant) and value.value is None)
+
+
+def _unsaid_device(program: Program, site: Site) -> str | None:
+    """The device in ``device_ids``, where the program sets none: fully_shard moves parameters to the current one."""
+    assert site.call is not None
+    given = next((k.value for k in site.call.keywords if k.arg == "device_ids"), None)
+    if given is None or program.mentions(r"\bset_device\b|CUDA_VISIBLE_DEVICES"):
+        return None
+    return site.file.text(given.elts[0]) if isinstance(given, ast.List | ast.Tuple) else None
+
+
 def _wants_buffers(call: ast.Call) -> bool:
     given = next((k.value for k in call.keywords if k.arg == "broadcast_buffers"), None)
     return not (isinstance(given, ast.Constant) and given.value is False)
 
 
-def _has_earlier_optimizer(program: Program, sharding: ShardingQueries, site: Site, models: Sequence[Value]) -> bool:
+def _has_earlier_holder(program: Program, sharding: ShardingQueries, site: Site, models: Sequence[Value]) -> bool:
     """Whether an optimizer over these models, or over nobody knows what, may exist when they are wrapped."""
     modules = sharding.with_parts(models)
-    for value in list(program.flow.values):
-        if not isinstance(value, Optimizer):
-            continue
+    optimizers = [value for value in list(program.flow.values) if isinstance(value, Optimizer)]
+    for value in optimizers:
         call = program.flow.calls[value.site]
         handed = call.arguments[0] if call.arguments else dict(call.keywords).get("params")
         owners = list(sharding.owners(program.flow.values_of(handed))) if handed is not None else []
         if (not owners or any(owner in modules for owner in owners)) and not _is_behind(program, value, site):
             return True
-    return False
+    return not optimizers
 
 
 def _is_behind(program: Program, optimizer: Optimizer, site: Site) -> bool:
@@ -125,17 +198,49 @@ def _is_behind(program: Program, optimizer: Optimizer, site: Site) -> bool:
     return site.file.function(call) is site.file.function(site.call) and call.lineno > site.call.lineno
 
 
-def _asks_for_wrapper(sites: Mapping[str, Sequence[Site]]) -> bool:
+def _asks_for_wrapper(sharding: ShardingQueries, sites: Mapping[str, Sequence[Site]], wrap: Site) -> bool:
     """Whether something in the program depends on a model having been in DDP."""
-    for site in (site for found in sites.values() for site in found):
-        wrapped = site.sharding is not None and "ddp" in site.sharding.wrappers and not site.sharding.in_place
-        if wrapped and site.symbol == "torch.nn.Module.state_dict":
-            return True
+    for site in (site for found in sites.values() for site in found if _may_be_of(site, wrap)):
         if site.symbol.endswith((".register_comm_hook", ".join", ".Join")):
             return True
+        if site.symbol == MODULE_METHODS and site.receiver is not None and not sharding.of(site.file, site.receiver).wrappers:
+            return True  # of a part of the model
         if site.symbol.endswith(".no_sync") and not _backward_inside(site.file, site.node):
             return True
     return False
+
+
+def _mark(structure: ModelStructure, sites: Mapping[str, Sequence[Site]], wrap: Site, is_before: IsBefore) -> str | None:
+    if _is_named_in_wrapper(sites, wrap):
+        return "names of its parameters begin with module."
+    if _is_saved_in_wrapper(sites, wrap, is_before):
+        return "the keys of its state dict begin with module."
+    return "saved with its tied weights tied" if structure.ties else None
+
+
+def _is_named_in_wrapper(sites: Mapping[str, Sequence[Site]], wrap: Site) -> bool:
+    """Whether code depends on the ``module.`` that the wrapper put in front of names."""
+    named = (s for found in sites.values() for s in found if s.member.startswith("named_") and _may_be_of(s, wrap))
+    return any(site.call is not None and depends_on_prefix(site.file, site.call) for site in named)
+
+
+def _is_saved_in_wrapper(sites: Mapping[str, Sequence[Site]], wrap: Site, is_before: IsBefore) -> bool:
+    """Whether a state dict may be taken of the wrapper itself, whose keys begin with ``module.``."""
+    for site in (site for found in sites.values() for site in found if _may_be_of(site, wrap)):
+        if site.receiver is None or site.sharding is None or site.sharding.in_place or "ddp" not in site.sharding.wrappers:
+            continue
+        if site.symbol.endswith((".state_dict", ".load_state_dict")) and not is_before(site.file, site.node):
+            by_name = not site.sharding.certain
+            if not is_unwrapped(site.file, site.receiver, by_name=by_name) and not is_in_plain_branch(site.file, site.receiver):
+                return True
+    return False
+
+
+def _may_be_of(site: Site, wrap: Site) -> bool:
+    """Whether a site may concern the model that a call wraps."""
+    value = site.sharding.value if site.sharding is not None else None
+    number = getattr(value, "site", None)
+    return number is None or wrap.call is None or number == wrap.file.call_site(wrap.call) or site.sharding.in_place  # type: ignore[union-attr]
 
 
 def _backward_inside(file: File, node: ast.AST) -> bool:

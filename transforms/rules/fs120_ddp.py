@@ -16,8 +16,10 @@ def written_out(site: Site, migration: Migration) -> Outcome | None:
     if plan is None:
         return None
     names = migration.names(site.file)
-    change = plan.place.rewritten(plan.lines(names.torch, names.local))
-    units = "the blocks and then the model are sharded" if plan.blocks else "the model is sharded as one unit"
+    change = plan.place.rewritten(plan.lines(names.torch, names.helper, names.local))
+    units = (
+        "the blocks and then the model are sharded" if plan.blocks or plan.are_looked_for else "the model is sharded as one unit"
+    )
     return Outcome(f"all ranks get the weights of rank 0, as from DDP; {units}", [change])
 
 

@@ -39,9 +39,11 @@ def by_torch(site: Site, migration: Migration) -> Outcome | None:
         return Outcome("torch's clip_grad_norm_ knows sharded gradients; its norm is a DTensor", [change])
     if site.member != "clip_grad_norm_" or site.symbol.startswith(FSDP1) or not site.call.args:
         return None
-    owners = [v.owner for v in site.file.values(site.call.args[0]) if isinstance(v, Derived)]
+    values = site.file.values(site.call.args[0])
+    owners = [v.owner for v in values if isinstance(v, Derived)]
     models = [owner for owner in owners if migration.is_written_out(owner)]
-    if not owners or len(models) != len(site.file.values(site.call.args[0])) or len(models) != 1:
+    plain = [owner for owner in owners if owner not in models and migration.is_plain_or_written_out(owner)]
+    if len(models) != 1 or len(models) + len(plain) != len(values) or (is_used and plain):
         return None
     if not is_used:
         return Outcome("torch's clip_grad_norm_ knows sharded gradients", level=Level.OK)

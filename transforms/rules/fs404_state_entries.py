@@ -53,13 +53,13 @@ RULE = Rule(
                 "    return model, state\n"
             ),
             after=(
-                "from fsdp2_helpers import model_state, shard_like_ddp, whole\n"
+                "from fsdp2_helpers import model_state, named_parameters, shard_like_ddp, whole\n"
                 "\n"
                 "\n"
                 "def f(net, options):\n"
                 "    model = shard_like_ddp(net, **options)\n"
                 "    state = model_state(model)\n"
-                "    for name, p in model.named_parameters():\n"
+                "    for name, p in named_parameters(model):\n"
                 "        state[name] = whole(p)\n"
                 "    return model, state\n"
             ),

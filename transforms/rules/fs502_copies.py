@@ -6,13 +6,13 @@ import ast
 
 import libcst as cst
 
-from ..facts.symbols import FSDP1
 from ..findings import Level
 from ..migration import Migration
 from ..queries.file import File
 from ..queries.model_classes import may_get_models
 from ..queries.order import is_before_wrap
 from ..queries.saved_models import WRITERS, given_to, is_writer, saved_models
+from ..queries.summoned import summoned_around
 from ..rewrites.changes import replace
 from ..rewrites.helper_calls import around, call_instead
 from ..rewrites.templates import argument
@@ -86,17 +86,10 @@ def _is_summoned(file: File, source: ast.expr) -> bool:
     base = source
     while isinstance(base, (ast.Attribute, ast.Call, ast.Subscript)):
         base = base.func if isinstance(base, ast.Call) else base.value
-    looped: str | None = None
-    for around_it in file.ancestors(source):
-        if isinstance(around_it, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            return False
-        if isinstance(around_it, ast.For) and any(ast.dump(n) == ast.dump(base).replace("Load()", "Store()")
-                                                  for n in ast.walk(around_it.target)):  # fmt: skip
-            looped = looped or ast.unparse(around_it.iter)
-        for item in around_it.items if isinstance(around_it, ast.With) and looped is not None else ():
-            call = item.context_expr
-            if isinstance(call, ast.Call) and call.args and file.external(call.func) == f"{FSDP1}.summon_full_params":
-                return (looped or "").startswith(f"{ast.unparse(call.args[0])}.")
+    for loop in (a for a in file.ancestors(source) if isinstance(a, ast.For)):
+        if any(ast.dump(n) == ast.dump(base).replace("Load()", "Store()") for n in ast.walk(loop.target)):
+            summoned = next((model for _, model in summoned_around(file, loop)), None)
+            return summoned is not None and ast.unparse(loop.iter).startswith(f"{ast.unparse(summoned)}.")
     return False
 
 
@@ -259,13 +252,13 @@ RULE = Rule(
             ),
             after=(
                 "import torch\n"
-                "from fsdp2_helpers import laid_out_like, shard_like_ddp\n"
+                "from fsdp2_helpers import laid_out_like, named_parameters, shard_like_ddp\n"
                 "\n"
                 "\n"
                 "@torch.no_grad()\n"
                 "def f(net, options, averages):\n"
                 "    model = shard_like_ddp(net, **options)\n"
-                "    for name, p in model.named_parameters():\n"
+                "    for name, p in named_parameters(model):\n"
                 "        averages[name].mul_(0.9).add_(laid_out_like(p.data, averages[name]), alpha=0.1)\n"
             ),
             level=Level.REVIEW,
