@@ -8,7 +8,7 @@ from . import library
 from .named_attributes import READ, WRITTEN, NamedAttributes
 from .objects import is_anything
 from .values import (
-    Annotated,
+    MODEL_LIKE,
     Bound,
     ClassValue,
     Constant,
@@ -26,7 +26,6 @@ from .values import (
     Wrapped,
 )
 
-_MODEL_LIKE = (Instance, Opaque, Wrapped, Annotated, Unknown)
 _OF_ELEMENTS = frozenset(f"builtins.{name}" for name in ("next", "max", "min", "sum"))
 
 
@@ -77,7 +76,9 @@ class Calls(NamedAttributes):
             self.call_container(call, value, method)
             return
         if isinstance(value, Derived):
-            if method in library.STAYS_DERIVED:
+            if value.kind == "modules" and library.DERIVED.get(method) in ("parameters", "buffers", "state_dict"):
+                self.add(call.result, Derived(library.DERIVED[method], value.owner), call.function)
+            elif method in library.STAYS_DERIVED:
                 self.add(call.result, value, call.function)
             elif value.kind in library.TENSORS and method in library.TENSOR_MATH:
                 self.add(call.result, Derived("statistic", value.owner), call.function)
@@ -96,7 +97,7 @@ class Calls(NamedAttributes):
                 self.hold_modules(value, call)
             elif method in library.CONTAINER_READS:
                 self.add(call.result, value)
-        if isinstance(value, _MODEL_LIKE):
+        if isinstance(value, MODEL_LIKE):
             self.call_model_method(call, value, method)
         elif isinstance(value, Optimizer) and method == "state_dict":
             self.add(call.result, Derived("optimizer_state", value), call.function)
@@ -347,9 +348,7 @@ class Calls(NamedAttributes):
     def call_static_wrapper_method(self, call: Call, method: str, model: int) -> None:
         """``FSDP.optim_state_dict(model, optimizer)`` and its kin: static methods that take the model first."""
         if method in library.DERIVED:
-            for value in self.values_of(model):
-                if isinstance(value, _MODEL_LIKE):
-                    self.add(call.result, Derived(library.DERIVED[method], value))
+            self.compute_later(model, call.result, library.DERIVED[method])
 
     def pair_up(self, call: Call, name: str) -> None:
         """``zip`` and ``enumerate``: a container of tuples whose places keep their arguments apart."""

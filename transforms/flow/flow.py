@@ -215,8 +215,8 @@ class Flow(UnseenOptimizers):
                     self.store(value, attribute, origin)
                 for to, receiver in binds or ():
                     self.bind(value, to, receiver, variable)
-                for result in list(computed or ()):
-                    self.compute(value, result, variable)
+                for result, kind in list(computed or ()):
+                    self.compute(value, result, kind, variable)
                 for access, kind in list(named or ()):
                     self.access(access, kind, value)
                 for call in list(calls or ()):

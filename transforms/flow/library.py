@@ -41,6 +41,7 @@ DERIVED: dict[str, str] = {
     "modules": "modules",
     "named_modules": "modules",
     "children": "modules",
+    "fsdp_modules": "modules",
     "named_children": "modules",
     "get_submodule": "modules",
     "get_input_embeddings": "modules",

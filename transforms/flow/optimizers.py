@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..facts.facts import ANY_KEY, NOTHING, Call
 from . import library
 from .objects import Objects
-from .values import Container, Derived, Instance, Optimizer, Value
+from .values import MODEL_LIKE, Container, Derived, Instance, Optimizer, Value
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg", "sum", "acc_delta")
 """Names under which torch's optimizers keep tensors like the parameter; ``step`` is none of these."""
@@ -14,7 +14,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "squar
 class Optimizers(Objects):
     """The part of the flow analysis that follows parameters into optimizers and out again."""
 
-    computed_from: dict[int, list[int]]
+    computed_from: dict[int, list[tuple[int, str]]]
     """Variables and the results of tensor functions on them."""
 
     def written_at(self, site: int) -> int:
@@ -57,17 +57,23 @@ class Optimizers(Objects):
         for name in ("param_groups", "state"):
             self.connect(self.field(value, name), self.field(instance, name))
 
-    def compute_later(self, argument: int, result: int) -> None:
-        """``result`` is computed from the parameters or gradients that ``argument`` holds, now or later."""
-        targets = self.computed_from.setdefault(argument, [])
-        if result not in targets:
-            targets.append(result)
-            for value in self.values_of(argument):
-                self.compute(value, result, argument)
+    def compute_later(self, argument: int, result: int, kind: str = "statistic") -> None:
+        """``result`` is computed from the parameters or gradients that ``argument`` holds, now or later.
 
-    def compute(self, value: Value, result: int, source: int) -> None:
-        """A value arrived that a tensor function computes ``result`` from."""
-        if isinstance(value, Derived) and value.kind in library.TENSORS:
+        Of another kind it is taken from a model that ``argument`` holds.
+        """
+        targets = self.computed_from.setdefault(argument, [])
+        if (result, kind) not in targets:
+            targets.append((result, kind))
+            for value in self.values_of(argument):
+                self.compute(value, result, kind, argument)
+
+    def compute(self, value: Value, result: int, kind: str, source: int) -> None:
+        """A value arrived that ``result`` is computed or taken from."""
+        if kind != "statistic":
+            if isinstance(value, MODEL_LIKE):
+                self.add(result, Derived(kind, value), source)
+        elif isinstance(value, Derived) and value.kind in library.TENSORS:
             self.add(result, Derived("statistic", value.owner), source)
         elif isinstance(value, Container):
             self.compute_later(self.field(value, "[any]"), result)

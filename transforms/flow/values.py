@@ -140,3 +140,6 @@ Value = (
     External | ModuleValue | FunctionValue | ClassValue | Instance | Bound | SuperValue | Partial | Wrapped | Kept | Annotated
     | Opaque | Container | Optimizer | Derived | Constant | Unknown
 )  # fmt: skip
+
+MODEL_LIKE = (Instance, Opaque, Wrapped, Annotated, Unknown)
+"""What may be a model."""

@@ -304,6 +304,8 @@ class ShardingQueries:
             return self.kept(value)
         if isinstance(value, Container) and value.kind == "GeneratorExp":
             return False  # `next()` of it gives an element
+        if isinstance(value, Derived) and value.kind == "modules":
+            return False  # a unit, or a part of one
         if isinstance(value, (*_NO_OBJECTS, Optimizer, Derived)):
             return True
         if value in self._parts_of_handed:

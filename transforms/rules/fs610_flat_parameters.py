@@ -9,8 +9,8 @@ from ..findings import Form, Level
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.file import File
-from ..rewrites.changes import remove_statement
-from ..rewrites.helper_calls import attribute_as_call, function_instead
+from ..rewrites.changes import Change, remove_statement
+from ..rewrites.helper_calls import around, attribute_as_call, function_instead
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from .fs607_private_symbols import RESHARD
@@ -47,6 +47,10 @@ def by_helper(site: Site, migration: Migration) -> Outcome | None:
         return Outcome(_MESSAGE, [change])
     if isinstance(site.receiver, ast.Attribute) and site.receiver.attr == "_handle":
         return None  # the handle itself is told of
+    if site.member == "_handle" and (parent := _around_handle(site)) is not None:
+        if isinstance(parent, ast.Call):
+            return Outcome("a unit is resharded without its handle", level=Level.OK)
+        return Outcome("every unit has parameters: that it is one is asked", [_is_unit(site, migration, parent)])
     if _is_own(site) or (site.member in _OF_FLAT_PARAMETERS and _is_told_of(site, migration)):
         return None
     if site.role != "read" or site.member not in ("_handles", "flat_param"):
@@ -72,6 +76,23 @@ def _only_for_resharding(site: Site) -> ast.stmt | None:
     return assign if loads and unneeded else None
 
 
+def _around_handle(site: Site) -> ast.Compare | ast.Call | None:
+    """What a handle is read for: to be tested for None, or to be given to ``_reshard``, which needs none any more."""
+    parent = site.file.parents[site.node]
+    if isinstance(parent, ast.Call) and site.file.external(parent.func) == RESHARD:
+        return parent
+    is_test = isinstance(parent, ast.Compare) and isinstance(parent.ops[0], ast.Is | ast.IsNot) and parent.left is site.node
+    return parent if is_test and isinstance(parent, ast.Compare) else None
+
+
+def _is_unit(site: Site, migration: Migration, test: ast.Compare) -> Change:
+    name = migration.torch(site, "torch.distributed.fsdp.FSDPModule")
+    unit = ast.unparse(site.receiver)  # type: ignore[arg-type]
+    if isinstance(test.ops[0], ast.IsNot):
+        return around(site.file, test, f"(isinstance({unit}, {name}) or {{it}})")
+    return around(site.file, test, f"(not isinstance({unit}, {name}) and {{it}})")
+
+
 def _is_own(site: Site) -> bool:
     """Whether ``self._flat_param`` is an attribute that the class itself assigns."""
     around = site.file.enclosing_class(site.node)
@@ -92,11 +113,11 @@ def _is_told_of(site: Site, migration: Migration) -> bool:
 
 def _comes_from_handles(file: File, name: ast.Name) -> bool:
     """Whether a name is the variable of a loop, with ``zip`` or without, over results of ``_get_fsdp_handles``."""
-    for around in file.ancestors(name):
-        if isinstance(around, ast.For):
-            loops = [(around.target, around.iter)]
-        elif isinstance(around, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
-            loops = [(g.target, g.iter) for g in around.generators]
+    for outer in file.ancestors(name):
+        if isinstance(outer, ast.For):
+            loops = [(outer.target, outer.iter)]
+        elif isinstance(outer, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
+            loops = [(g.target, g.iter) for g in outer.generators]
         else:
             continue
         for target, iterable in loops:

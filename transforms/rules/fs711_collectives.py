@@ -10,6 +10,7 @@ from ..flow.library import TENSORS
 from ..flow.values import Derived
 from ..migration import Migration
 from ..queries.file import File
+from ..queries.local_flow import computed_names
 from ..queries.local_values import made_for
 from ..queries.order import is_before_wrap
 from ..queries.saved_models import given_to
@@ -25,6 +26,8 @@ def as_before(site: Site, migration: Migration) -> Outcome | None:
     """The collective gets what it got: whole tensors under DDP, a rank's own part of them under FSDP1."""
     assert site.call is not None
     given = [a for a in given_to(site.call) if _kinds(site.file, a) & TENSORS]
+    if not given:
+        return _of_own_parts(site, migration)
     owners = [v.owner for a in given for v in site.file.values(a) if isinstance(v, Derived) and v.kind in TENSORS]
     found = migration.sharding.of_owners(owners)  # type: ignore[arg-type]
     if len(found.wrappers) != 1 or migration.runs_before_wraps(site.file, site.call):
@@ -41,6 +44,46 @@ def as_before(site: Site, migration: Migration) -> Outcome | None:
     name = migration.helper(site, "local_part")
     return Outcome("the collective works on this rank's part, as it did under FSDP1",
                    [around(site.file, a, f"{name}({{it}})") for a in given])  # fmt: skip
+
+
+def _of_own_parts(site: Site, migration: Migration) -> Outcome | None:
+    """What is added up over ranks by way of lists and sums that the function fills from FSDP1's parts."""
+    assert site.call is not None
+    scope = site.file.function(site.node) or site.file.tree
+    read = {n.id for a in given_to(site.call) for n in ast.walk(a) if isinstance(n, ast.Name)}
+    if not read or migration.runs_before_wraps(site.file, site.call):
+        return None
+    tensors = [
+        tensor for call, tensor in (*_computations(site.file, scope), *_counts(site.file, scope))
+        if _is_of_fsdp1(site, migration, tensor) and not computed_names(scope, [call]).isdisjoint(read)
+    ]  # fmt: skip
+    if not tensors:
+        return None
+    if _first_in_function(site, migration) is not site:
+        return Outcome("what comes here is of this rank's part, where it is computed", level=Level.OK)
+    name = migration.helper(site, "local_part")
+    changes = [around(site.file, tensor, f"{name}({{it}})") for tensor in tensors]
+    return Outcome("what the collective adds up is computed from this rank's parts, as under FSDP1", changes)
+
+
+def _is_of_fsdp1(site: Site, migration: Migration, tensor: ast.expr) -> bool:
+    owners = [v.owner for v in site.file.values(tensor) if isinstance(v, Derived)]
+    return migration.sharding.of_owners(owners).wrappers == {"fsdp1"}  # type: ignore[arg-type]
+
+
+def _counts(file: File, scope: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """The numbers of elements of parameters: a rank counted its own part."""
+    for call in file.nodes(ast.Call):
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("numel", "nelement") and scope in file.ancestors(call):
+            if _kinds(file, call.func.value) & _SHARDED:
+                yield call, call.func.value
+
+
+def _first_in_function(site: Site, migration: Migration) -> Site:
+    """The first collective of the function: the changes in it are made once."""
+    function = site.file.function(site.node)
+    others = (s for s in migration.sites.get(site.file.path, ()) if s.symbol in RULE.symbols)
+    return next((s for s in others if s.file.function(s.node) is function), site)
 
 
 def _computed(site: Site, migration: Migration, is_ddp: bool) -> Outcome | None:
