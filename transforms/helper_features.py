@@ -35,7 +35,6 @@ _WORDS = {
     "unit_arguments": r"CustomPolicy|_Policy|_run_policy",
     "state_dict_type": r"state_dict_type|StateDictType|ShardedTensor",
     "forward_methods": r"register_fsdp_forward_method",
-    "plain_parameters": r"add_param_group",
     "zero_redundancy": r"ZeroRedundancyOptimizer",
 }
 """Features that no code has in which none of these words stands."""

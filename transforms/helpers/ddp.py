@@ -52,7 +52,7 @@ def shard_like_ddp(
     as DDP does, for a module without a trainable parameter.
     """
     if isinstance(module, FSDPModule):
-        _take_in_new_parameters(module)
+        _shard_new_modules(module)
         return module
     names: set[str] = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
     ignored = {p for name, p in module.named_parameters(remove_duplicate=False) if name in names}
@@ -117,24 +117,24 @@ def shard_like_ddp(
         part._wrapped_like = "ddp"
         if sync_later:  # needed for: changing_buffers
             broadcast_buffers_before_forward(part, group, names)
-    module._plain_parameters = {name for name, p in module.named_parameters() if not isinstance(p, DTensor)}
+    module._plain_parameters = {p for p in module.parameters() if not isinstance(p, DTensor)}
     module._wrapped_like = "ddp"
     return module
 
 
-def _take_in_new_parameters(module: Any) -> None:
-    """Train parameters that a sharded module got since, as a wrapper made anew around it: they stay whole on every rank."""
-    known = module._plain_parameters
-    new = {name: p for name, p in module.named_parameters() if not isinstance(p, DTensor) and name not in known}
-    is_averaged = not any(p.requires_grad for p in new.values())
-    if not is_averaged:  # needed for: plain_parameters
-        is_averaged = True
-        group = next(p for p in module.parameters() if isinstance(p, DTensor)).device_mesh.get_group()
-        _sync_params_and_buffers(group, [p.detach() for p in new.values()], 250 * 1024**2, 0)
-        average_plain_gradients(module, [*new.values()], group)
-        known.update(new)
-    if not is_averaged:
-        raise NotImplementedError(f"{[*new]} came to the model after it was sharded: build it with them, and load its state")
+def _shard_new_modules(module: Any) -> None:
+    """Shard what a sharded module got since, such as a head: DDP was made anew around it. Each becomes a unit of its own."""
+    mesh: Any = next(p for p in module.parameters() if isinstance(p, DTensor)).device_mesh
+    for part in [m for child in module.modules() if child is not module for m in parts_with_forward(child)]:
+        trained = {p for p in part.parameters() if p.requires_grad} - module._plain_parameters
+        if trained and not any(isinstance(p, DTensor) for p in part.parameters()):
+            _sync_params_and_buffers(mesh.get_group(), [p.detach() for p in part.parameters()], 250 * 1024**2, 0)
+            slots = parameter_slots(part)
+            fully_shard(part, mesh=mesh)
+            rebind_parameters(slots)
+            reshard_after_forward(part)
+    if any(p.requires_grad and not isinstance(p, DTensor) and p not in module._plain_parameters for p in module.parameters()):
+        raise NotImplementedError("a parameter came to a module after it was sharded: give it to a module of its own")
 
 
 def _device_of(parameters: list[Any]) -> torch.device:

@@ -22,8 +22,8 @@ def whole_on_each_rank(*things: Any, needed: bool = True) -> Iterator[None]:
     """Inside, each rank has these models and optimizers whole and may use them alone, as under DDP. Every rank enters.
 
     Forwards, saves and reads inside are local to a rank. What is written to parameters is lost at the end, and a
-    backward raises RuntimeError there: training takes all ranks. Of other objects, the models and optimizers that they
-    hold are taken; with `needed=False` nothing is gathered.
+    backward raises RuntimeError there: training takes all ranks. Of other objects, the models, optimizers and sharded
+    tensors that they hold are taken; with `needed=False` nothing is gathered.
     """
     with ExitStack() as stack:
         for thing in _models_and_optimizers(things) if needed else ():
@@ -32,6 +32,9 @@ def whole_on_each_rank(*things: Any, needed: bool = True) -> Iterator[None]:
                     stack.enter_context(_whole_model(thing))
             elif isinstance(thing, Optimizer):
                 stack.enter_context(_whole_optimizer(thing))
+            elif isinstance(thing, DTensor) and not hasattr(thing, "_held_whole"):
+                thing._held_whole = whole(thing.detach())  # pyright: ignore[reportAttributeAccessIssue]
+                stack.callback(vars(thing).pop, "_held_whole")
         yield
 
 
@@ -43,7 +46,9 @@ def _held_in(module: nn.Module) -> Iterator[Any]:
 def _models_and_optimizers(held: Iterable[Any], depth: int = 3) -> Iterator[Any]:
     """Those among these objects, and those that they hold: attributes by name, so that ranks agree about the order."""
     for thing in held:
-        if isinstance(thing, nn.Module):
+        if isinstance(thing, DTensor):
+            yield thing
+        elif isinstance(thing, nn.Module):
             yield thing
             inside = (vars(module) for module in thing.modules())
             yield from (found for held in inside for _, found in sorted(held.items()) if isinstance(found, Optimizer))

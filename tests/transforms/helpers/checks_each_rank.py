@@ -54,6 +54,27 @@ def check_one_rank_works_alone() -> None:
     optimizer.step()
 
 
+def check_sharded_tensors_of_other_objects() -> None:
+    """What an object keeps of parameters, such as averages, is whole too: one rank saves it alone."""
+
+    class Kept:
+        def __init__(self, model: Any) -> None:
+            self.averages = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"averages": self.averages}
+
+    model, _ = trained()
+    kept = {"ema": Kept(model)}
+    expected = parameters_of(model)
+    with whole_on_each_rank(model, kept):
+        if dist.get_rank() == 0:
+            saved = state_of(kept["ema"])["averages"]
+            assert not any(isinstance(value, DTensor) for value in saved.values())
+            assert close(dict(saved), dict(expected))
+    assert all(isinstance(value, DTensor) and not hasattr(value, "_held_whole") for value in kept["ema"].averages.values())
+
+
 def check_one_rank_loads_another_state() -> None:
     model, _ = trained()
     expected = parameters_of(model)
