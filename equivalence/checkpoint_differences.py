@@ -55,6 +55,7 @@ def relative_difference(old: torch.Tensor, new: torch.Tensor) -> float:
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach()  # a file may hold parameters
     return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).double().flatten()
 
 
