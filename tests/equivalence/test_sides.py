@@ -210,6 +210,7 @@ def test_paths_into_one_of_two_folders_lead_into_each_side(tmp_path: Path, monke
     """The environment was made for one of them; what the other does not have stays what it is."""
     for name in ("before", "after"):
         (tmp_path / name / "src").mkdir(parents=True)
+        (tmp_path / name / "src" / "model.py").touch()
     (tmp_path / "before" / "data").mkdir()
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(tmp_path / "before" / name) for name in ("src", "data")))
     options = VerifyOptions(old=str(tmp_path / "before"), new=str(tmp_path / "after"))
