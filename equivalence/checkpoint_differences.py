@@ -283,7 +283,8 @@ def _entries(name: str, old: dict[str, Any], new: dict[str, Any], tolerance: flo
                 for d in compare_tensors(f"{key} of {name}", a, b, tolerance)
             )
         elif not _same(a, b, tolerance):
-            yield Difference("optimizer values", "fail", f"{key} of {name} is {_show(b)} instead of {_show(a)}", name)
+            text = f"{key} of {name} is {_show(b)} instead of {_show(a)}"
+            yield Difference("optimizer values", "fail", text, name, _distance(a, b))
 
 
 def _size(value: torch.Tensor | Shards) -> int:
@@ -304,7 +305,28 @@ def _values(old: dict[str, Any], new: dict[str, Any], tolerance: float) -> Itera
         if harmless:
             yield Difference("varying value", "expected", f"{text}, which does not change training", key)
         else:
-            yield Difference("value", "fail", text, key)
+            yield Difference("value", "fail", text, key, _distance(old[key], new[key]))
+
+
+def _distance(old: Any, new: Any) -> float | None:
+    """How far numbers are from each other, relative to them; None for what no rounding makes: counts, texts, other keys."""
+    if isinstance(old, (torch.Tensor, Shards)) or isinstance(new, (torch.Tensor, Shards)):
+        a, b = _whole(old), _whole(new)
+        alike = a is not None and b is not None and a.shape == b.shape and a.is_floating_point()
+        return relative_difference(a, b) if alike else None  # type: ignore[arg-type]
+    if isinstance(old, dict) and isinstance(new, dict) and old.keys() == new.keys():
+        return _largest([_distance(old[key], new[key]) for key in old])
+    if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)) and len(old) == len(new):
+        return _largest([_distance(a, b) for a, b in zip(old, new, strict=True)])
+    if _same(old, new, 0.0):
+        return 0.0
+    numbers = isinstance(old, (int, float)) and isinstance(new, (int, float)) and float in (type(old), type(new))
+    return abs(old - new) / max(abs(old), abs(new)) if numbers else None
+
+
+def _largest(distances: list[float | None]) -> float | None:
+    known = [distance for distance in distances if distance is not None]
+    return max(known, default=0.0) if len(known) == len(distances) else None
 
 
 def _same(old: Any, new: Any, tolerance: float) -> bool:

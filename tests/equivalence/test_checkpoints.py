@@ -344,6 +344,28 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_no_rounding_makes_has_no_size_and_comes_first(runs, lost):
+    """A difference without a size is never excused by one of the gradients; numbers that differ by rounding have one."""
+
+    def events(root, side):
+        off = 0.0 if side == "old" else 1e-7
+        state = {} if lost and side == "new" else {"exp_avg": torch.ones(4)}
+        file = {
+            "model": {"w": torch.full((4,), 1.0 + off)}, "best": 0.25 + off, "losses": [1.0, 0.5 + off],
+            "optimizer": {"state": {"w": state}, "param_groups": [{"params": ["w"], "lr": 0.1}]},
+        }  # fmt: skip
+        torch.save(file, root / "last.pt")
+        return [(0, save_event(root / "last.pt"))]
+
+    result = checkpoints.joined(runs(events))
+    assert result.outcome == "fail"
+    if lost:
+        assert result.difference is None and result.reason.startswith("last.pt: the new state of w lacks exp_avg")
+    else:
+        assert 0 < result.difference < 1e-6
+
+
 def test_safetensors_are_recorded_and_hold_the_same_model(saved, tmp_path):
     pytest.importorskip("safetensors")
     path, record = tmp_path / "model.safetensors", tmp_path / "record"
