@@ -34,7 +34,7 @@ def failure_of(finished: Finished, launch: Launch, record: Record, timeout: floa
     """A sentence that says what went wrong; None if nothing did."""
     if finished.hung is not None:
         return f"ended after {min(timeout, finished.seconds):.0f} seconds, while {finished.hung}"
-    if finished.exit_code == 0 or ended_after_work(launch, record):
+    if finished.exit_code == 0 or finished.lingered or ended_after_work(launch, record):
         return None
     text = read_text(launch.logs / "launcher.log")
     rank, code = _first_failure(text, launch, record, finished)
