@@ -266,7 +266,8 @@ def _optimizers(
         for key in sorted(groups[0][name].keys() & groups[1][name].keys()):
             if not _same(groups[0][name][key], groups[1][name][key], tolerance):
                 text = f"{key} of {name} is {groups[1][name][key]!r} instead of {groups[0][name][key]!r}"
-                yield Difference("hyperparameters", "fail", text, name)
+                distance = _distance(groups[0][name][key], groups[1][name][key])  # the check `hyperparameters` judges them
+                yield Difference("hyperparameters", "fail", text, name, distance)
 
 
 def _entries(name: str, old: dict[str, Any], new: dict[str, Any], tolerance: float) -> Iterator[Difference]:

@@ -233,7 +233,7 @@ def _summaries(name: str, step: int, found: list[Difference]) -> Iterator[CheckR
     gravity = {kind: i for i, kind in enumerate(_CAUSES)}
     for (kind, outcome), members in sorted(kinds.items(), key=lambda item: gravity.get(item[0][0], len(gravity))):
         # Numbers may differ by rounding; of what has another form, or is missing, there is no size.
-        sized = kind.removeprefix("optimizer ") in ("values", "value")
+        sized = kind.removeprefix("optimizer ") in ("values", "value", "hyperparameters")
         worst = max(members, key=lambda member: math.inf if member.size is None else member.size)
         more = f" (and {len(members) - 1} more)" if len(members) > 1 else ""
         cause = _CAUSES.get(kind) or _CAUSES.get(kind.removeprefix("optimizer "))
