@@ -12,7 +12,12 @@ import torch.distributed as dist
 from models import Net, batch, build, close, error_of, gradients_of, parameters_of
 from to_fsdp2.transforms.helpers.copies import as_plain
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
-from to_fsdp2.transforms.helpers.each_rank import everything_whole_on_each_rank, holding_whole, whole_on_each_rank
+from to_fsdp2.transforms.helpers.each_rank import (
+    everything_whole_on_each_rank,
+    holding_whole,
+    is_of_sharding,
+    whole_on_each_rank,
+)
 from to_fsdp2.transforms.helpers.gradients import no_gradient_sync
 from to_fsdp2.transforms.helpers.methods import forward_method
 from to_fsdp2.transforms.helpers.shard import shard_like_fsdp1
@@ -118,6 +123,17 @@ def check_models_are_saved_as_plain_ones() -> None:
                 assert close(saved["net"](ids), plain(ids))
     model(*batch(0)).backward()
     assert close(gradients_of(model), gradients_of_plain(plain))
+
+
+def check_hooks_of_another_copy_of_the_helpers_are_known() -> None:
+    """Folders that do not import each other have a copy each, and one may shard what another one holds whole."""
+
+    def hook() -> None: ...
+
+    name = is_of_sharding.__module__.rpartition(".")[2]
+    for module, expected in ((f"other.{name}", True), (name, True), ("other.train", False), (f"not_{name}", False)):
+        hook.__module__ = module
+        assert is_of_sharding(hook) == expected
 
 
 def check_models_in_place_of_fsdp1_are_saved_as_plain_ones() -> None:
