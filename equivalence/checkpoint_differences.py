@@ -55,6 +55,7 @@ def relative_difference(old: torch.Tensor, new: torch.Tensor) -> float:
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach()  # a file may hold parameters
     return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).double().flatten()
 
 
@@ -265,7 +266,8 @@ def _optimizers(
         for key in sorted(groups[0][name].keys() & groups[1][name].keys()):
             if not _same(groups[0][name][key], groups[1][name][key], tolerance):
                 text = f"{key} of {name} is {groups[1][name][key]!r} instead of {groups[0][name][key]!r}"
-                yield Difference("hyperparameters", "fail", text, name)
+                distance = _distance(groups[0][name][key], groups[1][name][key])  # the check `hyperparameters` judges them
+                yield Difference("hyperparameters", "fail", text, name, distance)
 
 
 def _entries(name: str, old: dict[str, Any], new: dict[str, Any], tolerance: float) -> Iterator[Difference]:
@@ -282,7 +284,8 @@ def _entries(name: str, old: dict[str, Any], new: dict[str, Any], tolerance: flo
                 for d in compare_tensors(f"{key} of {name}", a, b, tolerance)
             )
         elif not _same(a, b, tolerance):
-            yield Difference("optimizer values", "fail", f"{key} of {name} is {_show(b)} instead of {_show(a)}", name)
+            text = f"{key} of {name} is {_show(b)} instead of {_show(a)}"
+            yield Difference("optimizer values", "fail", text, name, _distance(a, b))
 
 
 def _size(value: torch.Tensor | Shards) -> int:
@@ -303,7 +306,28 @@ def _values(old: dict[str, Any], new: dict[str, Any], tolerance: float) -> Itera
         if harmless:
             yield Difference("varying value", "expected", f"{text}, which does not change training", key)
         else:
-            yield Difference("value", "fail", text, key)
+            yield Difference("value", "fail", text, key, _distance(old[key], new[key]))
+
+
+def _distance(old: Any, new: Any) -> float | None:
+    """How far numbers are from each other, relative to them; None for what no rounding makes: counts, texts, other keys."""
+    if isinstance(old, (torch.Tensor, Shards)) or isinstance(new, (torch.Tensor, Shards)):
+        a, b = _whole(old), _whole(new)
+        alike = a is not None and b is not None and a.shape == b.shape and a.is_floating_point()
+        return relative_difference(a, b) if alike else None  # type: ignore[arg-type]
+    if isinstance(old, dict) and isinstance(new, dict) and old.keys() == new.keys():
+        return _largest([_distance(old[key], new[key]) for key in old])
+    if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)) and len(old) == len(new):
+        return _largest([_distance(a, b) for a, b in zip(old, new, strict=True)])
+    if _same(old, new, 0.0):
+        return 0.0
+    numbers = isinstance(old, (int, float)) and isinstance(new, (int, float)) and float in (type(old), type(new))
+    return abs(old - new) / max(abs(old), abs(new)) if numbers else None
+
+
+def _largest(distances: list[float | None]) -> float | None:
+    known = [distance for distance in distances if distance is not None]
+    return max(known, default=0.0) if len(known) == len(distances) else None
 
 
 def _same(old: Any, new: Any, tolerance: float) -> bool:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
+import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -154,23 +156,37 @@ def restore(run: SavedRun, top: Path, instead_of: SavedRun | None = None) -> Pat
     """Puts what a run saved to the same places below `top`, and removes what `instead_of` saved there.
 
     Returns the path of the checkpoint that was saved last, None if there is none. What lay outside the
-    run's own root goes back to where it lay.
+    run's own root goes back to where it lay. Scripts that look for the latest by its time find it: what was
+    written first is put back first, and the clock has moved before what follows.
     """
     for file in instead_of.files if instead_of else []:
         _remove(top / file.name)
     for name in instead_of.companions if instead_of else {}:
         _remove(top / name)
-    copies = {file.name: file.copy for file in run.files if file.copy is not None} | run.companions
-    for name, copy in copies.items():
+    copies = {file.name: Path(file.copy) for file in run.files if file.copy is not None}
+    copies |= {name: Path(copy) for name, copy in run.companions.items()}
+    for name, copy in sorted(copies.items(), key=lambda item: item[1].stat().st_mtime_ns):
         target = top / name
         _remove(target)
         target.parent.mkdir(parents=True, exist_ok=True)
-        if Path(copy).is_dir():
+        if copy.is_dir():
             shutil.copytree(copy, target)
         else:
             shutil.copy2(copy, target)
+        _let_time_pass(target)
     last = run.last()
     return top / last.name if last else None
+
+
+def _let_time_pass(path: Path) -> None:
+    """Waits until what is created now is younger than `path`: clocks of file systems move by milliseconds."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        probe = Path(folder) / "probe"
+        while True:
+            probe.touch()
+            if probe.stat().st_ctime_ns > path.stat().st_ctime_ns:
+                return
+            time.sleep(0.001)
 
 
 def _remove(path: Path) -> None:

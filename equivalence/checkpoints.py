@@ -7,6 +7,7 @@ lacks the optimizer or has other keys fails on the day it is loaded. `preserve` 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -92,8 +93,8 @@ def compare_paths(old: Path, new: Path, tolerance: float = 0.0) -> list[CheckRes
 
 def joined(results: list[CheckResult]) -> CheckResult:
     """One result out of all: the worst outcome, with the details of its first result and the reasons of
-    each."""
-    ordered = sorted(results, key=lambda result: _WORST_FIRST.index(result.outcome))
+    each. What has no size comes before what does: no rounding explains it."""
+    ordered = sorted(results, key=lambda result: (_WORST_FIRST.index(result.outcome), result.difference is not None))
     first = ordered[0]
     shown = [r for r in ordered if r.outcome != "pass"] or ordered
     causes = list(dict.fromkeys(cause for result in ordered for cause in result.causes))
@@ -231,7 +232,9 @@ def _summaries(name: str, step: int, found: list[Difference]) -> Iterator[CheckR
         kinds.setdefault((difference.kind, difference.outcome), []).append(difference)
     gravity = {kind: i for i, kind in enumerate(_CAUSES)}
     for (kind, outcome), members in sorted(kinds.items(), key=lambda item: gravity.get(item[0][0], len(gravity))):
-        worst = max(members, key=lambda member: member.size or 0.0)
+        # Numbers may differ by rounding; of what has another form, or is missing, there is no size.
+        sized = kind.removeprefix("optimizer ") in ("values", "value", "hyperparameters")
+        worst = max(members, key=lambda member: math.inf if member.size is None else member.size)
         more = f" (and {len(members) - 1} more)" if len(members) > 1 else ""
         cause = _CAUSES.get(kind) or _CAUSES.get(kind.removeprefix("optimizer "))
         yield _result(
@@ -239,7 +242,7 @@ def _summaries(name: str, step: int, found: list[Difference]) -> Iterator[CheckR
             f"{name}: {worst.text}{more}",
             step=step,
             tensor=worst.tensor,
-            difference=worst.size,
+            difference=worst.size if sized else None,
             causes=[cause] if cause else [],
         )
 

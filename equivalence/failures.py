@@ -17,6 +17,7 @@ RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?::|$)")
 """Exceptions of other names, where a stack ends."""
 END_OF_MESSAGE = re.compile(r"Traceback \(most recent|During handling of|The above exception|\[[WEI]\d{3} |[WEI]\d{4} ")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+FRAME = re.compile(r' *File "([^"]+)", line (\d+)')
 LONGEST = 600
 SPAWNED = re.compile(r"torch\.multiprocessing\.spawn\.ProcessRaisedException:")
 """What `mp.spawn` raises: the traceback of the rank comes after it."""
@@ -33,12 +34,14 @@ def failure_of(finished: Finished, launch: Launch, record: Record, timeout: floa
     """A sentence that says what went wrong; None if nothing did."""
     if finished.hung is not None:
         return f"ended after {min(timeout, finished.seconds):.0f} seconds, while {finished.hung}"
-    if finished.exit_code == 0 or ended_after_work(launch, record):
+    if finished.exit_code == 0 or finished.lingered or ended_after_work(launch, record):
         return None
     text = read_text(launch.logs / "launcher.log")
     rank, code = _first_failure(text, launch, record, finished)
     who = f"rank {rank}" if rank is not None else "it"
     message = _message(rank, launch, record)
+    if message and (line := _line(rank, launch)):
+        message = f"{message} (at {line})"
     if code < 0:
         return f"{who} {_killed(-code)}{f' ({message})' if message else ''}{_progress(rank, record)}"
     return f"{who} ended with exit code {code}{f': {message}' if message else ''}{_progress(rank, record)}"
@@ -117,19 +120,46 @@ def _exception(rank: int | None, launch: Launch, record: Record) -> str | None:
 def first_exception(text: str) -> str | None:
     """The first exception that a traceback in the text ends with, all lines of its message joined."""
     lines = text.splitlines()
-    bare = [RANK_PREFIX.sub("", line) for line in lines]
+    bare = _bare(text)
+    number = _end_of_first_stack(bare)
+    if number is None:
+        return None
+    message = [bare[number]]
+    for more in range(number + 1, len(lines)):
+        # Between the lines of one rank there may be those of others, which do not have its name in front.
+        stranger = bare[number] != lines[number] and bare[more] == lines[more]
+        if stranger or not bare[more].strip() or END_OF_MESSAGE.match(bare[more]):
+            break
+        message.append(bare[more].strip())
+    return _shortened(" ".join(message))
+
+
+def _bare(text: str) -> list[str]:
+    return [RANK_PREFIX.sub("", line) for line in text.splitlines()]
+
+
+def _end_of_first_stack(bare: list[str]) -> int | None:
+    """The number of the line that names the first exception."""
     for number, line in enumerate(bare):
         ends_stack = number > 0 and bare[number - 1].startswith((" ", "\t")) and RAISED.match(line)
-        if not (ends_stack or EXCEPTION.match(line)) or SPAWNED.match(line):
-            continue
-        message = [line]
-        for more in range(number + 1, len(lines)):
-            # Between the lines of one rank there may be those of others, which do not have its name in front.
-            stranger = bare[number] != lines[number] and bare[more] == lines[more]
-            if stranger or not bare[more].strip() or END_OF_MESSAGE.match(bare[more]):
-                break
-            message.append(bare[more].strip())
-        return _shortened(" ".join(message))
+        if (ends_stack or EXCEPTION.match(line)) and not SPAWNED.match(line):
+            return number
+    return None
+
+
+def _line(rank: int | None, launch: Launch) -> str | None:
+    """`file:line` of the side's own code, innermost, in the stack of the first exception."""
+    texts = error_outputs(launch)
+    text = texts.get(rank, "") if rank is not None else "" if texts else read_text(launch.logs / "launcher.log")
+    bare = _bare(text)
+    end = _end_of_first_stack(bare)
+    for line in reversed(bare[:end] if end is not None else []):
+        if line.startswith("Traceback (most recent"):
+            break
+        frame = FRAME.match(line)
+        path = Path(frame[1]) if frame is not None else None
+        if frame is not None and path is not None and path.is_relative_to(launch.place.top):
+            return f"{path.relative_to(launch.place.top).as_posix()}:{frame[2]}"
     return None
 
 

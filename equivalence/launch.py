@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from . import ended
 from .options import UsageError, VerifyOptions
 from .python_path import python_path
 from .script_needs import Needs, module_file, read_needs
@@ -45,11 +46,13 @@ class Launch:
 
 @dataclass
 class Finished:
-    """How a run ended. `hung` says what every rank was doing when the time was up."""
+    """How a run ended. `hung` says what every rank was doing when the time was up. `lingered`: all ranks had come to their
+    end, and did not leave."""
 
     exit_code: int
     seconds: float
     hung: str | None = None
+    lingered: bool = False
 
 
 def script_of(command: list[str], place: Place) -> tuple[list[str], list[str]]:
@@ -141,7 +144,7 @@ def run(launch: Launch, timeout: float, temporary: Path, progress: Callable[[int
             cwd=launch.place.root, env=environment_of(launch, temporary), start_new_session=True,
             stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT,
         )  # fmt: skip
-    hung = None
+    hung, lingered = None, False
     done, since, longest = 0, started, 0.0
     counter = StepCounter(launch.record)
     try:
@@ -158,13 +161,18 @@ def run(launch: Launch, timeout: float, temporary: Path, progress: Callable[[int
                 dump_stacks(launch.record)
                 hung = describe_waiting(launch.record, launch.place.top)
                 break
+            elif time.monotonic() - since > ended.LINGERING_SECONDS:
+                at = ended.ended_at(launch.record)
+                lingered = at is not None and time.time() - at > ended.LINGERING_SECONDS
+                if lingered:
+                    break
             progress(steps)
             time.sleep(POLL_SECONDS)
     finally:
         assert supervisor.stdin is not None
         supervisor.stdin.close()
         _wait(supervisor)
-    return Finished(supervisor.returncode, time.monotonic() - started, hung)
+    return Finished(supervisor.returncode, time.monotonic() - started, hung, lingered)
 
 
 def _wait(supervisor: subprocess.Popen[bytes]) -> None:

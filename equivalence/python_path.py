@@ -22,7 +22,7 @@ MAPPING = re.compile(r"^MAPPING\b[^=]*=\s*(\{.*\})\s*$", re.MULTILINE)
 def python_path(place: Place) -> list[str]:
     """The entries of PYTHONPATH, the caller's own first."""
     own = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    editable = [str(path) for path in editable_directories() if path.is_relative_to(place.original)]
+    editable = [str(path) for path in editable_directories() if any(path.is_relative_to(top) for top in _originals(place))]
     entries = dict.fromkeys(_moved(entry, place) for entry in (*own, *editable))
     return list(entries)
 
@@ -32,9 +32,18 @@ def _moved(entry: str, place: Place) -> str:
     if not os.path.isabs(entry):
         return entry
     path = Path(entry).resolve()
-    if path.is_relative_to(place.original):
-        return str(place.top / path.relative_to(place.original))
+    for original in _originals(place):
+        if path.is_relative_to(original):
+            own = place.top / path.relative_to(original)
+            if original == place.original or own.exists():
+                return str(own)
     return entry
+
+
+def _originals(place: Place) -> list[Path]:
+    """What may be meant by the repository: of two folders that are compared, the environment names only one."""
+    known = dict.fromkeys((place.original, place.sibling or place.original))
+    return sorted(known, key=lambda path: -len(path.parts))
 
 
 def editable_directories() -> list[Path]:

@@ -34,6 +34,9 @@ and the directory of its record."""
 Compare = Callable[[Record, Record], list[CheckResult]]
 """Compares the records of two runs."""
 
+MIXED = "mixed torch.Tensor and DTensor"
+"""What torch says where one meets the other."""
+
 _TRAINING = (
     "coverage",
     "loss",
@@ -75,7 +78,7 @@ def check(resumption: Resumption, start: Start, compare: Compare, rounded: bool 
     forward = _continue("new", "old", resumption, saved, start)
     if forward.problem:
         return _failure(
-            f"the new script does not continue from the old checkpoint: {forward.problem}", saved["old"]
+            f"the new script does not continue from the old checkpoint: {forward.problem}", saved["old"], forward.problem
         )
     different = _different(compare(reference.record, forward.record))
     if different:
@@ -166,7 +169,10 @@ def _different(results: list[CheckResult]) -> list[CheckResult]:
     return [result for result in results if result.outcome == "fail" and result.name in _TRAINING]
 
 
-def _failure(reason: str, old: SavedRun) -> CheckResult:
+def _failure(reason: str, old: SavedRun, problem: str = "") -> CheckResult:
+    if MIXED in problem:
+        cause = "whole tensors of the old file meet sharded parameters: cut them as the parameters are (distribute_tensor)"
+        return _result("fail", reason, [cause])
     causes = ["not all of the state is brought back: optimizer, scheduler, scaler, position in the data"]
     if _has_shared_steps(old):
         causes.insert(

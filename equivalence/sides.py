@@ -11,7 +11,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import git
@@ -26,7 +26,8 @@ class Place:
     """One side, ready to run.
 
     `root` is the directory the script runs in, `top` the directory that all of the side's code lies in (`root` or
-    one above it), `original` the directory that `top` was made from. `script` is set when the side is a file.
+    one above it), `original` the directory that `top` was made from, `sibling` the one that the other side was made from.
+    `script` is set when the side is a file.
     """
 
     side: Side
@@ -35,6 +36,7 @@ class Place:
     top: Path
     original: Path
     script: str | None = None
+    sibling: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,9 @@ def open_sides(options: VerifyOptions, workspace: Path) -> Iterator[tuple[Place,
         )
     against_ref = old.commit is not None or new.commit is not None
     with ExitStack() as cleanup:
-        yield (
-            _open(old, options, workspace / "old", against_ref, cleanup),
-            _open(new, options, workspace / "new", against_ref, cleanup),
-        )
+        first = _open(old, options, workspace / "old", against_ref, cleanup)
+        second = _open(new, options, workspace / "new", against_ref, cleanup)
+        yield replace(first, sibling=second.original), replace(second, sibling=first.original)
 
 
 @contextmanager

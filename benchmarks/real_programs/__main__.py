@@ -15,6 +15,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ from .recipe import Recipe
 
 HERE = Path(__file__).parent
 INJECT = HERE.parents[1] / "equivalence" / "inject"
+PLAIN_SECONDS = 300
 LEFT_OUT = (".git", "__pycache__", "*.ipynb", "*.png", "*.jpg", "*.gif", "*.pdf", "*.mp4")
 
 
@@ -98,8 +100,8 @@ def verify(recipe: Recipe, old: Path, new: Path, report: Path) -> tuple[dict[str
     return json.loads((report / "report.json").read_text()), seconds
 
 
-def plain_seconds(recipe: Recipe, report: dict[str, Any], old: Path, new: Path) -> float:
-    """Wall time of both programs without verify: only the devices that this machine lacks are emulated."""
+def plain_seconds(recipe: Recipe, report: dict[str, Any], old: Path, new: Path) -> float | None:
+    """Wall time of both programs without verify: only the devices that this machine lacks are emulated. None: one hung."""
     total = 0.0
     for side, folder in (("old", old), ("new", new)):
         run = report["runs"][side]
@@ -111,9 +113,22 @@ def plain_seconds(recipe: Recipe, report: dict[str, Any], old: Path, new: Path) 
             environment["PYTHONPATH"] = os.pathsep.join([str(INJECT), environment["PYTHONPATH"]])
             command = [part for part in run["command"] if not part.startswith(("--log-dir", "--redirects"))]
             began = time.monotonic()
-            subprocess.run(command, cwd=copy, env=environment, capture_output=True)
+            if not run_to_end(command, copy, environment):
+                return None
             total += time.monotonic() - began
     return total
+
+
+def run_to_end(command: list[str], folder: Path, environment: dict[str, str]) -> bool:
+    """Whether a program ended by itself: gloo's threads now and then keep a rank from leaving."""
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **quiet)
+    try:
+        process.wait(PLAIN_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return False
+    return True
 
 
 def judge(recipe: Recipe, clones: Path, work: Path, plain: bool) -> Row:
@@ -127,7 +142,8 @@ def judge(recipe: Recipe, clones: Path, work: Path, plain: bool) -> Row:
         or (check["name"] == "resume" and recipe.resume is not None and check["outcome"] != "pass")
     ]
     has_run = all(run["command"] for run in report["runs"].values())
-    times = seconds / plain_seconds(recipe, report, old, new) if plain and has_run else None
+    alone = plain_seconds(recipe, report, old, new) if plain and has_run else None
+    times = seconds / alone if alone else None
     return Row(recipe.name, report["verdict"], report.get("reason") or "", not_equal, findings, seconds, times)
 
 

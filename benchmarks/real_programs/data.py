@@ -24,6 +24,7 @@ def token_files(folder: Path, vocabulary: int = 65, count: int = 4000) -> None:
 def image_folder(folder: Path, size: int, splits: tuple[str, ...] = ("",), classes: int = 2, each: int = 8) -> None:
     """Pictures of noise in torchvision's ImageFolder layout."""
     import numpy
+    from PIL import Image
 
     generator = numpy.random.default_rng(0)
     for split in splits:
@@ -32,7 +33,7 @@ def image_folder(folder: Path, size: int, splits: tuple[str, ...] = ("",), class
             place.mkdir(parents=True, exist_ok=True)
             for number in range(each):
                 pixels = generator.integers(0, 255, (size, size, 3), dtype=numpy.uint8)
-                (place / f"{label}_{number}.ppm").write_bytes(b"P6 %d %d 255\n" % (size, size) + pixels.tobytes())
+                Image.fromarray(pixels).save(place / f"{label}_{number}.png")
 
 
 def text_file(path: Path, characters: int = 600) -> None:

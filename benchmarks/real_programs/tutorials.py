@@ -70,7 +70,7 @@ EXAMPLES = (
         packages=("torchvision", "pillow"),
         replace={
             "main.py": (
-                ("best_acc1 = 0\n", "best_acc1 = torch.zeros(())\n"),
+                ("best_acc1 = best_acc1.to(args.gpu)", "pass"),  # what was saved is a number
                 ("RandomResizedCrop(224)", "RandomResizedCrop(32)"),
                 ("Resize(256)", "Resize(40)"),
                 ("CenterCrop(224)", "CenterCrop(32)"),

@@ -106,5 +106,6 @@ VISION = (
             --cbase=8 --cres=1,2 --augment=0 --seed=1 --workers=1 --tick=1 --snap=1 --dump=1 --cache=True
         """,
         resume="--resume=out/training-state-000000.pt --duration=0.064",
+        environment={"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},  # its files hold modules
     ),
 )

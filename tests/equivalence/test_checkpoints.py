@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -343,6 +344,28 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_no_rounding_makes_has_no_size_and_comes_first(runs, lost):
+    """A difference without a size is never excused by one of the gradients; numbers that differ by rounding have one."""
+
+    def events(root, side):
+        off = 0.0 if side == "old" else 1e-7
+        state = {} if lost and side == "new" else {"exp_avg": torch.ones(4)}
+        file = {
+            "model": {"w": torch.full((4,), 1.0 + off)}, "best": 0.25 + off, "losses": [1.0, 0.5 + off],
+            "optimizer": {"state": {"w": state}, "param_groups": [{"params": ["w"], "lr": 0.1}]},
+        }  # fmt: skip
+        torch.save(file, root / "last.pt")
+        return [(0, save_event(root / "last.pt"))]
+
+    result = checkpoints.joined(runs(events))
+    assert result.outcome == "fail"
+    if lost:
+        assert result.difference is None and result.reason.startswith("last.pt: the new state of w lacks exp_avg")
+    else:
+        assert 0 < result.difference < 1e-6
+
+
 def test_safetensors_are_recorded_and_hold_the_same_model(saved, tmp_path):
     pytest.importorskip("safetensors")
     path, record = tmp_path / "model.safetensors", tmp_path / "record"
@@ -393,6 +416,29 @@ def test_restore_puts_files_and_their_companions_to_the_same_places(tmp_path):
     path = restore(run, other)
     assert path == other / "out" / "step4.pt" and path.is_file()
     assert (other / "out" / "latest").read_text() == "step4.pt"
+
+
+def test_restored_checkpoints_are_of_the_age_that_scripts_look_for(tmp_path):
+    root = tmp_path / "old"
+    events = []
+    for step in (20, 3, 100, 11):  # names tell nothing of the order
+        path = root / f"step_{step}"
+        path.mkdir(parents=True)
+        torch.save({"w": torch.ones(1)}, path / "model.pt")
+        torch.save({"step": step}, path / "meta.pt")
+        for part in range(3):
+            (path / f"part{part}.json").write_text("{}")
+        events += [(0, save_event(path / name, step=step)) for name in ("model.pt", "meta.pt")]
+        time.sleep(0.02)
+    # Of the oldest checkpoint one file is written last of all, as a script does that keeps the best one there.
+    torch.save({"step": 0}, root / "step_20" / "best.pt")
+    events.append((0, save_event(root / "step_20" / "best.pt", step=100)))
+    run = checkpoints.preserve(read_record(write_record(tmp_path / "record", root, events)), tmp_path / "kept")
+    restore(run, tmp_path / "new")
+    for age in (os.path.getctime, os.path.getmtime):
+        by_age = sorted((tmp_path / "new").iterdir(), key=age)
+        assert [path.name for path in by_age] == ["step_3", "step_100", "step_11", "step_20"]
+        assert len({age(path) for path in by_age}) == 4
 
 
 def test_keys_of_a_compiled_model_are_not_blamed_on_data_parallel(tmp_path):

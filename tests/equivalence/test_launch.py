@@ -242,6 +242,27 @@ def test_the_first_exception_is_told_with_all_its_lines(tmp_path: Path):
     assert "no data" not in sentence
 
 
+def test_the_line_of_the_users_code_is_named(tmp_path: Path):
+    stack = f"""Traceback (most recent call last):
+  File "{tmp_path}/train.py", line 9, in <module>
+    main()
+  File "{tmp_path}/tools/load.py", line 7, in main
+    parameter.copy_(saved)
+  File "/usr/lib/python/torch/utils/_contextlib.py", line 124, in decorate_context
+    return func(*args, **kwargs)
+RuntimeError: two kinds of tensors
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "{tmp_path}/train.py", line 11, in <module>
+    raise
+ValueError: no
+"""
+    failed = Failed(tmp_path, 1, 1, rank0="", rank1="".join(f"[rank1]: {line}\n" for line in stack.splitlines()))
+    assert "RuntimeError: two kinds of tensors (at tools/load.py:7), before" in str(failed.sentence())
+
+
 def test_a_mismatch_of_collectives_is_a_consequence(tmp_path: Path):
     gloo = "RuntimeError: [enforce fail at gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes. 8 vs 4"
     failed = Failed(tmp_path, 0, 1, rank0=f"{gloo}\n", rank1="ValueError: save() on rank 1 only\n")

@@ -108,6 +108,13 @@ def test_a_new_script_that_refuses_the_old_file_fails(sides):
     assert "does not continue from the old checkpoint" in result.reason and "state.0.step" in result.reason
 
 
+def test_whole_tensors_that_meet_shards_are_the_cause(sides):
+    text = "rank 0 ended with exit code 1: RuntimeError: aten.copy_.default got mixed torch.Tensor and DTensor (at load.py:4)"
+    sides.outcomes["new-from-old"] = {"failure": text}
+    (cause,) = sides.check().causes
+    assert "meet sharded parameters" in cause
+
+
 def test_an_old_script_that_refuses_the_new_file_is_expected(sides):
     sides.outcomes["old-from-new"] = {"failure": "KeyError"}
     result = sides.check()

@@ -138,11 +138,19 @@ def test_a_hung_rank_is_ended_and_the_collective_named(verify):
     assert "rank 1 was busy at new.py:" in result.reason
 
 
+def test_a_rank_that_has_done_its_work_and_does_not_leave_is_ended(verify):
+    """As gloo's threads make ranks do now and then: the interpreter ends, and never comes to an end."""
+    late = "\nclass Late:\n    def __del__(self, sleep=__import__('time').sleep):\n        sleep(10_000)\n\n"
+    result = verify(script(DDP), script(end=END + late + "import sys; sys.late = Late()\n"), timeout=120)
+    assert (result.code, result.document["verdict"]) == (0, "equivalent")
+    assert result.document["runs"]["new"]["seconds"] > 30
+
+
 def test_a_rank_that_raises(verify):
     crash = "if step == 1 and rank == 1: raise ValueError('no such batch')"
     result = verify(script(DDP), script(before=crash))
     assert result.code == 2
-    assert "rank 1 ended with exit code 1: ValueError: no such batch, after 1 steps" in result.reason
+    assert "rank 1 ended with exit code 1: ValueError: no such batch (at new.py:14), after 1 steps" in result.reason
 
 
 def test_all_lines_of_the_first_exception_of_the_rank_that_failed_first_are_shown(verify):

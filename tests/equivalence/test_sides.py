@@ -206,6 +206,19 @@ def test_python_path_leads_into_the_side(repository: Path, tmp_path: Path, monke
         assert python_path(old)[:3] == [str(old.top / "scripts"), "lib", str(tmp_path / "other")]
 
 
+def test_paths_into_one_of_two_folders_lead_into_each_side(tmp_path: Path, monkeypatch):
+    """The environment was made for one of them; what the other does not have stays what it is."""
+    for name in ("before", "after"):
+        (tmp_path / name / "src").mkdir(parents=True)
+        (tmp_path / name / "src" / "model.py").touch()
+    (tmp_path / "before" / "data").mkdir()
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(tmp_path / "before" / name) for name in ("src", "data")))
+    options = VerifyOptions(old=str(tmp_path / "before"), new=str(tmp_path / "after"))
+    with open_sides(options, tmp_path / "work") as (old, new):
+        assert python_path(old)[:2] == [str(old.top / "src"), str(old.top / "data")]
+        assert python_path(new)[:2] == [str(new.top / "src"), str(tmp_path / "before" / "data")]
+
+
 def test_an_editable_install_leads_into_the_side(repository: Path, tmp_path: Path, monkeypatch):
     packages = tmp_path / "site-packages"
     packages.mkdir()

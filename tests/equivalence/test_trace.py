@@ -132,3 +132,54 @@ def test_a_program_without_a_wrap_teaches_nothing(tmp_path: Path) -> None:
     result = to_fsdp2(tmp_path, "trace", "--launcher", "python", "--", "train.py")
     assert result.returncode == 2 and "no model was wrapped" in result.stderr
     assert not (tmp_path / "trace.json").exists()
+
+
+DISGUISED = {
+    "keeping.py": """
+def kept(cls):
+    class Kept(cls):
+        def __reduce__(self):
+            return super().__reduce__()
+
+    Kept.__name__, Kept.__qualname__, Kept.__module__ = cls.__name__, cls.__name__, cls.__module__
+    return Kept
+""",
+    "layers.py": """
+import torch
+from keeping import kept
+
+
+@kept
+class Layer(torch.nn.Linear):
+    def reset(self):
+        self.reset_parameters()
+""",
+    "train.py": """
+import importlib
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+make = getattr(importlib.import_module("layers"), "Layer")
+net = make(3, 3)
+model = torch.nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+""",
+}
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="where a method stands is told from 3.11 on")
+def test_a_class_that_a_decorator_made_is_found_where_its_text_is(tmp_path: Path) -> None:
+    for name, text in DISGUISED.items():
+        (tmp_path / name).write_text(text)
+    result = to_fsdp2(tmp_path, "trace", "-o", "trace.json", "--", "train.py")
+    assert result.returncode == 0, result.stderr
+    document = json.loads((tmp_path / "trace.json").read_text())
+    held = {value["expression"]: value["held"] for value in document["values"]}
+    assert held["net"] == [{"instance": {"file": "keeping.py", "name": "kept.Kept"}}]

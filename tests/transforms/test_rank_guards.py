@@ -393,3 +393,28 @@ def test_training_behind_a_guard_is_left_and_told_of() -> None:
     source = Source.decode("train.py", (HEAD + textwrap.dedent(program)).encode())
     analysis = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"])
     assert {finding.level.value for finding in analysis.findings if finding.rule == "FS414"} == {"manual"}
+
+
+def test_a_registry_may_hand_out_what_it_decorates() -> None:
+    program = """
+        TABLE = {}
+
+        def register(given=None, **options):
+            def add(function):
+                TABLE[options.get("key")] = function
+                return function
+
+            return add(given) if callable(given) else add
+
+        @register
+        def forward(model, batch):
+            return model(batch)
+
+        @register(key="other")
+        def twice(model, batch):
+            torch.save(model.state_dict(), "x.pt")
+            return model(model(batch))
+
+        twice(DDP(torch.nn.Linear(2, 2)), torch.ones(2))
+    """
+    assert contexts(program) == []

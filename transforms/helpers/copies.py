@@ -19,9 +19,16 @@ HOOKS = (
     "_load_state_dict_post_hooks", "_backward_hooks", "_backward_pre_hooks",
 )  # fmt: skip
 
+OF_HOOKS = {
+    "_forward_pre_hooks_with_kwargs": "_forward_pre_hooks", "_forward_hooks_with_kwargs": "_forward_hooks",
+    "_forward_hooks_always_called": "_forward_hooks",
+}  # fmt: skip
+"""What a module notes of its hooks, under their keys."""
+
 OF_SHARDING = (
     "_held_whole", "_forward_methods", "_around_methods", "_ignored_by_sharding", "_is_fsdp_managed_module",
-    "_fsdp_use_orig_params", "_gather", "_plain_parameters",
+    "_fsdp_use_orig_params", "_gather", "_plain_parameters", "_running_forwards", "_awaits_second_backward",
+    "_ranks_that_gather", "_gradients_travel_in", "_syncs_gradients", "_synced_forward_pending", "require_backward_grad_sync",
 )  # fmt: skip
 """What is noted on a sharded model and does not hold of a plain one."""
 
@@ -52,8 +59,14 @@ def plain_copy(model: Any, memo: Any = None) -> Any:
             for module, name, found in hooks:
                 setattr(module, name, found)
     for module in copied.modules():
-        for name in [name for name in vars(module) if name in OF_SHARDING or name.startswith("__composable_api")]:
-            del vars(module)[name]
+        attributes = vars(module)
+        for name in [name for name in attributes if name in OF_SHARDING or name.startswith("__composable_api")]:
+            del attributes[name]
+        for notes, hooked in OF_HOOKS.items():
+            for key in attributes.get(notes, {}).keys() - attributes.get(hooked, {}).keys():
+                del attributes[notes][key]
+        if is_of_sharding(attributes.get("zero_grad")):  # it calls that of the class
+            del attributes["zero_grad"]
     return copied
 
 
@@ -64,7 +77,12 @@ def as_plain(value: Any) -> Any:
     """
 
     def plain(module: nn.Module) -> nn.Module:
-        return plain_copy(module) if any(isinstance(m, FSDPModule) for m in module.modules()) else module
+        if not any(isinstance(m, FSDPModule) for m in module.modules()):
+            return module
+        copied = plain_copy(module)
+        for part in copied.modules():
+            vars(part).pop("_wrapped_like", None)  # files hold what they held
+        return copied
 
     return map_tensors(plain, value, nn.Module)
 

@@ -177,4 +177,6 @@ def is_of_sharding(hook: Any) -> bool:
     while isinstance(hook, functools.partial):
         hook = hook.func
     origin = getattr(hook, "__module__", None) or ""
-    return origin.startswith("torch.distributed.") or origin == __name__ or origin.startswith(__name__.rpartition(".")[0] + ".")
+    package, _, name = __name__.rpartition(".")
+    copied = origin.rpartition(".")[2] == name  # packages that do not import each other have a copy each
+    return copied or origin.startswith(("torch.distributed.", f"{package}."))

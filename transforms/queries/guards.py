@@ -29,14 +29,16 @@ class Guard:
     function: bool = False
 
 
-def guard_of(file: File, node: ast.AST) -> Guard | None:
-    """The outermost guard around a place in its own function."""
+def guard_of(file: File, node: ast.AST, asked: frozenset[ast.AST] = frozenset()) -> Guard | None:
+    """The outermost guard around a place in its own function; the decorators of those `asked` for are not looked into."""
     found: Guard | None = None
     inside: ast.AST = node
     for around in file.ancestors(node):
         if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef)):
             leaving = _left_before(file, inside)
-            if any(is_rank_decorator(d) or _calls_on_some_ranks(file, d) for d in around.decorator_list):
+            within = asked | {around}
+            decorators = around.decorator_list if around not in asked else []  # registries decorate functions of their own
+            if any(is_rank_decorator(d) or _calls_on_some_ranks(file, d, within) for d in decorators):
                 return Guard(file, around, function=True)
             return leaving or found
         if isinstance(around, ast.Lambda):
@@ -61,7 +63,7 @@ def _parts_ranks(file: File, around: ast.If | ast.While, inside: ast.AST) -> boo
     return isinstance(around, ast.If) and reaches(file, branch) and not reaches(file, [around])
 
 
-def _calls_on_some_ranks(file: File, decorator: ast.expr) -> bool:
+def _calls_on_some_ranks(file: File, decorator: ast.expr, asked: frozenset[ast.AST]) -> bool:
     """Whether a decorator of the repository calls what it decorates behind a guard."""
     for value in file.values(decorator):
         if isinstance(value, FunctionValue):
@@ -70,7 +72,7 @@ def _calls_on_some_ranks(file: File, decorator: ast.expr) -> bool:
                 continue
             given = function.args.args[0].arg
             calls = (n for n in ast.walk(function) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name))
-            if any(call.func.id == given and guard_of(owner, call) is not None for call in calls):  # type: ignore[attr-defined]
+            if any(call.func.id == given and guard_of(owner, call, asked) is not None for call in calls):  # type: ignore[attr-defined]
                 return True
     return False
 

@@ -197,15 +197,26 @@ class ObservedCalls:
         return self.numbers(value) is not None or self._class(type(value)) is not None
 
     def _class(self, cls: type) -> Fact | None:
-        """A class of the repository."""
+        """A class of the repository, where its text is: a decorator may have given it the name of another one."""
         module = sys.modules.get(cls.__module__)
-        path = getattr(module, "__file__", None)
+        path, name = getattr(module, "__file__", None), cls.__qualname__
+        bodies = _bodies(cls)
+        if bodies and (path, name) not in bodies:
+            path, name = bodies[0]
         file = self.files.of(path) if isinstance(path, str) else None
-        return None if file is None else {"file": file.name, "name": cls.__qualname__.replace("<locals>.", "")}
+        return None if file is None else {"file": file.name, "name": name.replace("<locals>.", "")}
 
 
 def _name(file: UserFile, function: Function) -> Fact:
     return {"file": file.name, "line": function.line, "name": function.name}
+
+
+def _bodies(cls: type) -> list[tuple[str, str]]:
+    """The files, and names, of the class bodies that the methods of a class stand in. Python 3.10 does not tell."""
+    functions = [getattr(value, "fget", None) or value for value in vars(cls).values()]
+    codes = [value.__code__ for value in functions if isinstance(value, FunctionType)]
+    names = [(code.co_filename, getattr(code, "co_qualname", "").rpartition(".")[0]) for code in codes]
+    return [(file, name) for file, name in names if name and not name.endswith("<locals>")]
 
 
 def _read(frame: FrameType, path: ast.expr) -> object:

@@ -7,6 +7,8 @@ enough that on a power-of-two number of ranks the three agree bit for bit. Data 
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -53,6 +55,12 @@ class _Done(_Work):
         return self._result
 
 
+def _never_destroy(group: Any) -> None:
+    """gloo's threads need the interpreter's lock to drop the tensors of their last call. Where a wrapper holds a group until
+    the interpreter ends, the main thread waits for them with that lock in its hands, for ever, when it destroys the group."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+
+
 class OrderedGroup(_ProcessGroup):
     """The methods are those that torch calls on a process group, under the names of torch 2.6 to 2.13."""
 
@@ -62,6 +70,7 @@ class OrderedGroup(_ProcessGroup):
         self._perturbation = perturbation
         self._reductions = 0
         self._gloo = _Gloo(store, rank, size, timeout)
+        atexit.register(_never_destroy, self._gloo)
         # Functional collectives (DTensor's) look a backend up by device; they mostly gather, which has no order.
         for device in ("cpu", "cuda") if torch.version.cuda else ("cpu",):
             self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, self._gloo)

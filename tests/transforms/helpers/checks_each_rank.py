@@ -12,8 +12,15 @@ import torch.distributed as dist
 from models import Net, batch, build, close, error_of, gradients_of, parameters_of
 from to_fsdp2.transforms.helpers.copies import as_plain
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
-from to_fsdp2.transforms.helpers.each_rank import everything_whole_on_each_rank, holding_whole, whole_on_each_rank
+from to_fsdp2.transforms.helpers.each_rank import (
+    everything_whole_on_each_rank,
+    holding_whole,
+    is_of_sharding,
+    whole_on_each_rank,
+)
+from to_fsdp2.transforms.helpers.gradients import no_gradient_sync
 from to_fsdp2.transforms.helpers.methods import forward_method
+from to_fsdp2.transforms.helpers.shard import shard_like_fsdp1
 from to_fsdp2.transforms.helpers.state import load_model_state, state_of
 from to_fsdp2.transforms.helpers.whole import whole
 from torch.distributed.fsdp import FSDPModule
@@ -123,6 +130,8 @@ def check_models_are_saved_as_plain_ones() -> None:
     plain = Net()
     model: Any = shard_like_ddp(copy.deepcopy(plain))
     forward_method(model, "extra_repr")()
+    with no_gradient_sync(model):
+        pass
     other, ids = torch.ones(2), torch.arange(3)
     for context in (contextlib.nullcontext(), whole_on_each_rank(model)):
         with context:
@@ -130,12 +139,41 @@ def check_models_are_saved_as_plain_ones() -> None:
                 assert as_plain(other) is other and as_plain(plain) is plain
                 saved = pickle.loads(pickle.dumps(as_plain({"net": model, "more": [other, model.layers[0]], "step": 3})))
                 assert type(saved["net"]) is Net and saved["step"] == 3
-                notes = {"_wrapped_like", "_awaits_second_backward", "_running_forwards"}
-                assert vars(saved["net"]).keys() - vars(plain).keys() <= notes
+                assert all(same_attributes(m, own) for m, own in zip(saved["net"].modules(), plain.modules(), strict=True))
                 assert close(parameters_of(saved["net"]), parameters_of(plain))
                 assert close(saved["net"](ids), plain(ids))
     model(*batch(0)).backward()
     assert close(gradients_of(model), gradients_of_plain(plain))
+
+
+def check_hooks_of_another_copy_of_the_helpers_are_known() -> None:
+    """Folders that do not import each other have a copy each, and one may shard what another one holds whole."""
+
+    def hook() -> None: ...
+
+    name = is_of_sharding.__module__.rpartition(".")[2]
+    for module, expected in ((f"other.{name}", True), (name, True), ("other.train", False), (f"not_{name}", False)):
+        hook.__module__ = module
+        assert is_of_sharding(hook) == expected
+
+
+def check_models_in_place_of_fsdp1_are_saved_as_plain_ones() -> None:
+    plain = Net()
+    for strategy in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"):
+        model: Any = shard_like_fsdp1(copy.deepcopy(plain), sharding_strategy=strategy, device_id=torch.device("cpu"))
+        model(*batch(0)).backward()
+        saved = pickle.loads(pickle.dumps(as_plain(model)))
+        assert all(same_attributes(m, own) for m, own in zip(saved.modules(), plain.modules(), strict=True))
+        saved(*batch(0)).backward()
+        saved.zero_grad()
+        assert not any(p.grad is not None for p in saved.parameters())
+
+
+def same_attributes(module: Any, other: Any) -> bool:
+    """The same names, and hooks, and notes of hooks, as many."""
+    ours, theirs = vars(module), vars(other)
+    hooks = [name for name in ours if "hooks" in name]
+    return ours.keys() == theirs.keys() and all(len(ours[name] or ()) == len(theirs[name] or ()) for name in hooks)
 
 
 def gradients_of_plain(plain: Any) -> Any:
