@@ -321,8 +321,9 @@ def _distance(old: Any, new: Any) -> float | None:
         return _largest([_distance(a, b) for a, b in zip(old, new, strict=True)])
     if _same(old, new, 0.0):
         return 0.0
-    numbers = isinstance(old, (int, float)) and isinstance(new, (int, float)) and float in (type(old), type(new))
-    return abs(old - new) / max(abs(old), abs(new)) if numbers else None
+    if isinstance(old, (int, float)) and isinstance(new, (int, float)) and float in (type(old), type(new)):
+        return abs(old - new) / max(abs(old), abs(new))
+    return None
 
 
 def _largest(distances: list[float | None]) -> float | None:

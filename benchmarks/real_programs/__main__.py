@@ -121,8 +121,8 @@ def plain_seconds(recipe: Recipe, report: dict[str, Any], old: Path, new: Path) 
 
 def run_to_end(command: list[str], folder: Path, environment: dict[str, str]) -> bool:
     """Whether a program ended by itself: gloo's threads now and then keep a rank from leaving."""
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **quiet)
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, stdout=quiet, stderr=quiet)
     try:
         process.wait(PLAIN_SECONDS)
     except subprocess.TimeoutExpired:

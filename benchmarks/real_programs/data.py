@@ -24,7 +24,7 @@ def token_files(folder: Path, vocabulary: int = 65, count: int = 4000) -> None:
 def image_folder(folder: Path, size: int, splits: tuple[str, ...] = ("",), classes: int = 2, each: int = 8) -> None:
     """Pictures of noise in torchvision's ImageFolder layout."""
     import numpy
-    from PIL import Image
+    from PIL import Image  # pyright: ignore[reportMissingImports]
 
     generator = numpy.random.default_rng(0)
     for split in splits:

@@ -363,7 +363,7 @@ def test_what_no_rounding_makes_has_no_size_and_comes_first(runs, lost):
     if lost:
         assert result.difference is None and result.reason.startswith("last.pt: the new state of w lacks exp_avg")
     else:
-        assert 0 < result.difference < 1e-6
+        assert result.difference is not None and 0 < result.difference < 1e-6
 
 
 def test_safetensors_are_recorded_and_hold_the_same_model(saved, tmp_path):

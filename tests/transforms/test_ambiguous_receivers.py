@@ -184,3 +184,34 @@ def test_writes_into_parameters_are_not_made_to_copies_of_them() -> None:
     """)
     assert "whole(model.head.weight).detach().t()" in text
     assert text.count("whole(") == 1
+
+
+def test_a_registry_holds_more_than_what_the_repository_puts_in() -> None:
+    text = migrated("""
+        import inspect
+
+        KINDS = {}
+        for name, kind in inspect.getmembers(torch.optim):
+            KINDS[name] = kind
+
+
+        def register(kind):
+            KINDS[kind.__name__] = kind
+            return kind
+
+
+        @register
+        class Dummy:
+            def __init__(self, parameters):
+                self.parameters = parameters
+
+
+        def main(name):
+            model = DDP(torch.nn.Linear(2, 2))
+            optimizer = KINDS[name](model.parameters())
+            torch.save(optimizer.state_dict(), "optimizer.pt")
+
+
+        main("SGD")
+    """)
+    assert "torch.save(state_of(optimizer)" in text

@@ -10,11 +10,11 @@ import builtins
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from ..facts.facts import NOTHING, FileFacts
+from ..facts.facts import ANY_KEY, NOTHING, FileFacts
 from ..facts.symbols import canonical
 from .relays import shifted_call
 from .unseen_optimizers import UnseenOptimizers
-from .values import ClassValue, Constant, Container, External, FunctionValue, ModuleValue, Unknown, Wrapped
+from .values import ClassValue, Constant, Container, External, FunctionValue, ModuleValue, Unknown
 
 _BUILTINS = frozenset(dir(builtins))
 
@@ -55,6 +55,8 @@ class Flow(UnseenOptimizers):
         candidates = self.mark_unseen_optimizers()
         self.solve()
         self.make_unseen_optimizers(candidates)
+        self.solve()
+        self.seed_unknown_entries()
         self.solve()
 
     def seed_names(self) -> None:
@@ -156,27 +158,18 @@ class Flow(UnseenOptimizers):
                 if not self.instances.get(cls):
                     self.new_instance(cls, -1)
 
-    def seed_unknown(self, relevant: Iterable[int]) -> None:
-        """Marks the parameters in these files that nothing in the repository passes.
+    def seed_unknown_entries(self) -> None:
+        """Says of containers that they hold more than what is known of, where entries come from code out of sight.
 
-        A parameter that reaches a wrapper is an unknown of its own, since it is a model; all others share one.
+        ``for name, cls in inspect.getmembers(torch.optim): registry[name] = cls`` leaves the classes that the repository
+        registers as the only known ones.
         """
-        wrapped = self.reaching([self.field(value, "module") for value in self.values if isinstance(value, Wrapped)])
-        for index in relevant:
-            offset = self.variable_offsets[index]
-            for position, function in enumerate(self.files[index].functions):
-                value = FunctionValue(index, position)
-                if value in self.called and value not in self.called_by_name:
-                    continue
-                parameters = [*function.positional, *function.keyword_only]
-                if function.owner_class != NOTHING and function.binding != "static":
-                    parameters = parameters[1:]
-                for _, parameter in parameters:
-                    variable = parameter + offset
-                    if value in self.called and self.points_to[variable]:
-                        continue
-                    self.add(variable, Unknown(variable if variable in wrapped else NOTHING))
-        self.solve()
+        for base, writers in list(self.stores.items()):
+            if any(attribute == ANY_KEY and not self.points_to[origin] for attribute, origin in writers):
+                for value in self.values_of(base):
+                    if isinstance(value, Container) and self.points_to[self.field(value, "[any]")]:
+                        self.add(self.field(value, "[any]"), Unknown(NOTHING))
+                        self.add(self.field(value, ANY_KEY), Unknown(NOTHING))
 
     def reaching(self, variables: Iterable[int]) -> set[int]:
         """The variables whose values flow into these, by plain copies."""

@@ -24,8 +24,8 @@ class Names:
     """Name in this file → canonical name of what it stands for."""
     helpers: dict[str, str] = field(default_factory=dict)
     """Name in this file → helper."""
-    locals: set[str] = field(default_factory=set)
-    """Variables of generated code."""
+    locals: set[tuple[ast.AST | None, str]] = field(default_factory=set)
+    """Variables of generated code, each with the function that it is in; None for those that no function may share."""
 
     def torch(self, symbol: str) -> str:
         """How generated code spells a symbol of torch: as the file does already, else by a name to be imported."""
@@ -59,13 +59,19 @@ class Names:
                         return alias.asname or name
         return None
 
-    def local(self, wanted: str) -> str:
-        """A name for a generated variable: none that the file mentions, none of another variable, and no helper's."""
+    def local(self, wanted: str, place: ast.AST | None = None) -> str:
+        """A name for a generated variable: none that the file mentions, none of another variable, and no helper's.
+
+        With a ``place`` none that its function mentions, or at module level none that is used there or from there.
+        """
+        scope = None if place is None else self.file.function(place) or self.file.tree
+        taken = self.file.names if scope is None else _mentioned(self.file, scope)
+        others = {name for at, name in self.locals if None in (at, scope) or at is scope}
         number, name = 1, wanted
-        while name in self.file.names or name in self.locals or name in definitions() or name in self.symbols:
+        while name in taken or name in others or name in definitions() or name in self.symbols:
             number += 1
             name = f"{wanted}_{number}"
-        self.locals.add(name)
+        self.locals.add((scope, name))
         return name
 
     def _wanted(self, table: dict[str, str], meaning: str, wanted: str) -> str:
@@ -109,3 +115,22 @@ def _spelling(statement: ast.Import | ast.ImportFrom, alias: ast.alias, symbol: 
     if symbol.rpartition(".")[0] == name and name.rpartition(".")[2].islower():
         return f"{alias.asname or alias.name}.{symbol.rpartition('.')[2]}"
     return None
+
+
+def _mentioned(file: File, scope: ast.AST) -> set[str]:
+    """The names that the code of a function mentions; at module level also those that functions read from there."""
+    if scope is not file.tree:
+        found = {n.id for n in ast.walk(scope) if isinstance(n, ast.Name)}
+        return found | {n.arg for n in ast.walk(scope) if isinstance(n, ast.arg)} | file.imported_names
+    found = set(file.imported_names)
+    bound: dict[ast.AST | None, set[str]] = {}
+    for name in file.nodes(ast.Name):
+        if not isinstance(name.ctx, ast.Load):
+            bound.setdefault(file.function(name), set()).add(name.id)
+    for name in file.nodes(ast.Name):
+        function = file.function(name)
+        arguments = {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)} if function is not None else set()
+        if function is None or name.id not in bound.get(function, set()) | arguments:
+            found.add(name.id)
+    definitions_at_top = (n for n in file.nodes(ast.FunctionDef, ast.ClassDef) if file.function(n) is None)
+    return found | {node.name for node in definitions_at_top}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ..facts.symbols import DDP
 from ..findings import Level
 from ..migration import Migration
@@ -16,7 +18,7 @@ def written_out(site: Site, migration: Migration) -> Outcome | None:
     if plan is None:
         return None
     names = migration.names(site.file)
-    change = plan.place.rewritten(plan.lines(names.torch, names.helper, names.local))
+    change = plan.place.rewritten(plan.lines(names.torch, names.helper, partial(names.local, place=site.node)))
     units = (
         "the blocks and then the model are sharded" if plan.blocks or plan.are_looked_for else "the model is sharded as one unit"
     )
@@ -33,6 +35,32 @@ def shard_like(site: Site, migration: Migration) -> Outcome | None:
     change = function_instead(site.file, site.node, site.call, name)
     return Outcome("fully_shard takes the wrapper's place; what DDP did beside averaging gradients is done as before", [change])
 
+
+_NET = (
+    "import torch\n"
+    "from torch import nn\n"
+    "from torch.nn.parallel import DistributedDataParallel as DDP\n\n\n"
+    "class Block(nn.Module):\n"
+    "    def __init__(self):\n"
+    "        super().__init__()\n"
+    "        self.linear, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)\n\n"
+    "    def forward(self, x):\n"
+    "        return x + self.norm(self.linear(x))\n\n\n"
+    "class Net(nn.Module):\n"
+    "    def __init__(self):\n"
+    "        super().__init__()\n"
+    "        self.blocks = nn.ModuleList([Block() for _ in range(4)])\n\n"
+    "    def forward(self, x):\n"
+    "        for block in self.blocks:\n"
+    "            x = block(x)\n"
+    "        return x\n\n\n"
+    "model = Net()\n"
+)
+_IMPORTS = (
+    "from torch.distributed import broadcast\n"
+    "from torch.distributed.fsdp import fully_shard\n"
+    "from fsdp2_helpers import broadcast_buffers_before_forward, rebound_parameters\n"
+)
 
 RULE = Rule(
     id="FS120",
@@ -53,6 +81,21 @@ RULE = Rule(
                 "def wrap(model, options):\n    return shard_like_ddp(model, **options)\n"
             ),
             level=Level.SAFE,
+        ),
+        Example(
+            before=_NET + "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\nmodel = DDP(model)\n",
+            after=_NET.replace("from torch.nn.parallel import DistributedDataParallel as DDP\n", _IMPORTS)
+            + "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+            "for tensor in [*model.parameters(), *model.buffers()]:\n"
+            "    broadcast(tensor.detach(), src=0)\n"
+            "with rebound_parameters(model):\n"
+            "    for block in model.blocks:\n"
+            "        fully_shard(block)\n"
+            "    fully_shard(model)\n"
+            "broadcast_buffers_before_forward(model)\n",
+            level=Level.SAFE,
+            note="Where every module of the model is seen, its blocks are the units. The optimizer exists already, and the "
+            "buffers of BatchNorm follow the first rank's.",
         ),
     ),
     proof=("ddp_keywords",),

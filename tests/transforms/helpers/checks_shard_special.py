@@ -298,8 +298,8 @@ def check_parts_that_come_later() -> None:
         run(ones(1)).backward()
         optimizer.step()
         torch.manual_seed(rank())
-        net.heads["b"] = nn.Linear(6, 1)
-        optimizer.add_param_group({"params": net.heads["b"].parameters()})
+        net.heads.add_module("b", nn.Linear(6, 1))
+        optimizer.add_param_group({"params": net.heads.get_submodule("b").parameters()})
         run = wrap(net)
         losses = []
         for step in range(3):
