@@ -1,4 +1,4 @@
-"""Every command that the guide and the README show is run as it stands there, block by block, in a repository that has what it names."""
+"""Every command that the guide and the README show is run as it stands there, in a repository that has what it names."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ HOOKS = (
 
 OF_SHARDING = (
     "_held_whole", "_forward_methods", "_around_methods", "_ignored_by_sharding", "_is_fsdp_managed_module",
-    "_fsdp_use_orig_params", "_gather", "_plain_parameters",
+    "_fsdp_use_orig_params", "_gather", "_plain_parameters", "_running_forwards", "_awaits_second_backward",
 )  # fmt: skip
 """What is noted on a sharded model and does not hold of a plain one."""
 
@@ -52,6 +52,9 @@ def plain_copy(model: Any, memo: Any = None) -> Any:
             for module, name, found in hooks:
                 setattr(module, name, found)
     for module in copied.modules():
+        for name in [name for name in vars(module) if name.endswith(("_with_kwargs", "_always_called"))]:
+            kept = vars(module)[name.removesuffix("_with_kwargs").removesuffix("_always_called")]
+            setattr(module, name, OrderedDict((key, is_so) for key, is_so in vars(module)[name].items() if key in kept))
         for name in [name for name in vars(module) if name in OF_SHARDING or name.startswith("__composable_api")]:
             del vars(module)[name]
     return copied
