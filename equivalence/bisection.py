@@ -22,7 +22,7 @@ from .judge import judge
 from .partial import ChangedText, Part, compose, holds_together, parts_of
 from .session import Session
 from .sides import Place, open_side
-from .verdict import BisectedChange, Bisection, Verdict
+from .verdict import BisectedChange, Bisection, Side, Verdict
 
 FindingsOf = Callable[[Path], list[Finding]]
 """What the codemod finds in a directory."""
@@ -49,6 +49,8 @@ def bisect(
     if not tried:
         return Bisection(reason="nothing to bisect: no run executed anything of what changed")
     passing, failing = isolate(len(tried), test)
+    if rest and not passing and trials.answer(rest, "none of the executed changes") == "fails":
+        return Bisection(reason=f"what makes the verdict is none of the {len(tried)} changes that the runs executed")
     found = [tried[number] for number in sorted(failing - passing)]
     root = session.places["old"].root.resolve()
     findings = [finding for finding in findings_of(root) if not finding.suppressed] if found else []
@@ -70,11 +72,13 @@ def _cause(verdict: Verdict) -> Cause | None:
 def _with_lines(text: ChangedText, file: ChangedFile | None, session: Session) -> ChangedText:
     if file is None:
         return text
-    ran = [
-        frozenset(line - 1 for line in session.runs[side][1].lines.get(str(path), ()))
-        for side, path in (("old", file.old_path), ("new", file.new_path))
-    ]
-    return replace(text, ran=(ran[0], ran[1]))
+    return replace(text, ran=(_lines_run(session, "old", file.old_path), _lines_run(session, "new", file.new_path)))
+
+
+def _lines_run(session: Session, side: Side, path: Path | None) -> frozenset[int]:
+    """The lines of a file that some run of a side executed where the side lies: a resumed run executes others."""
+    records = [record for run, record in session.runs.values() if run.side == side]
+    return frozenset(line - 1 for record in records for line in record.lines.get(str(path), ()))
 
 
 def _ran(part: Part, text: ChangedText, file: ChangedFile | None) -> bool:

@@ -59,7 +59,8 @@ def _no_steps(places: tuple[Place, Place], records: tuple[Record, Record]) -> st
         if not record.starts:
             return f"the {place.side} side did not start a process group or train: nothing was recorded"
         if not record.step_count:
-            return f"the {place.side} side never stepped an optimizer"
+            own = "one of your own must derive from torch.optim.Optimizer"
+            return f"the {place.side} side never stepped an optimizer of torch ({own})"
     return None
 
 

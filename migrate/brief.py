@@ -15,7 +15,7 @@ from ..transforms.findings import Finding, Level
 from ..transforms.rule import Rule, all_rules
 from ..transforms.text.source import Source, SourceError
 from .pipeline import Migration
-from .recipe import recipe
+from .recipe import page, recipe
 from .report import Report, printable_report
 from .terminal import printable_lines
 
@@ -60,6 +60,7 @@ def render(migration: Migration, report: Report) -> str:
         open=len(stops),
         to_read=len(reviews),
         recipe=recipe,
+        page=page,
         commands=[_verify(entry) for entry in sorted({entry for item in items for entry in item.finding.programs})],
     )
 

@@ -75,6 +75,111 @@ def test_one_wrong_change_among_several(tmp_path: Path, capsys: pytest.CaptureFi
     assert "model.parameters(), lr=0.2" in (report / "report.html").read_text()
 
 
+SAVING = """\
+import argparse
+import os
+import time
+
+import torch
+import torch.distributed as dist
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--resume")
+parser.add_argument("--steps", type=int, default=2)
+args = parser.parse_args()
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+start = 0
+if args.resume:
+    state = torch.load(args.resume)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    start = state["step"]
+for step in range(start, args.steps):
+    loss = model(torch.ones(2, 4) * (step + 1)).square().sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}, "last.pt")
+print("done")
+dist.destroy_process_group()
+"""
+HARMLESS = {
+    "torch.manual_seed(0)": "torch.manual_seed(1 - 1)",
+    "range(start, args.steps)": "range(start, 0 + args.steps)",
+    "lr=0.1": "lr=0.2 / 2",
+}
+LOADS = '    optimizer.load_state_dict(state["optimizer"])'
+RESUME = ["--resume", "--resume-arguments", "--resume {checkpoint} --steps 4"]
+FAILING = {
+    "crash": ('print("done")', 'raise RuntimeError(f"no {os.getcwd()}/x at {id(model)}")', [], 2),
+    "hang": ('print("done")', "time.sleep(600)", ["--timeout", "20"], 2),
+    "resume": (LOADS, "    pass", RESUME, 1),
+    "resume_crash": (LOADS, '    optimizer.load_state_dict(state["optim"])', RESUME, 1),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FAILING)
+def test_a_new_side_that_fails_otherwise(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It crashes, with a message of its place; it hangs; it does not resume, which no line of the first runs shows."""
+    before, after, options, code = FAILING[kind]
+    new = SAVING
+    for harmless in HARMLESS:
+        new = new.replace(harmless, HARMLESS[harmless])
+    for side, text in (("old", SAVING), ("new", new.replace(before, after))):
+        (tmp_path / side).mkdir()
+        (tmp_path / side / "train.py").write_text(text)
+    places = ["--old", str(tmp_path / "old"), "--new", str(tmp_path / "new")]
+    assert run(["verify", *places, "--launcher", "python", "--device", "cpu", "--bisect", *options, "--", "train.py"]) == code
+    shown = capsys.readouterr()
+    assert "bisected: 1 change makes the verdict what it is, of 4 " in shown.out, shown.out
+    assert f"      -{before}\n      +{after}\n" in shown.out
+
+
+ACCUMULATING = """\
+import argparse
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--accumulation", type=int, default=3)
+args = parser.parse_args()
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DDP(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(dist.get_rank())
+for step in range(2):
+    for micro in range(args.accumulation):
+        model(torch.randn(3, 4)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_with_a_difference_that_control_runs_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The wrap's own difference vanishes in the control runs, also in those of trials; what is left is the wrong number."""
+    new = ACCUMULATING.replace("DDP(torch.nn.Linear(4, 4))", "fully_shard(torch.nn.Linear(4, 4))")
+    new = new.replace("torch.randn(3, 4)", "torch.randn(3, 4) * (1.0 if step < 1 else 2.0)").replace("range(2)", "range(1 + 1)")
+    for side, text in (("old", ACCUMULATING), ("new", new)):
+        (tmp_path / side).mkdir()
+        (tmp_path / side / "train.py").write_text(text)
+    options = ["--old", str(tmp_path / "old"), "--new", str(tmp_path / "new"), "--device", "cpu", "--bisect"]
+    assert run(["verify", *options, "--control", "--accumulation 1", "--", "train.py"]) == 1
+    shown = capsys.readouterr()
+    assert "bisected: 1 change makes the verdict what it is" in shown.out, shown.out
+    assert "+        model(torch.randn(3, 4) * (1.0 if step < 1 else 2.0))" in shown.out
+    assert shown.err.count("control-old run: started") == 1, shown.err
+
+
 def test_without_a_failure_there_is_nothing_to_bisect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for side in ("old", "new"):
         (tmp_path / side).mkdir()

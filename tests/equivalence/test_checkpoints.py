@@ -460,3 +460,15 @@ def test_ranks_that_overwrite_each_other_are_told(tmp_path):
         checkpoints.preserve(read_record(record), tmp_path / f"{side}-kept")
     found = [r for r in checkpoints.compare(tmp_path / "old-kept", tmp_path / "new-kept") if r.outcome == "fail"]
     assert "ranks 0, 1 save to this one file" in found[0].reason
+
+
+def test_what_helpers_note_on_a_pickled_copy_is_no_difference(tmp_path):
+    for side, marks in (("old", {}), ("new", {"_wrapped_like": "ddp"}), ("other", {"scale": 2.0})):
+        model = torch.nn.Linear(1, 1)
+        torch.nn.init.ones_(model.weight)
+        torch.nn.init.ones_(model.bias)
+        vars(model).update(marks)
+        torch.save(model, tmp_path / f"{side}.pt")
+    assert not [r for r in checkpoints.compare_paths(tmp_path / "old.pt", tmp_path / "new.pt") if r.outcome == "fail"]
+    (other,) = [r for r in checkpoints.compare_paths(tmp_path / "old.pt", tmp_path / "other.pt") if r.outcome == "fail"]
+    assert "entry 'scale' is new" in other.reason

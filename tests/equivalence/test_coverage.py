@@ -143,7 +143,7 @@ def test_an_installed_copy_of_a_changed_package_is_not_judged(pair: Pair):
 
 def test_a_run_without_a_step_is_not_judged(pair: Pair):
     pair.events["new"] = training(steps=0)
-    assert pair.coverage().blocking == "the new side never stepped an optimizer"
+    assert (pair.coverage().blocking or "").startswith("the new side never stepped an optimizer of torch (")
 
 
 def test_a_run_that_recorded_nothing_is_not_judged(pair: Pair):

@@ -23,6 +23,8 @@ from to_fsdp2.transforms.rule import Outcome, Rule, all_rules
 
 Command = Callable[..., tuple[int, bytes, str]]
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+CHROMIUM = next((path for path in map(shutil.which, BROWSERS) if path), None)
 RULE = Rule("FS101", "Wrap", "because", (), lambda site, migration: Outcome(""))
 OTHER = Rule("FS102", "Unwrap", "because", (), lambda site, migration: Outcome(""))
 
@@ -316,7 +318,7 @@ def test_html_shows_each_change_with_its_rule_and_reason(page_of_a_migration: Pa
     assert '<span class="kn">import</span>' in html
 
 
-@pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium")
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium found")
 def test_html_fits_a_telephone_and_is_filtered_by_its_address(page_of_a_migration: Path, tmp_path: Path) -> None:
     link = re.findall(r'href="#(file-[^"]*)"', page_of_a_migration.read_text())[0]
     frames = ["", "#rule=FS301", "#without=safe,ok", f"#{link}"]
@@ -329,7 +331,8 @@ def test_html_fits_a_telephone_and_is_filtered_by_its_address(page_of_a_migratio
                 changes: [...page.querySelectorAll(".change")].filter(seen).length};
         }))"""
     (tmp_path / "frames.html").write_text(f'{listed}<pre id="out"></pre><script>{script}</script>')
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
+    assert CHROMIUM is not None
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
     command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", "--dump-dom", f"file://{tmp_path}/frames.html"]
     dump = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
     [found] = re.findall(r'<pre id="out">(.*?)</pre>', dump)

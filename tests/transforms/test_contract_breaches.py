@@ -12,6 +12,7 @@ FOLDER = Path(__file__).parent.parent / "fixtures" / "contract"
 PROGRAMS = {
     "script": {"script.py": (FOLDER / "script.py").read_text()},
     "package": {path.name: path.read_text() for path in sorted((FOLDER / "package").glob("*.py"))},
+    "registry": {path.name: path.read_text() for path in sorted((FOLDER / "registry").glob("*.py"))},
 }
 SEEDS = (FOLDER / "breaches.patch").read_text().strip("\n").split("\n\n")
 """Each a rule, a program, and hunks as in a patch; the lines that are to be named end in ``# breach``."""

@@ -195,6 +195,23 @@ def test_a_wrapper_around_a_hook_is_a_stop_as_the_hook_is() -> None:
     assert [finding.level.value for finding in found if finding.rule == "FS304"] == ["manual"]
 
 
+def test_a_hook_of_the_repositorys_own_is_a_stop() -> None:
+    code = HEAD + "def mine(state, bucket):\n    return bucket\n\n\nmodel = DDP(torch.nn.Linear(2, 2))\n"
+    source = Source.decode("train.py", (code + "model.register_comm_hook(None, mine)\n").encode())
+    found = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"]).findings
+    [stop] = [finding for finding in found if finding.rule == "FS304"]
+    assert (stop.level.value, "mine" in stop.message) == ("manual", True)
+
+
+def test_a_handle_of_what_a_test_says_is_a_unit_is_a_stop() -> None:
+    code = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\ndef norms(model):\n"
+    code += "    for unit in model.modules():\n        if isinstance(unit, FSDP) and unit._handle is not None:\n"
+    code += "            print(unit._handle.flat_param)\n\n\nmodel = FSDP(build())\nnorms(model)\n"
+    source = Source.decode("train.py", code.encode())
+    found = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"]).findings
+    assert (7, "manual") in [(f.line, f.level.value) for f in found if f.rule == "FS610"]
+
+
 def test_a_sharded_model_has_no_logs_of_ddp() -> None:
     new = migrated(HEAD + "model = DDP(torch.nn.Linear(2, 2))\nprint(model._get_ddp_logging_data().get('x'))\n")
     assert 'print(getattr(model, "_get_ddp_logging_data", dict)().get(\'x\'))' in new

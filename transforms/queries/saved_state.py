@@ -33,6 +33,8 @@ def saved_shards(models: ShardedModels, file: File, node: ast.expr) -> tuple[str
         if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr == "state_dict":
             if calls := models.of(file, part.func.value):
                 return "model", calls
+    if calls := models.of_owners(file, node, ("state_dict",)):
+        return "model", calls
     return _shards_among(models, known_values(file, node), 0)
 
 

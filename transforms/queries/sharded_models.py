@@ -16,9 +16,13 @@ from ..flow.flow import Flow
 from ..flow.values import Constant, Container, Derived, FunctionValue, Instance, Opaque, Optimizer, Unknown, Value
 from .file import File
 from .program import Program
+from .registered_functions import link_registered
+from .written_models import WrittenModels
 
 FULLY_SHARD = "torch.distributed.fsdp.fully_shard"
 _DEEPEST = 4
+_AROUND = ".checkpoint_wrapper"
+"""What is put around a sharded model, and hands all that is asked of it on to the model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +47,9 @@ class ShardedModels:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        copies = _Copies(program.flow)
+        registered = link_registered(program, set().union(*(copies.origins(call) for call in self.calls)))
+        self.written = WrittenModels(program, self._known, registered)
         self._name_unknown()
 
     def _name_unknown(self) -> None:
@@ -68,12 +75,15 @@ class ShardedModels:
 
     def of(self, file: File, node: ast.AST) -> ShardCalls:
         """The calls that shard what an expression is; none where it may be anything else, or nobody knows."""
+        return self._known(file, node) or self.written.of(file, node)
+
+    def _known(self, file: File, node: ast.AST) -> ShardCalls:
         return self._of_known(file, node, known_values(file, node))
 
     def called(self, file: File, call: ast.Call) -> ShardCalls:
         """The same of what a call calls: ``self.model`` has no value by itself in ``self.model(x)``."""
         values = [v for v in file.called_values(call) if not (isinstance(v, Constant) and v.value is None)]
-        return self._of_known(file, call.func, values)
+        return self._of_known(file, call.func, values) or self.written.of(file, call.func)
 
     def _of_known(self, file: File, node: ast.AST, values: Sequence[Value]) -> ShardCalls:
         found = () if any(self._is_made_often(v) for v in values) else self.of_values(values)
@@ -88,10 +98,11 @@ class ShardedModels:
 
     def of_owners(self, file: File, node: ast.AST, kinds: Iterable[str]) -> ShardCalls:
         """The calls that shard the models which an expression's parameters, gradients … are taken from, all of them."""
-        values = known_values(file, node)
-        if not values or not all(isinstance(v, Derived) and v.kind in kinds for v in values):
-            return ()
-        return self.of_derived(v for v in values if isinstance(v, Derived))
+        values, kinds = known_values(file, node), tuple(kinds)
+        if values and all(isinstance(v, Derived) and v.kind in kinds for v in values):
+            if calls := self.of_derived(v for v in values if isinstance(v, Derived)):
+                return calls
+        return self.written.of_parts(file, node, kinds) if isinstance(node, ast.expr) else ()
 
     def of_derived(self, values: Iterable[Derived]) -> ShardCalls:
         """The calls that shard the models which all these values are taken from."""
@@ -111,7 +122,12 @@ class ShardedModels:
         handed = call.arguments[0] if call.arguments else dict(call.keywords).get("params", -1)
         held = list(self._taken(self.program.flow.values_of(handed), 0)) if handed >= 0 else []
         derived = [v for v in held if isinstance(v, Derived)]
-        return self.of_derived(derived) if derived and len(derived) == len(held) else ()
+        found = self.of_derived(derived) if derived and len(derived) == len(held) else ()
+        if found or not self.program.is_written_as_call(value.site):
+            return found
+        file, node = self.program.call_node(value.site)
+        given = node.args[0] if node.args else next((k.value for k in node.keywords if k.arg == "params"), None)
+        return self.written.of_parts(file, given, ("parameters",)) if given is not None else ()
 
     def elements(self, value: Container) -> Iterator[Value]:
         """What a list, tuple or dict may hold."""
@@ -134,7 +150,14 @@ class ShardedModels:
     def _of_value(self, value: Value) -> ShardCalls:
         if isinstance(value, Opaque) and value.name == FULLY_SHARD:
             return (self._call(value.site),)
+        if isinstance(value, Opaque) and value.name.endswith(_AROUND) and value not in self._handed:
+            return self.of_values(self._put_inside(value))
         return tuple(self._handed.get(value, ()))
+
+    def _put_inside(self, value: Instance | Opaque) -> list[Value]:
+        """What a call was given first."""
+        arguments = self.program.flow.calls[value.site].arguments
+        return self.program.flow.values_of(arguments[0]) if arguments else []
 
     @cached_property
     def _handed(self) -> dict[Value, list[ShardCall]]:
@@ -159,8 +182,11 @@ class ShardedModels:
 
     def _is_made_often(self, value: Value, depth: int = 0) -> bool:
         """Whether one call in the text makes several objects, since its function is called from several places."""
-        if not isinstance(value, (Instance, Opaque)) or value.site < 0 or getattr(value, "name", "") == FULLY_SHARD:
+        name = getattr(value, "name", "")
+        if not isinstance(value, (Instance, Opaque)) or value.site < 0 or name == FULLY_SHARD:
             return False
+        if name.endswith(_AROUND) and value not in self._handed and self.of_values(held := self._put_inside(value)):
+            return any(self._is_made_often(inner, depth + 1) for inner in held)
         return self._is_called_often(value.site, depth)
 
     def _is_called_often(self, site: int, depth: int) -> bool:
@@ -174,13 +200,13 @@ class ShardedModels:
     def _by_name(self, file: File, node: ast.AST) -> ShardCalls:
         """The calls that are given a variable itself, or what surely is handed on to it and to nothing else."""
         variable = file.variable(node)
-        return tuple(call for call, same in self._same if variable in same) if variable >= 0 else ()
+        return tuple(self._same.get(variable, ())) if variable >= 0 else ()
 
     @cached_property
-    def _same(self) -> list[tuple[ShardCall, set[int]]]:
-        """For each call the variables that can hold nothing but what it is given."""
+    def _same(self) -> dict[int, dict[ShardCall, None]]:
+        """The variables that can hold nothing but what calls of ``fully_shard`` are given, and these calls."""
         copies = _Copies(self.program.flow)
-        return [(call, copies.closed(copies.origins(call))) for call in self.calls]
+        return copies.closed({call: copies.origins(call) for call in self.calls})
 
 
 class _Copies:
@@ -201,22 +227,47 @@ class _Copies:
         pending = list(reached)
         while pending:
             variable = pending.pop()
-            for origin in self.sources.get(variable, ()) if variable not in self.made else ():
+            for origin in self._from(variable):
                 if origin not in reached:
                     reached.add(origin)
                     pending.append(origin)
         return reached
 
-    def closed(self, variables: set[int]) -> set[int]:
-        """These variables, and those that get what they hold from these alone."""
-        same = set(variables)
-        pending = list(variables)
+    def _from(self, variable: int) -> Iterable[int]:
+        """Where a variable gets its values: what a call made is new, a method has what it is called on."""
+        method = self._methods.get(variable)
+        if method is not None:
+            calls = (self.flow.calls[site] for site in sorted(self.flow.called.get(method, ())))
+            return [call.function for call in calls if call.method is not None and call.function >= 0]
+        return self.sources.get(variable, ()) if variable not in self.made else ()
+
+    @cached_property
+    def _methods(self) -> dict[int, FunctionValue]:
+        """The methods by the variables of their objects."""
+        return {
+            function.positional[0][1] + self.flow.variable_offsets[number]: FunctionValue(number, index)
+            for number, file in enumerate(self.flow.files)
+            for index, function in enumerate(file.functions)
+            if function.owner_class >= 0 and function.binding == "instance" and function.positional
+        }
+
+    def closed(self, origins: dict[ShardCall, set[int]]) -> dict[int, dict[ShardCall, None]]:
+        """What the calls are given, and what gets all that it holds from there; each with the calls."""
+        same: dict[int, dict[ShardCall, None]] = defaultdict(dict)
+        for call, variables in origins.items():
+            for variable in variables:
+                same[variable][call] = None
+        pending = list(same)
         while pending:
-            for target in self.flow.copies.get(pending.pop(), ()):
-                if target not in same and all(s in same or self._is_nothing(s) for s in self.sources.get(target, ())):
-                    same.add(target)
+            variable = pending.pop()
+            for target in self.flow.copies.get(variable, ()):
+                known = same.get(target, {})
+                if known.keys() >= same[variable].keys():
+                    continue
+                if all(source in same or self._is_nothing(source) for source in self.sources.get(target, ())):
+                    same[target] = {**known, **same[variable]}
                     pending.append(target)
-        return same
+        return dict(same)
 
     def _is_nothing(self, variable: int) -> bool:
         """Whether a variable holds None alone."""

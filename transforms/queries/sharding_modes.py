@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 
 from .conditions import is_rank_condition
 from .file import File
@@ -37,7 +38,7 @@ class ShardingModes:
 
     def of(self, file: File, node: ast.AST, depth: int = 0) -> frozenset[Mode]:
         """The tests on all ways to a place that may tell whether anything is sharded."""
-        found = set(_own(file, node))
+        found = {mode for mode, is_try in _own(file, node) if not (is_try and depth)}
         function = file.function(node)
         if function is not None and depth < _DEEPEST:
             if function not in self._of_functions:
@@ -49,7 +50,8 @@ class ShardingModes:
         return frozenset(found)
 
 
-def _own(file: File, node: ast.AST) -> list[Mode]:
+def _own(file: File, node: ast.AST) -> Iterator[tuple[Mode, bool]]:
+    """The tests around a place in its function, and whether it is what may raise that tells: that says nothing of callers."""
     found: list[Mode] = []
     inside = node
     for around in file.ancestors(node):
@@ -62,14 +64,16 @@ def _own(file: File, node: ast.AST) -> list[Mode]:
         elif isinstance(around, (ast.comprehension, ast.ListComp, ast.GeneratorExp)):
             tests = [t for g in getattr(around, "generators", ()) for t in g.ifs if inside is not g]
             found += [mode for test in tests for mode in _mode(file, test, True)]
-        elif isinstance(around, (ast.Try, ast.match_case)) and (isinstance(around, ast.match_case) or around.handlers):
-            found.append((f"{type(around).__name__} at {around.lineno if isinstance(around, ast.Try) else 0}", True))
+        elif isinstance(around, ast.match_case):
+            found.append(("match_case", True))
+        elif isinstance(around, ast.Try) and around.handlers:
+            yield (f"try at {file.path}:{around.lineno}", True), True
         if isinstance(inside, ast.stmt):
             found += _left_by(file, inside)
         if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             break
         inside = around
-    return found
+    yield from ((mode, False) for mode in found)
 
 
 def _left_by(file: File, statement: ast.stmt) -> list[Mode]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 from .before_wraps import BeforeWraps
 from .file import File
 from .program import Program
 from .programs import Programs
 from .sharded_models import ShardCalls
+from .textual_order import precedes
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _DEEPEST = 8
@@ -26,8 +28,11 @@ class ShardingOrder:
     def is_before(self, file: File, node: ast.AST, calls: ShardCalls) -> bool:
         """Whether a place surely runs only before all of these calls."""
         if all(call.file is file and precedes(file, node, call.node) for call in calls):
-            around = {a for a in file.ancestors(node) if isinstance(a, _LOOPS)}
-            return not any(a in around for call in calls for a in file.ancestors(call.node))
+            return not _share_loop(file, node, [call.node for call in calls])
+        places = self._places(calls).get(file.function(node) or file.tree, [])
+        if places and all(precedes(file, node, place) for place in places) and not _share_loop(file, node, places):
+            if any(_is_given_what(place, file.statement(node)) for place in places):
+                return True
         if calls not in self._before:
             self._before[calls] = BeforeWraps(self.program, self.programs, [(call.file, call.node) for call in calls])
         return self._before[calls].holds(file, node)
@@ -77,29 +82,14 @@ class ShardingOrder:
         return not any(file.function(call) is constructor for _, call in self.program.callers(file, function))
 
 
-def precedes(file: File, first: ast.AST, second: ast.AST) -> bool:
-    """Whether a place of a function stands in front of another one of it, not in the other branch of a test."""
-    if file.function(first) is not file.function(second) or _start(second) < _end(first):
-        return False
-    branches = {id(around): branch for around, branch in _branches(file, first)}
-    return all(branches.get(id(around), branch) == branch for around, branch in _branches(file, second))
+def _share_loop(file: File, node: ast.AST, places: Sequence[ast.AST]) -> bool:
+    """Whether a place comes again after one of these places, in another round of a loop."""
+    around = {a for a in file.ancestors(node) if isinstance(a, _LOOPS)}
+    return any(a in around for place in places for a in file.ancestors(place))
 
 
-def _branches(file: File, node: ast.AST) -> list[tuple[ast.AST, bool]]:
-    """The tests around a place, with the branch that it stands in."""
-    found: list[tuple[ast.AST, bool]] = []
-    inside = node
-    for around in file.ancestors(node):
-        if isinstance(around, (ast.If, ast.IfExp)):
-            orelse = around.orelse if isinstance(around.orelse, list) else [around.orelse]
-            found.append((around, any(inside is part for part in orelse)))
-        inside = around
-    return found
-
-
-def _start(node: ast.AST) -> tuple[int, int]:
-    return node.lineno, node.col_offset  # type: ignore[attr-defined]
-
-
-def _end(node: ast.AST) -> tuple[int, int]:
-    return node.end_lineno, node.end_col_offset  # type: ignore[attr-defined]
+def _is_given_what(place: ast.AST, statement: ast.stmt) -> bool:
+    """Whether a call is given a name or an attribute that a statement works with."""
+    given = [*place.args, *(keyword.value for keyword in place.keywords)] if isinstance(place, ast.Call) else []
+    used = {ast.unparse(node) for node in ast.walk(statement) if isinstance(node, (ast.Name, ast.Attribute))}
+    return any(isinstance(part, (ast.Name, ast.Attribute)) and ast.unparse(part) in used for part in given)

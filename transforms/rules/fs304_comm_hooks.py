@@ -6,6 +6,7 @@ import ast
 
 from ..facts.symbols import DDP, FSDP1
 from ..findings import Form, Level
+from ..flow.values import Bound, FunctionValue
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..rewrites.helper_calls import attribute_as_call, function_instead, method_as_function
@@ -30,15 +31,18 @@ def registered(site: Site, migration: Migration) -> Outcome | None:
     unknown = _unknown_hook(site)
     if unknown is not None:
         message = f"fully_shard has no place for {unknown}: registering it on a sharded model raises"
-        advice = "Leave the hook out, or keep DDP for this model (--ddp keep)."
+        advice = "Do what it does to p.grad behind backward(), leave it out, or keep DDP for this model (--ddp keep)."
         return Outcome(message, [change], Level.MANUAL, Form.STOP, advice)
     return Outcome("torch's compressing hooks say what sharded gradients travel in; any other hook raises", [change])
 
 
 def _unknown_hook(site: Site) -> str | None:
-    """The name of a hook of torch that is none of those with a counterpart."""
+    """The name of a hook that has no counterpart: most of torch's, and every function of the repository."""
     for argument in [*site.call.args, *(k.value for k in site.call.keywords)] if site.call else ():
         hook = argument.func if isinstance(argument, ast.Call) else argument
+        values = site.file.values(hook)
+        if values and all(isinstance(value, (FunctionValue, Bound)) for value in values):
+            return ast.unparse(hook)
         symbol = site.file.external(hook) or ""
         last = symbol.rpartition(".")[2]
         is_torchs = symbol.startswith("torch.distributed.algorithms.") and last.endswith(("_hook", "_compress_wrapper"))

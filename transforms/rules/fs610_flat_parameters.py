@@ -9,6 +9,7 @@ from ..findings import Form, Level
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.file import File
+from ..queries.narrowed import wrapper_asked_for
 from ..rewrites.changes import Change, remove_statement
 from ..rewrites.helper_calls import around, attribute_as_call, function_instead
 from ..rule import Example, Outcome, Rule
@@ -40,7 +41,8 @@ def itself(site: Site, migration: Migration) -> Outcome | None:
 def by_helper(site: Site, migration: Migration) -> Outcome | None:
     """Parameters in the place of handles; a handle of FSDP1 gives its flat parameter as before."""
     if site.sharding is not None and site.member != "flat_param" and site.sharding.answer is Answer.NO:
-        return None
+        if site.receiver is None or wrapper_asked_for(site.file, site.node, site.receiver) != "FSDP1":
+            return None  # else a part of a model, of which a test just said that it is a unit
     if site.symbol in _GET_HANDLES:
         name = migration.helper(site, "handle_parameters")
         change = function_instead(site.file, site.node, site.call, name)

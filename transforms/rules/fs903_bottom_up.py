@@ -10,7 +10,7 @@ from ..findings import Level
 from ..queries.file import File
 from ..queries.shard_units import holders, unit_of
 from ..queries.sharded_models import FULLY_SHARD
-from ..queries.sharding_order import precedes
+from ..queries.textual_order import precedes
 from ..rule import ContractRule, Example
 
 

@@ -9,7 +9,7 @@ from ..contract import Breach, Contract
 from ..findings import Level
 from ..queries.file import File
 from ..queries.sharded_models import ShardCalls
-from ..queries.sharding_order import precedes
+from ..queries.textual_order import precedes
 from ..rule import ContractRule, Example
 
 _TAKES = frozenset({"parameters", "named_parameters"})

@@ -47,7 +47,7 @@ def _collective(contract: Contract) -> Iterator[tuple[File, ast.Call, str, str]]
         for call in file.nodes(ast.Call):
             if _is_in_forward(file, call):
                 continue  # whoever calls the model around this is asked
-            calls = contract.models.called(file, call) if isinstance(call.func, (ast.Name, ast.Attribute)) else ()
+            calls = contract.models.called(file, call) if isinstance(call.func, (ast.Name, ast.Attribute, ast.Subscript)) else ()
             if calls and contract.is_certain(file, call, calls):
                 text = ast.unparse(call.func)
                 yield file, call, "torch.nn.Module.forward", f"{text} gathers its parameters from all ranks when it is called"

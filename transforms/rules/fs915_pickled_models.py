@@ -17,7 +17,7 @@ def as_objects(contract: Contract) -> Iterator[Breach]:
     """Copies and files of sharded models themselves."""
     for file, call, symbol in contract.calls(*SAVES, *_COPIES):
         given = call.args[0] if call.args else None
-        if not isinstance(given, (ast.Name, ast.Attribute)):
+        if not isinstance(given, (ast.Name, ast.Attribute, ast.Subscript)):
             continue
         calls = contract.sharded(file, given)
         if calls and contract.is_after(file, call, calls):

@@ -11,14 +11,18 @@ from ..rule import ContractRule, Example
 
 _COLLECTIVES = tuple(f"torch.distributed.{name}" for name in ("all_reduce", "broadcast", "reduce", "all_gather_into_tensor"))
 
+_TENSORS = ("parameters", "gradients", "statistic")
+
 
 def on_shards(contract: Contract) -> Iterator[Breach]:
     """Collectives that are given DTensors."""
     for file, call, symbol in contract.calls(*_COLLECTIVES):
-        calls = contract.sharded_parts(file, call.args[0], "parameters", "gradients") if call.args else ()
+        calls = contract.sharded_parts(file, call.args[0], *_TENSORS) if call.args else ()
         if calls and contract.is_after(file, call, calls):
             name = symbol.rpartition(".")[2]
-            message = f"{ast.unparse(call.args[0])[:60]} is a DTensor, which {name} does not take: FSDP2 has reduced it already"
+            is_number = not contract.sharded_parts(file, call.args[0], "parameters", "gradients")
+            instead = "add up p.grad.to_local(), or take full_tensor()" if is_number else "FSDP2 has reduced it already"
+            message = f"{ast.unparse(call.args[0])[:60]} is a DTensor, which {name} does not take: {instead}"
             yield Breach(file, call, message, symbol, model=call.args[0])
 
 
