@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
+from ..facts.facts import NOTHING
 from ..flow.library import is_optimizer
-from ..flow.values import External, FunctionValue, Instance, Opaque, Unknown, Value
+from ..flow.values import ClassValue, External, FunctionValue, Instance, Opaque, Unknown, Value
 from .file import File
 from .model_classes import class_of
 from .program import Program
@@ -121,7 +123,7 @@ class ModelStructure:
                     return False
                 if any(flow.has_member(value.cls, name) for name in ("__getattr__", "__new__", "__setattr__")):
                     return False
-        return all(self._is_seen_whole(file, cls) for file, cls in self.classes)
+        return all(map(self._is_filled, self.models)) and all(self._is_seen_whole(file, cls) for file, cls in self.classes)
 
     @cached_property
     def forward_methods(self) -> list[tuple[File, ast.AST]]:
@@ -165,13 +167,31 @@ class ModelStructure:
                     found.append((file, node))
         return found
 
+    def _is_filled(self, value: Value) -> bool:
+        """Whether it is known what a model that only holds others was given."""
+        if not isinstance(value, Opaque) or value.name not in _HOLDERS:
+            return True
+        call = self.program.flow.calls[value.site]
+        return bool(call.arguments) and all(a != NOTHING and self.program.flow.values_of(a) for a in call.arguments)
+
     def _is_seen_whole(self, file: File, cls: ast.ClassDef) -> bool:
-        """Whether the constructor of a class makes nothing that may be a module of an unknown kind."""
+        """Whether the constructor of a class makes nothing that may be a module of an unknown kind, and none is called."""
+        if any(map(functools.partial(self._is_unknown, file, cls), (n for n in ast.walk(cls) if isinstance(n, ast.Call)))):
+            return False
         for around, node in self._constructing(file, cls):
             for made in _kept_modules(around, node):
                 if not all(_is_seen(around, call) for call in made):
                     return False
         return True
+
+    def _is_unknown(self, file: File, cls: ast.ClassDef, call: ast.Call) -> bool:
+        """Whether an attribute of the object is called of which nothing is known."""
+        called = call.func
+        is_own = isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == "self"
+        if not is_own or not isinstance(called, ast.Attribute) or file.called_values(call):
+            return False
+        classes = [v for v in file.values(cls) if isinstance(v, ClassValue)]
+        return not (called.attr in _METHODS_OF_MODULES or any(self.program.flow.has_member(v, called.attr) for v in classes))
 
     def _constructing(self, file: File, cls: ast.ClassDef) -> Iterator[tuple[File, ast.AST]]:
         """The methods of a class, and functions of the repository that they call to make parts."""
@@ -211,7 +231,8 @@ def _kept_modules(file: File, function: ast.AST) -> Iterator[list[ast.expr]]:
     for node in ast.walk(function):
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if any(isinstance(t, ast.Attribute) and isinstance(t.value, ast.Name) and t.value.id == "self" for t in targets):
+            attributes = (n for target in targets for n in ast.walk(target) if isinstance(n, ast.Attribute))
+            if any(isinstance(n.value, ast.Name) and n.value.id == "self" for n in attributes):
                 yield list(_made(node.value))
         elif isinstance(node, ast.Call):
             name = file.external(node.func) or ""
@@ -268,3 +289,10 @@ _METHODS_OF_VALUES = frozenset(
 )  # fmt: skip
 """Methods of tensors, texts, lists and dictionaries: what they give is no module."""
 _BUILTIN = frozenset(dir(builtins))
+_METHODS_OF_MODULES = frozenset(
+    {"add_module", "apply", "bfloat16", "buffers", "children", "compile", "cpu", "cuda", "double", "eval", "extra_repr", "float",
+     "get_buffer", "get_parameter", "get_submodule", "half", "load_state_dict", "modules", "named_buffers", "named_children",
+     "named_modules", "named_parameters", "parameters", "register_backward_hook", "register_buffer", "register_forward_hook",
+     "register_forward_pre_hook", "register_full_backward_hook", "register_module", "register_parameter", "requires_grad_",
+     "share_memory", "state_dict", "to", "to_empty", "train", "type", "zero_grad", "forward", "__call__"}
+)  # fmt: skip

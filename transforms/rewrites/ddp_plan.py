@@ -54,7 +54,7 @@ class DdpPlan:
     blocks: tuple[str, ...]
     are_looked_for: bool = False
     """Whether the blocks are found when the program runs."""
-    device: str | None = None
+    device: str = ""
     """What says which device a rank uses, where nothing says so before."""
     rebinds: bool = False
     """Whether something may hold the parameters already."""
@@ -83,7 +83,7 @@ class DdpPlan:
             )
             if self.rebinds:
                 units = f"with {helper('rebound_parameters')}({module}):\n{_indented(units)}"
-            lines = f"{spell('torch.cuda.set_device')}({self.device})\n" if self.device else ""
+            lines = f"{spell('torch.cuda')}.set_device({self.device})\n" if self.device else ""
             lines += broadcast_loop(module, spell) + units
             if self.follows_buffers:
                 lines += f"{helper('broadcast_buffers_before_forward')}({module})\n"
@@ -126,11 +126,14 @@ def ddp_plan(
     if blocks is None or "module" in structure.module_names or is_called_in_parts(structure):
         return None
     units = [*structure.model_classes, *blocks.classes]
+    device = _device_to_say(program, paths, site)
+    if device is None:
+        return None
     if returns_parameters(structure, units) or has_edited_views(structure, units):
         return None
     return DdpPlan(
         place, blocks.paths, blocks.are_looked_for,
-        device=_unsaid_device(program, site),
+        device=device,
         rebinds=_has_earlier_holder(program, sharding, site, models),
         follows_buffers=_wants_buffers(site.call) and changes_buffers(structure, is_before),
         keeps_names=asked_for_class_names(structure, units),
@@ -162,13 +165,19 @@ def _names_one_device(value: ast.expr) -> bool:
     return is_one or (isinstance(value, ast.Constant) and value.value is None)
 
 
-def _unsaid_device(program: Program, site: Site) -> str | None:
-    """The device in ``device_ids``, where the program sets none: fully_shard moves parameters to the current one."""
+def _device_to_say(program: Program, paths: Sequence[str], site: Site) -> str | None:
+    """What has to be set as the current device, since fully_shard moves parameters there; "" where nothing has to be.
+
+    None where nobody says which device a rank uses: neither the program, by ``set_device``, nor ``device_ids``.
+    """
     assert site.call is not None
+    texts = [program.text(path) for path in paths]
+    if any(re.search(r"\bset_device\b|CUDA_VISIBLE_DEVICES", text) for text in texts):
+        return ""
     given = next((k.value for k in site.call.keywords if k.arg == "device_ids"), None)
-    if given is None or program.mentions(r"\bset_device\b|CUDA_VISIBLE_DEVICES"):
-        return None
-    return site.file.text(given.elts[0]) if isinstance(given, ast.List | ast.Tuple) else None
+    if isinstance(given, ast.List | ast.Tuple):
+        return site.file.text(given.elts[0])
+    return None if any(re.search(r"\bcuda\b", text) for text in texts) else ""
 
 
 def _wants_buffers(call: ast.Call) -> bool:

@@ -99,7 +99,10 @@ def _place(item: Hidden) -> ast.AST:
 def _held(site: Site, item: Hidden, behind: list[ast.stmt]) -> str:
     """What is held for a thing: where the way to it asks for what has it, or it may not be there, what has it."""
     assert item.thing is not None
-    thing = surely_there(site.file, site.node, asked_about(site.file, behind, _place(item), item.thing).removesuffix(".module"))
+    asked = asked_about(site.file, behind, _place(item), item.thing)
+    while asked.endswith(".module"):
+        asked = asked.removesuffix(".module")
+    thing = surely_there(site.file, site.node, asked)
     base = next(n.id for n in ast.walk(ast.parse(thing)) if isinstance(n, ast.Name))
     if is_surely_assigned(site.file, site.node, base):
         return thing

@@ -93,6 +93,9 @@ def _asked(site: Site, migration: Migration) -> Outcome:
         return _by_hand(f"it answers no for models of FSDP2, where the wrapper has `{member}`")
     sharded = migration.torch(site, FSDP_MODULE)
     model = site.file.text(site.receiver)  # type: ignore[arg-type]
+    parent = site.file.parents[site.node]
+    if _is_or(parent) and any(f"isinstance({model}, {sharded})" == ast.unparse(v) for v in parent.values):  # type: ignore[attr-defined]
+        return Outcome("sharded models answer yes here already", level=Level.OK)
     joined = f"isinstance({model}, {sharded}) or {{it}}"
     template = joined if _stands_alone(site) or _is_or(site.file.parents[site.node]) else f"({joined})"
     return Outcome(f"sharded models answer yes, as wrapped ones did; `{member}` is replaced where it is used",

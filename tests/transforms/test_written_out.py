@@ -1,0 +1,100 @@
+"""Which wraps in DDP become plain calls of fully_shard, and which need the function that is right for any model."""
+
+from __future__ import annotations
+
+import pytest
+from to_fsdp2.transforms.engine import Options, analyse, extract
+from to_fsdp2.transforms.text.source import Source
+
+PROGRAM = """
+import torch
+import zoo
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return x + self.inner(x)
+
+
+class Net(nn.Module):
+    def __init__(self, depth=2):
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+        self.blocks = nn.ModuleList()
+        for _ in range(depth):
+            self.blocks.append(Block())
+
+    def forward(self, x):
+        for i, block in enumerate(self.blocks):
+            x = block(x)
+        return self.head(x)
+
+
+def main(x, options):
+    model = Net()
+    model = DDP(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(x).sum().backward()
+    optimizer.step()
+
+
+main(torch.ones(2, 4), {})
+"""
+
+
+def migrated(program: str) -> str:
+    source = Source.decode("train.py", program.encode())
+    analysis = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"])
+    assert not analysis.errors
+    return analysis.texts["train.py"]
+
+
+def test_a_model_that_is_seen_whole() -> None:
+    text = migrated(PROGRAM)
+    assert "    for block in model.blocks:\n        fully_shard(block)\n    fully_shard(model)\n" in text
+    assert "fsdp2_helpers" not in text
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("nn.Linear(4, 2)", "zoo.head(4)"),
+        ("self.head = nn.Linear(4, 2)", "self.head, self.width = zoo.heads(4)"),
+        ("self.head = nn.Linear(4, 2)", "head = NAMES[depth](4)\n        self.head = head"),
+        ("model = Net()", "model = nn.Sequential(NAMES['net'](), nn.Linear(2, 2))"),
+        ("x = block(x)", "x = x + block.inner(x)"),
+        ("x = block(x)", "x = self.blocks[i].inner(x)"),
+        ("return self.head(x)", "return self.head(x), self.head.weight"),
+        ("self.head = nn.Linear(4, 2)", "self.head = nn.Linear(4, 2)\n        self.scale = nn.Parameter(torch.tensor(1.0))"),
+        ("return self.head(x)", "self.head.weight.data.clamp_(-1, 1)\n        return self.head(x)"),
+        ("    model(x).sum()", "    model.module.head(x)\n    model(x).sum()"),
+        ("DDP(model)", "DDP(model, find_unused_parameters=options['unused'])"),
+        ("model = Net()", "model = Net().to(f'cuda:{options}')"),
+        ("backward()", "backward(create_graph=options['second'])"),
+    ],
+)
+def test_what_needs_the_general_form(old: str, new: str) -> None:
+    assert old in PROGRAM
+    assert "shard_like_ddp(" in migrated(PROGRAM.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("nn.Linear(4, 2)", "nn.BatchNorm1d(4)", "broadcast_buffers_before_forward(model)"),
+        ("    model = DDP", "    early = torch.optim.SGD(model.parameters(), 1.0)\n    model = DDP", "rebound_parameters(model)"),
+        ("optimizer.step()", "print(type(model).__name__)", "keep_class_name(model)"),
+        ("optimizer.step()", "torch.save(model.state_dict(), 'x.pt')", '_wrapped_like = "ddp"  # the keys of its state dict'),
+        ("DDP(model)", "DDP(model, device_ids=[options['gpu']])", "torch.cuda.set_device(options['gpu'])"),
+    ],
+)
+def test_what_comes_with_the_plain_form(old: str, new: str, line: str) -> None:
+    assert old in PROGRAM
+    text = migrated(PROGRAM.replace(old, new, 1))
+    assert line in text and "fully_shard(model)" in text
