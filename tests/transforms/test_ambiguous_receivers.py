@@ -186,6 +186,30 @@ def test_writes_into_parameters_are_not_made_to_copies_of_them() -> None:
     assert text.count("whole(") == 1
 
 
+def test_parts_that_a_library_made() -> None:
+    text = migrated("""
+        import torchvision
+
+
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.backbone = torchvision.models.resnet18()
+
+            def forward(self, x):
+                return self.backbone(x)
+
+
+        def main():
+            model = DDP(Net())
+            torch.save(model.module.backbone.state_dict(), "backbone.pt")
+
+
+        main()
+    """)
+    assert "torch.save(state_of(model.backbone)" in text
+
+
 def test_a_registry_holds_more_than_what_the_repository_puts_in() -> None:
     text = migrated("""
         import inspect

@@ -74,6 +74,7 @@ def test_a_model_that_is_seen_whole() -> None:
         ("self.head = nn.Linear(4, 2)", "self.head = nn.Linear(4, 2)\n        self.scale = nn.Parameter(torch.tensor(1.0))"),
         ("return self.head(x)", "self.head.weight.data.clamp_(-1, 1)\n        return self.head(x)"),
         ("    model(x).sum()", "    model.module.head(x)\n    model(x).sum()"),
+        ("    model(x).sum()", "    model.forward(x).sum()"),
         ("DDP(model)", "DDP(model, find_unused_parameters=options['unused'])"),
         ("model = Net()", "model = Net().to(f'cuda:{options}')"),
         ("backward()", "backward(create_graph=options['second'])"),

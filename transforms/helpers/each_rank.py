@@ -16,6 +16,16 @@ from torch.optim import Optimizer
 from .parameters import resharded
 from .whole import whole
 
+MAKERS_OF_HOOKS = frozenset(
+    {"ShardedLikeFSDP1", "_await_backward", "_compare_forward", "_joined", "_keep_writes", "_read_sync", "_shard_entries",
+     "_weigh_gradients", "_whole_parameters", "_with_prefix", "after_backward", "allow_double_backward",
+     "allow_inference_first", "broadcast_buffers_before_forward", "drop_unused_gradients", "gather_for_parts",
+     "gather_irregular_blocks", "keep_parameter_hooks", "load_model_state", "on_all_ranks", "register_comm_hook",
+     "reshard_after_evaluation", "reshard_after_forward", "return_no_views", "set_gradient_sync", "whole",
+     "zero_grad_of_shards", "zeros_for_unused"}
+)  # fmt: skip
+"""The functions here that give a model hooks."""
+
 
 @contextmanager
 def whole_on_each_rank(*things: Any, needed: bool = True) -> Iterator[None]:
@@ -179,4 +189,5 @@ def is_of_sharding(hook: Any) -> bool:
     origin = getattr(hook, "__module__", None) or ""
     package, _, name = __name__.rpartition(".")
     copied = origin.rpartition(".")[2] == name  # packages that do not import each other have a copy each
-    return copied or origin.startswith(("torch.distributed.", f"{package}."))
+    is_ours = getattr(hook, "__qualname__", "").partition(".")[0] in MAKERS_OF_HOOKS  # other code of this file has hooks too
+    return origin.startswith("torch.distributed.") or (is_ours and (copied or origin.startswith(f"{package}.")))

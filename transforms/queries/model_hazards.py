@@ -61,14 +61,15 @@ def _is_false(file: File, value: ast.expr) -> bool:
 
 
 def is_called_in_parts(structure: ModelStructure) -> bool:
-    """Whether code outside of a model may call a module in it: ``model.encoder(x)`` gathers nothing of the root."""
+    """Whether code outside of a model may call a module in it, or its forward by name: neither gathers the root."""
     program, names = structure.program, structure.module_names
     own = {cls for _, cls in structure.classes}
     for index in program.relevant_files():
         file = program.file(index)
         for call in file.nodes(ast.Call):
             called = call.func.value if isinstance(call.func, ast.Subscript) else call.func
-            if isinstance(called, ast.Attribute) and called.attr in names and file.enclosing_class(call) not in own:
+            is_part = isinstance(called, ast.Attribute) and (called.attr in names or called.attr == "forward")
+            if is_part and isinstance(called, ast.Attribute) and file.enclosing_class(call) not in own:
                 values = file.values(called.value)
                 if not values or any(isinstance(v, Wrapped) or v in structure.models for v in values):
                     return True

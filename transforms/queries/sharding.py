@@ -107,7 +107,7 @@ class ShardingQueries:
             number = flow.ids.get(holder)
             for variable in self._parts.get(number, ()) if number is not None else ():
                 for part in flow.values_of(variable):
-                    if part not in found and (isinstance(part, Container) or self.is_module(part)):
+                    if part not in found and (isinstance(part, Container) or self._may_be_part(part)):
                         found[part] = model
                         pending.append((part, model))
         return found
@@ -142,6 +142,12 @@ class ShardingQueries:
         if isinstance(value, Instance):
             return not self.is_module(value)
         return isinstance(value, Optimizer)
+
+    def _may_be_part(self, value: Value) -> bool:
+        """Whether what a module holds may be a module: also what a library's function made, such as a backbone."""
+        if isinstance(value, Opaque) and not value.name.startswith((*_NO_MODULES, "torch.", "math.", "re.", "random.")):
+            return value.name != "?" and not is_scheduler(value.name) and not is_optimizer(value.name)
+        return self.is_module(value)
 
     def is_module(self, value: Value) -> bool:
         """Whether a value is a module: of a class of the repository, or of torch."""

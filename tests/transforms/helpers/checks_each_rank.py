@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import copy
 import pickle
+import re
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from models import Net, batch, build, close, error_of, gradients_of, parameters_of
+from to_fsdp2.transforms.helpers import each_rank
 from to_fsdp2.transforms.helpers.copies import as_plain
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.each_rank import (
@@ -152,9 +156,30 @@ def check_hooks_of_another_copy_of_the_helpers_are_known() -> None:
     def hook() -> None: ...
 
     name = is_of_sharding.__module__.rpartition(".")[2]
+    hook.__qualname__ = "gather_for_parts.<locals>.enter"
     for module, expected in ((f"other.{name}", True), (name, True), ("other.train", False), (f"not_{name}", False)):
         hook.__module__ = module
         assert is_of_sharding(hook) == expected
+
+
+def check_hooks_of_other_code_in_the_file_are_kept() -> None:
+    """The copy may lie in the training script itself, or beside modules with hooks of their own."""
+    module = is_of_sharding.__module__
+    for place in (module, f"{module.rpartition('.')[0]}.features"):
+
+        def hook(*_: Any) -> None: ...
+
+        hook.__module__ = place
+        assert not is_of_sharding(hook)
+    trees = [ast.parse(file.read_text()) for file in Path(each_rank.__file__).parent.glob("*.py")]
+    functions = [n for tree in trees for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+    made = set()
+    for top in functions:
+        for call in (n for n in ast.walk(top) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)):
+            if re.fullmatch(r"register_\w*hook", getattr(call.func, "attr", "")):
+                handed = {n.id for argument in call.args for n in ast.walk(argument) if isinstance(n, ast.Name)}
+                made |= {top.name} | (handed & {function.name for function in functions})
+    assert made <= each_rank.MAKERS_OF_HOOKS, made - each_rank.MAKERS_OF_HOOKS
 
 
 def check_models_in_place_of_fsdp1_are_saved_as_plain_ones() -> None:
