@@ -81,6 +81,12 @@ def _mentioned(node: ast.AST) -> Iterator[str | None]:
             yield inner.attr
         elif isinstance(inner, ast.Constant) and isinstance(inner.value, str):
             yield inner.value
-        if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) and inner.func.id in ("getattr", "eval", "exec"):
-            if len(inner.args) < 2 or not isinstance(inner.args[1], ast.Constant):
-                yield None
+        if is_named_at_run_time(inner):
+            yield None
+
+
+def is_named_at_run_time(node: ast.AST) -> bool:
+    """Whether a call reads an attribute, or runs code, that nobody can read off the text."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "eval", "exec")):
+        return False
+    return len(node.args) < 2 or not isinstance(node.args[1], ast.Constant)

@@ -12,7 +12,7 @@ from .model_classes import UNUSUAL_PARAMETERS, buffer_writes, makes_scalar
 from .model_structure import Class, ModelStructure
 from .program import Program
 
-_CHANGING_LAYERS = re.compile(r"BatchNorm|InstanceNorm|spectral_norm|torchvision\.models")
+_CHANGING_LAYERS = re.compile(r"BatchNorm|InstanceNorm|spectral_norm")
 _VIEWS = frozenset(
     {"view", "reshape", "transpose", "permute", "expand", "unsqueeze", "squeeze", "flatten", "t", "T", "narrow", "select",
      "chunk", "split", "unbind", "view_as", "movedim", "mT", "swapaxes", "expand_as", "unflatten", "diagonal"}
@@ -60,12 +60,11 @@ def _is_false(file: File, value: ast.expr) -> bool:
     return bool(values) and all(isinstance(v, Constant) and not v.value for v in values)
 
 
-def is_called_in_parts(structure: ModelStructure) -> bool:
-    """Whether code outside of a model may call a module in it, or its forward by name: neither gathers the root."""
-    program, names = structure.program, structure.module_names
+def is_called_in_parts(structure: ModelStructure, paths: Iterable[str]) -> bool:
+    """Whether these files may call a module in a model, or its forward by name: neither gathers the root."""
+    names = structure.module_names
     own = {cls for _, cls in structure.classes}
-    for index in program.relevant_files():
-        file = program.file(index)
+    for file in map(structure.program.file, paths):
         for call in file.nodes(ast.Call):
             called = call.func.value if isinstance(call.func, ast.Subscript) else call.func
             is_part = isinstance(called, ast.Attribute) and (called.attr in names or called.attr == "forward")

@@ -11,8 +11,9 @@ from functools import cached_property
 
 from ..facts.facts import NOTHING
 from ..flow.library import is_optimizer
-from ..flow.values import ClassValue, External, FunctionValue, Instance, Opaque, Unknown, Value
+from ..flow.values import ClassValue, Container, External, FunctionValue, Instance, Opaque, Unknown, Value
 from .file import File
+from .forward_reach import is_named_at_run_time
 from .model_classes import class_of
 from .program import Program
 from .sharding import ShardingQueries
@@ -48,7 +49,7 @@ class ModelStructure:
         """All values in the models; None where something may be a module of which nothing is known."""
         held: list[Value] = []
         for value in self.sharding.held_values(self.models):
-            if isinstance(value, Unknown) and value.variable >= 0:
+            if isinstance(value, Container) and self._mixes(value):
                 return None
             if isinstance(value, Opaque) and value.name == "copy.deepcopy":
                 continue  # of something that is looked at by itself
@@ -56,6 +57,11 @@ class ModelStructure:
                 return None
             held.append(value)
         return held
+
+    def _mixes(self, container: Container) -> bool:
+        """Whether a container holds modules, and something of which nothing is known."""
+        elements = self.sharding.elements(container)
+        return any(isinstance(v, Unknown) for v in elements) and any(map(self.sharding.is_module, elements))
 
     @property
     def held(self) -> Sequence[Value]:
@@ -139,7 +145,7 @@ class ModelStructure:
                 continue
             found[node] = file, node
             pending += [other for name in _mentioned(node) for other in by_name.get(name, ())]
-            if any(map(_is_named_at_run_time, ast.walk(node))):
+            if any(map(is_named_at_run_time, ast.walk(node))):
                 pending += [other for places in by_name.values() for other in places]
             for call in (n for n in ast.walk(node) if isinstance(n, ast.Call)):
                 called = [v for v in file.called_values(call) if isinstance(v, FunctionValue)]
@@ -216,12 +222,6 @@ def _mentioned(node: ast.AST) -> set[str]:
     return names | {n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
 
 
-def _is_named_at_run_time(node: ast.AST) -> bool:
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "eval", "exec")):
-        return False
-    return len(node.args) < 2 or not isinstance(node.args[1], ast.Constant)
-
-
 def _is_known_maker(name: str) -> bool:
     return name.startswith("torch.nn.") or bool(_PLAIN_LAYERS.match(name) or _NO_MODULES.match(name)) or is_optimizer(name)
 
@@ -268,7 +268,7 @@ def _is_seen(file: File, call: ast.expr) -> bool:
     assert isinstance(call, ast.Call)
     values = file.values(call)
     if values:
-        return all(not (isinstance(v, Unknown) and v.variable >= 0) for v in values)
+        return not any(isinstance(v, Unknown) for v in values)
     called = file.values(call.func)
     if called and all(isinstance(v, External) for v in called):
         return all(_is_known_maker(v.name) for v in called if isinstance(v, External))

@@ -268,6 +268,12 @@ class ShardingQueries:
                 found.setdefault(owner, []).append(variable)
         return found
 
+    def elements(self, container: Container) -> list[Value]:
+        """What a container may hold."""
+        flow = self.program.flow
+        variables = self._elements.get(flow.ids.get(container, -1), ())
+        return [value for variable in variables for value in flow.values_of(variable)]
+
     def may_have_method(self, values: Sequence[Value], name: str) -> bool:
         """Whether a model among these values, or in a wrapper among them, may have a method; no if all classes lack it."""
         flow = self.program.flow

@@ -123,7 +123,7 @@ def ddp_plan(
     if not structure.is_known or has_scalar_parameters(structure) or writes_parameters(structure):
         return None
     blocks = blocks_of(structure)
-    if blocks is None or "module" in structure.module_names or is_called_in_parts(structure):
+    if blocks is None or "module" in structure.module_names or is_called_in_parts(structure, paths):
         return None
     units = [*structure.model_classes, *blocks.classes]
     device = _device_to_say(program, paths, site)
