@@ -134,7 +134,7 @@ def ddp_plan(
     return DdpPlan(
         place, blocks.paths, blocks.are_looked_for,
         device=device,
-        rebinds=_has_earlier_holder(program, sharding, site, models),
+        rebinds=_has_earlier_holder(program, paths, sharding, site, models),
         follows_buffers=_wants_buffers(site.call) and changes_buffers(structure, is_before),
         keeps_names=asked_for_class_names(structure, units),
         mark=_mark(structure, sites, site, is_before),
@@ -185,10 +185,15 @@ def _wants_buffers(call: ast.Call) -> bool:
     return not (isinstance(given, ast.Constant) and given.value is False)
 
 
-def _has_earlier_holder(program: Program, sharding: ShardingQueries, site: Site, models: Sequence[Value]) -> bool:
+def _has_earlier_holder(
+    program: Program, paths: Sequence[str], sharding: ShardingQueries, site: Site, models: Sequence[Value]
+) -> bool:
     """Whether an optimizer over these models, or over nobody knows what, may exist when they are wrapped."""
     modules = sharding.with_parts(models)
-    optimizers = [value for value in list(program.flow.values) if isinstance(value, Optimizer)]
+    optimizers = [
+        value for value in list(program.flow.values)
+        if isinstance(value, Optimizer) and program.facts[program.flow.file_of_call(value.site)].path in paths
+    ]  # fmt: skip
     for value in optimizers:
         call = program.flow.calls[value.site]
         handed = call.arguments[0] if call.arguments else dict(call.keywords).get("params")
