@@ -28,6 +28,7 @@ from .flow.values import (
 )
 from .queries.file import File
 from .queries.narrowed import wrapper_asked_for
+from .queries.own_parameters import is_own_parameter
 from .queries.parameter_reads import parameters_read
 from .queries.sharding import Sharding, ShardingQueries
 
@@ -359,6 +360,9 @@ def _writes_from_parameters(file: File, sharding: ShardingQueries, call: ast.Cal
     if around is not None and any(is_optimizer(file.external(base) or "") for base in around.bases):
         return False
     given = [p for value in (*call.args, *(k.value for k in call.keywords)) for p in parameters_in(file, value)]
+    is_of_parameters = any(True for _ in parameters_in(file, call.func.value))  # type: ignore[attr-defined]
+    if not is_of_parameters and all(is_own_parameter(sharding, file, p) for p in given):
+        return False
     owners = [v.owner for p in (*given, *parameters_in(file, call)) for v in file.values(p) if isinstance(v, Derived)]
     return bool(given) and bool(sharding.of_owners(owners).wrappers)  # type: ignore[arg-type]
 

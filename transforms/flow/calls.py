@@ -6,7 +6,7 @@ from ..facts.facts import ANY_KEY, NOTHING, Call, FunctionFacts
 from ..facts.symbols import CONSTRUCTORS, canonical
 from . import library
 from .named_attributes import READ, WRITTEN, NamedAttributes
-from .objects import is_anything
+from .objects import VALUES, is_anything
 from .values import (
     MODEL_LIKE,
     Bound,
@@ -27,6 +27,7 @@ from .values import (
 )
 
 _OF_ELEMENTS = frozenset(f"builtins.{name}" for name in ("next", "max", "min", "sum"))
+_DICTIONARIES = frozenset({"builtins.dict", "collections.OrderedDict"})
 
 
 class Calls(NamedAttributes):
@@ -77,9 +78,9 @@ class Calls(NamedAttributes):
             return
         if isinstance(value, Derived):
             if value.kind == "modules" and library.DERIVED.get(method) in ("parameters", "buffers", "state_dict"):
-                self.add(call.result, Derived(library.DERIVED[method], value.owner), call.function)
+                self.add(call.result, derived(method, value.owner), call.function)
             elif method in library.STAYS_DERIVED:
-                self.add(call.result, value, call.function)
+                self.add(call.result, derived(method, value.owner) if method.startswith("named_") else value, call.function)
             elif value.kind in library.TENSORS and method in library.TENSOR_MATH:
                 self.add(call.result, Derived("statistic", value.owner), call.function)
             return
@@ -124,7 +125,7 @@ class Calls(NamedAttributes):
         if method in library.RETURN_SELF:
             self.add(call.result, value, call.function)
         elif method in library.DERIVED:
-            self.add(call.result, Derived(library.DERIVED[method], value), call.function)
+            self.add(call.result, derived(method, value), call.function)
 
     def call_container(self, call: Call, value: Container, method: str) -> None:
         if method in library.CONTAINER_WRITES:
@@ -132,7 +133,7 @@ class Calls(NamedAttributes):
                 if argument == NOTHING:
                     continue
                 if method in ("extend", "update"):
-                    self.load_later(argument, ANY_KEY, self.field(value, ANY_KEY))
+                    self.load_later(argument, VALUES if method == "update" else ANY_KEY, self.field(value, ANY_KEY))
                     self.connect(self.field(value, ANY_KEY), self.field(value, "[any]"))
                     if method == "update":
                         self.connect(argument, self.field(value, "**"))
@@ -370,7 +371,7 @@ class Calls(NamedAttributes):
         arguments = call.arguments[1:] if name in ("builtins.filter", "builtins.map") else call.arguments
         for argument in arguments:
             if argument != NOTHING:
-                self.load_later(argument, ANY_KEY, self.field(container, "[any]"))
+                self.load_later(argument, VALUES if name in _DICTIONARIES else ANY_KEY, self.field(container, "[any]"))
                 self.connect(self.field(container, "[any]"), self.field(container, ANY_KEY))
                 if name == "builtins.dict":
                     self.connect(argument, self.field(container, "**"))
@@ -418,3 +419,8 @@ class Calls(NamedAttributes):
         )  # fmt: skip
         for value in self.values_of(function):
             self.call_value(site, passed, value)
+
+
+def derived(method: str, owner: object) -> Derived:
+    """What a method such as ``named_parameters`` takes from a model: things of one kind, or pairs of a name and one."""
+    return Derived(library.DERIVED[method], owner, pairs=2 if method.startswith("named_") else 0)

@@ -25,6 +25,8 @@ from .values import (
     Wrapped,
 )
 
+VALUES = "[values]"
+"""The elements of what is made a dictionary: of pairs the second ones, where pairs are told from others."""
 _DEEPEST_NAME = 8
 
 
@@ -66,6 +68,8 @@ class Objects(Solver):
 
     def load(self, value: Value, attribute: str, to: int, base: int) -> None:
         """``to`` receives ``value.attribute`` (or an element, for a name in brackets)."""
+        if attribute == VALUES and not isinstance(value, Derived):
+            attribute = ANY_KEY
         if isinstance(value, External):
             name = f"{value.name}.{attribute}"
             module = self.modules.files.get((*self.packages[value.name], attribute)) if value.name in self.packages else None
@@ -116,7 +120,11 @@ class Objects(Solver):
 
     def load_from_derived(self, value: Derived, attribute: str, to: int, base: int) -> None:
         kind = value.kind
-        if attribute[0] == "[" or attribute in ("data", "values", "items", "keys"):
+        if value.pairs and attribute[0] == "[":
+            is_pair = value.pairs == 2 and (attribute == ANY_KEY or attribute[1:-1].isdigit())
+            if is_pair or value.pairs == 2 or attribute != "[0]":  # the first of a pair is a name, a text
+                self.add(to, Derived(kind, value.owner, pairs=1 if is_pair else 0), base)
+        elif attribute[0] == "[" or attribute in ("data", "values", "items", "keys"):
             self.add(to, value, base)
         elif kind == "parameters" and attribute in ("grad", "main_grad"):
             self.add(to, Derived("gradients", value.owner), base)

@@ -119,6 +119,8 @@ class Derived:
 
     kind: str
     owner: object
+    pairs: int = 0
+    """2 for what gives pairs of a name and such a thing (``named_parameters()``), 1 for one pair."""
 
 
 @dataclass(unsafe_hash=True, slots=True)

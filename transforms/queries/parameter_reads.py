@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from ..flow.values import Constant, Instance
 from .file import File
+from .own_parameters import is_own_parameter
 from .program import Program
 from .sharding import Sharding, ShardingQueries
 
@@ -50,7 +51,7 @@ def parameters_read(file: File, sharding: ShardingQueries) -> Iterator[tuple[ast
         if any(isinstance(v, Constant | Instance) for v in file.values(node)):
             continue
         uses = [use for use in (node, *_uses_of_name(file, node)) if _is_computed_with(file, use)]
-        found = _model_of(file, sharding, node) if uses else None
+        found = _model_of(file, sharding, node) if uses and not is_own_parameter(sharding, file, node) else None
         if found is not None:
             yield from ((use, *found) for use in uses)
 

@@ -155,6 +155,10 @@ class ShardingQueries:
             return _is_module(self.program.flow.external_bases(value.cls))
         return isinstance(value, Opaque) and value.name.startswith("torch.nn.")
 
+    def makes_modules(self, cls: ClassValue) -> bool:
+        """Whether a class of the repository makes modules."""
+        return _is_module(self.program.flow.external_bases(cls))
+
     @cached_property
     def _parts_of_handed(self) -> dict[Value, Value]:
         """The modules in those that wrappers are called with: sharded too, but by calls of the whole model alone gathered."""
@@ -169,7 +173,7 @@ class ShardingQueries:
         while isinstance(root, (ast.Attribute, ast.Subscript, ast.Call)):
             root = root.func if isinstance(root, ast.Call) else root.value
         if isinstance(root, ast.Name) and root.id == "self" and around is not None:
-            if any(isinstance(v, ClassValue) and _is_module(self.program.flow.external_bases(v)) for v in file.values(around)):
+            if any(isinstance(v, ClassValue) and self.makes_modules(v) for v in file.values(around)):
                 return Sharding(Answer.UNKNOWN)  # whoever called the method around it has gathered
         return self.of_values([self._parts_of_handed[part] for part in parts])
 
