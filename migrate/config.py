@@ -142,6 +142,13 @@ def _version(match: re.Match[str]) -> tuple[int, int]:
     return int(match.group(1)), int(match.group(2))
 
 
+def is_package(root: Path, pyproject: Path | None) -> bool:
+    """Whether the project says how it is installed, so that code from outside may import it."""
+    if any((root / name).is_file() for name in ("setup.py", "setup.cfg")):
+        return True
+    return pyproject is not None and not {"project", "build-system"}.isdisjoint(_parse(pyproject)[0])
+
+
 def _pyproject_requirements(file: Path) -> list[str]:
     if not file.is_file():
         return []

@@ -20,6 +20,7 @@ from .config import (
     console_scripts,
     find_pyproject,
     format_version,
+    is_package,
     parse_torch_version,
     read_configuration,
     required_torch,
@@ -165,6 +166,7 @@ def resolve(request: Request) -> Run:
         contract=request.contract,
         helpers=_helpers_folder(workspace, request, configuration, pyproject),
         scripts=console_scripts(pyproject) if pyproject else frozenset(),
+        is_package=is_package(workspace.root, pyproject),
         level=_LEVELS[request.level or configuration.level or "stop"],
         trace=traced.trace if traced is not None else None,
     )

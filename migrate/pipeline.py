@@ -14,6 +14,7 @@ from ..transforms.text.source import Source
 from .answers import Answer, keep_answer, kept_answer, key_of
 from .gather import gather
 from .imports import imported_modules, package_of
+from .names_outside import NamesOutside
 from .notebook import Notebook, NotebookError, cell_place
 from .old_helpers import note_on, rewritten
 from .progress import Progress
@@ -82,9 +83,11 @@ def _answer(
     errors = [result for result in gathered.results if isinstance(result, FileError)]
     facts = [result for result in gathered.results if not isinstance(result, FileError)]
     progress.stage("linking", 1)
-    analysis = analyse(facts, load, options, gathered.flow, paths) if facts else Analysis()
+    names = NamesOutside(workspace.root, contents, {file.path for file in facts})
+    analysis = analyse(facts, load, options, gathered.flow, paths, names.hold) if facts else Analysis()
     answer = Answer(len(facts), errors, analysis)
-    keep_answer(key, answer)
+    if not names.was_asked:  # the key says nothing about what these files hold
+        keep_answer(key, answer)
     return answer
 
 

@@ -19,7 +19,7 @@ from .guarded import guarded_sites
 from .migration import Migration, Options
 from .queries.observed import observed_program
 from .queries.program import Program
-from .reachable_sites import drop_unreachable
+from .reachable_sites import drop_unreachable, unused_wraps
 from .rewrites.changes import Change
 from .rule import Outcome, Rule, contract_rules, rule_for
 from .selection import Selection, above, outside
@@ -68,22 +68,22 @@ def analyse(
     options: Options,
     flow: Flow | None = None,
     paths: Collection[str] = (),
+    is_said: Callable[[str], bool] = lambda _: False,
 ) -> Analysis:
     """Findings for every site, and the texts of all files that change.
 
     ``flow`` is what the facts, in the order of their paths, give when they are linked, if that has been done; ``paths``
-    are all files of the repository, those without facts as well.
+    are all files of the repository, those without facts as well; ``is_said`` tells whether other files hold a name.
     """
     ordered = sorted(facts, key=lambda file: file.path)
     program = Program(ordered, load, flow or Flow(ordered, blind=options.blind), paths)
     if options.trace is not None:
         program = observed_program(program, options.trace)
-    migration = Migration(program, options, wraps_left_out=wraps_left_out(program))
-    for index in program.relevant_files():
-        file = program.file(index)
-        found = find_sites(file, migration.sharding, lambda symbol, role: rule_for(symbol, role) is not None)
-        if found:
-            migration.sites[file.path] = found
+    migration = with_sites(Migration(program, options, wraps_left_out=wraps_left_out(program)))
+    if unused := unused_wraps(migration, is_said):
+        calls = [s.file.call_site(s.call) for found in migration.sites.values() for s in found if s.node in unused and s.call]
+        migration = with_sites(Migration(program, options, unused=frozenset(unused),
+                                         wraps_left_out=migration.wraps_left_out.union(calls)))  # fmt: skip
     drop_unreachable(migration)
     guards, migration.hidden = guarded_sites(program, migration.sharding, migration.sites, migration.runs_before_wraps,
                                              migration.is_before_wrap)
@@ -100,6 +100,16 @@ def analyse(
     analysis.findings += _about_suppressions(migration, analysis.findings)
     analysis.findings.sort(key=lambda f: (f.file, f.line, f.column, f.rule))
     return analysis
+
+
+def with_sites(migration: Migration) -> Migration:
+    """A migration with the sites of all files."""
+    for index in migration.program.relevant_files():
+        file = migration.program.file(index)
+        found = find_sites(file, migration.sharding, lambda symbol, role: rule_for(symbol, role) is not None)
+        if found:
+            migration.sites[file.path] = found
+    return migration
 
 
 def _about_suppressions(migration: Migration, findings: Sequence[Finding]) -> list[Finding]:
@@ -153,6 +163,8 @@ def decide(migration: Migration, errors: list[FileError]) -> list[Decision]:
 
 def answer(rule: Rule, site: Site, migration: Migration) -> Outcome | None:
     """What a rule says about a site, with the form of its answer; None where the site is none of its business."""
+    if site.node in migration.unused:
+        return Outcome(_UNUSED, level=Level.REVIEW, form=Form.NOTE, advice=_IF_USED)
     if site.receiver is not None and migration.runs_before_wraps(site.file, site.node):
         return Outcome("nothing is wrapped yet when this runs: what it works on is plain", level=Level.OK, form=Form.NOTE)
     if site.receiver is not None and migration.is_fresh(site.file, site.node, site.receiver):
@@ -171,6 +183,10 @@ def answer(rule: Rule, site: Site, migration: Migration) -> Outcome | None:
         outcome.form = outcome.form or (Form.FALLBACK if outcome.changes else Form.NOTE)
         _proved(rule, outcome)
     return outcome
+
+
+_UNUSED = "no program here comes to this wrapper: it stays, and all code that would see its models"
+_IF_USED = "Delete it if nobody uses it; else name the files that do as well."
 
 
 def _proved(rule: Rule, outcome: Outcome) -> Outcome:

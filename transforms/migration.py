@@ -16,6 +16,7 @@ from .queries.file import File
 from .queries.fresh_models import FreshModels
 from .queries.full_state import FullState, full_state
 from .queries.guards import Guards
+from .queries.handed_self import is_self
 from .queries.order import is_before_wrap
 from .queries.program import Program
 from .queries.programs import Programs
@@ -57,6 +58,8 @@ class Options:
     """On, code that has ``fully_shard`` already is held to the FSDP2 contract."""
     trace: Trace | None = None
     """What a run of the old programs has shown."""
+    is_package: bool = False
+    """Whether the project can be installed, so that code from outside may use what it defines."""
     blind: bool = False
     """On, nothing is known of values across functions: for tests of what needs no such knowledge."""
 
@@ -72,7 +75,9 @@ class Migration:
     hidden: dict[ast.AST, list[Hidden]] = field(default_factory=dict)
     """What each rank guard hides, by its statement."""
     wraps_left_out: frozenset[int] = frozenset()
-    """The calls of wrappers, by number, that comments in the code say are to be left alone."""
+    """The calls of wrappers, by number, that comments in the code say are to be left alone, or that no program comes to."""
+    unused: frozenset[ast.AST] = frozenset()
+    """Wrappers that stay because no program comes to them."""
     _plans: dict[ast.Call, Fsdp1Plan | None] = field(default_factory=dict)
     _ddp_plans: dict[ast.Call, DdpPlan | None] = field(default_factory=dict)
     _names: dict[str, Names] = field(default_factory=dict)
@@ -192,6 +197,11 @@ class Migration:
         fresh = self._fresh_models
         return fresh is not None and fresh.holds(file, node, model)
 
+    def is_self(self, file: File, model: ast.expr) -> bool:
+        """Whether an expression is the object whose method runs, in the method or in a function that it is handed to."""
+        before = self._before_wraps
+        return is_self(before if before is not None and before.program is self.program else None, file, model)
+
     @cached_property
     def _fresh_models(self) -> FreshModels | None:
         before = self._before_wraps
@@ -224,6 +234,8 @@ class Migration:
         found = set()
         for sites in self.sites.values():
             for site in sites:
+                if site.node in self.unused:
+                    continue
                 if site.role in ("call", "value", "base") and site.symbol.endswith("FullyShardedDataParallel"):
                     found.add("fsdp1")
                 elif site.role in ("call", "value", "base") and site.symbol.endswith("DistributedDataParallel"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Callable
 
 from .facts.symbols import CONSTRUCTORS, FSDP1, WRAPPERS, is_old
 from .migration import Migration
@@ -28,6 +30,7 @@ def drop_unreachable(migration: Migration) -> None:
     programs = {entry for path in wrapping for entry in migration.programs.of(path)}
     replaced = [(site.file, site.node) for sites in migration.sites.values() for site in sites if _is_replaced(site, migration)]
     reach = None if migration.options.blind else WrapReach(migration.program, migration.programs, replaced)
+    is_nothing_wrapped = bool(migration.unused) and not replaced
     for path, sites in list(migration.sites.items()):
         entries = migration.programs.of(path)
         may_wrap = reach is None or any(map(reach.may_wrap, entries))
@@ -38,7 +41,7 @@ def drop_unreachable(migration: Migration) -> None:
             may_come = is_library or has_hidden_imports or (entries == (path,) and may_wrap)
         else:
             may_come = may_wrap
-        if not may_come:
+        if not may_come or is_nothing_wrapped:
             kept = [site for site in sites if not _looks_like_one(site)]
             if kept:
                 migration.sites[path] = kept
@@ -46,11 +49,40 @@ def drop_unreachable(migration: Migration) -> None:
                 del migration.sites[path]
 
 
+def unused_wraps(migration: Migration, is_said: Callable[[str], bool]) -> set[ast.AST]:
+    """The wrappers in code that no program comes to, where no program has any others: nothing is ever wrapped there.
+
+    They stay, and all that would be rewritten for their sake with them: so it does not matter whether somebody builds
+    their names at run time. A package, and code without a program, may be used from outside. ``is_said`` tells whether
+    a name stands in other files than those that are analysed, such as configurations.
+    """
+    if migration.options.blind or migration.options.is_package or not migration.programs.entries:
+        return set()
+    wraps = [site for sites in migration.sites.values() for site in sites if _is_replaced(site, migration)]
+    if len(wraps) > _MOST_WRAPS:
+        return set()
+    unused = [site for site in wraps if _is_unused(site, migration, is_said)]
+    used = {entry for site in wraps if site not in unused for entry in migration.programs.of(site.file.path)}
+    return {site.node for site in unused if used.isdisjoint(migration.programs.of(site.file.path))}
+
+
+_MOST_WRAPS = 20
+
+
+def _is_unused(site: Site, migration: Migration, is_said: Callable[[str], bool]) -> bool:
+    reach = WrapReach(migration.program, migration.programs, [(site.file, site.node)])
+    unused = reach.unused()
+    paths = [migration.program.facts[index].path for index, _ in unused]
+    return bool(paths) and not any(map(_NEVER_IMPORTED.search, paths)) and not any(is_said(name) for _, name in unused)
+
+
 def _is_replaced(site: Site, migration: Migration) -> bool:
     """Whether a site is a wrapper that FSDP2 takes the place of, or speaks of one by FSDP1's own functions."""
     if not _is_wrapper(site) or site.role not in _WRAPPING_ROLES:
         return False
     if site.symbol in WRAPPERS and WRAPPERS[site.symbol] == "DDP" and migration.options.ddp == "keep":
+        return False
+    if site.node in migration.unused:
         return False
     return site.call is None or site.file.call_site(site.call) not in migration.wraps_left_out
 
@@ -60,7 +92,5 @@ def _is_wrapper(site: Site) -> bool:
 
 
 def _looks_like_one(site: Site) -> bool:
-    """Whether no old symbol and no value out of a wrapper makes a site of a place."""
-    if site.receiver is not None:
-        return site.sharding is None or not site.sharding.wrappers or site.sharding.in_place
-    return not is_old(site.symbol) and site.role != "import"
+    """Whether no old symbol makes a site of a place; a wrapped model that is seen there is one of another program."""
+    return site.receiver is not None or (not is_old(site.symbol) and site.role != "import")

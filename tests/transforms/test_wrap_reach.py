@@ -55,6 +55,7 @@ def is_touched(test: str, **others: str) -> bool:
     [
         f"import library\n\ndef test(model=None):\n{USES}",
         f"from library import Net\n\ndef test(make):\n    model = make(Net)\n{USES}",
+        f"import library\n\ndef test(make):\n    model = library.Trainer(make()).model\n{USES}",
     ],
 )
 def test_who_never_comes_to_the_wrap_is_left_alone(test: str) -> None:
@@ -68,7 +69,8 @@ def test_who_never_comes_to_the_wrap_is_left_alone(test: str) -> None:
         f"import library\n\ndef test(make):\n    model = getattr(library, 'distribute')(make())\n{USES}",
         f"from library import distribute as spread\n\ndef test(make):\n    model = spread(make())\n{USES}",
         f"import library\n\ndef test(make, way):\n    model = library.WAYS[way](make())\n{USES}",
-        f"import library\n\ndef test(make, kind):\n    model = library.Trainer(make()).model\n{USES}",
+        f"import library\n\ndef test(make, way):\n    way(library.Trainer(make()).prepare)\n    model = make()\n{USES}",
+        f"import library\n\ndef test(make):\n    model = getattr(library.Trainer(make()), 'prepare')()\n{USES}",
         f"import importlib\nimport library\n\ndef test(make, kind):\n    model = make(importlib.import_module(kind))\n{USES}",
     ],
 )

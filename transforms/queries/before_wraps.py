@@ -17,9 +17,9 @@ from .program import Program
 from .programs import Programs
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.comprehension, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_HARMLESS_BASES = ("torch.nn.Module", "builtins.object", "abc.", "typing.", "enum.", "torch.utils.data.")
-"""Bases that call no methods of their own accord but those in ``_CALLED_BY_TORCH``."""
-_CALLED_BY_TORCH = frozenset(
+HARMLESS_BASES = ("torch.nn.Module", "builtins.object", "abc.", "typing.", "enum.", "torch.utils.data.")
+"""Bases that call no methods of their own accord but those in ``CALLED_BY_TORCH``."""
+CALLED_BY_TORCH = frozenset(
     {"forward", "state_dict", "load_state_dict", "train", "eval", "to", "apply", "parameters", "named_parameters", "modules",
      "children", "zero_grad", "extra_repr", "reset_parameters", "get_extra_state", "set_extra_state", "share_memory"}
 )  # fmt: skip
@@ -152,10 +152,10 @@ class BeforeWraps:
     def _is_called_by_own_code(self, cls: ClassValue, name: str) -> bool:
         """Whether nothing but visible calls runs a method: no base from outside, no registry that makes the objects."""
         flow = self.program.flow
-        if name in _CALLED_BY_TORCH or (name.startswith("__") and name != "__init__"):
+        if name in CALLED_BY_TORCH or (name.startswith("__") and name != "__init__"):
             return False
         if name != "__init__":
-            return all(base.startswith(_HARMLESS_BASES) for base in flow.external_bases(cls))
+            return all(base.startswith(HARMLESS_BASES) for base in flow.external_bases(cls))
         made = flow.instances.get(cls, set())
         written = flow.files[cls.file].classes[cls.index].name
         return all(one.site >= 0 for one in made if isinstance(one, Instance)) and not self._named.get(written, ([], []))[1]

@@ -10,8 +10,11 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from typing import NamedTuple
 
 from ..facts.facts import NOTHING
+from ..flow.values import ClassValue
+from .before_wraps import CALLED_BY_TORCH, HARMLESS_BASES
 from .file import File
 from .program import Program
 from .programs import Programs
@@ -27,8 +30,12 @@ _HARMLESS_DECORATORS = re.compile(
 )
 """Decorators that hand what they get to nobody."""
 
-Definition = tuple[int, str]
-"""A function, class or variable at module level: the file and the name."""
+class Definition(NamedTuple):
+    """A function, class or variable at module level, or a method that nothing but its name leads to."""
+
+    file: int
+    name: str
+    is_method: bool = False
 
 
 class WrapReach:
@@ -41,6 +48,9 @@ class WrapReach:
         """Files that may come to a wrap when they are run."""
         self._imported: set[int] = set()
         """Files that may do so for whoever imports them: nobody sees who calls what they define."""
+        self._known: set[Definition] = set()
+        self._unmentioned: set[Definition] = set()
+        """Definitions that lead to a wrap and whose names nobody says: only code from outside could use them."""
         self._spread(wraps)
 
     def may_wrap(self, path: str) -> bool:
@@ -51,9 +61,24 @@ class WrapReach:
         """Whether running this file may import what no import statement names."""
         return self.program.index(path) in self._importing_by_name
 
+    def unused(self) -> list[tuple[int, str]]:
+        """Files and names of the definitions with which all ways to the wraps begin, where no file says their names."""
+        if self._run or self._imported or any(map(self._is_said_elsewhere, self._known)):
+            return []
+        return [(definition.file, definition.name) for definition in self._unmentioned]
+
+    def _is_said_elsewhere(self, definition: Definition) -> bool:
+        """Whether a name stands in a file that does not import the definition, or besides it if nothing uses that."""
+        texts = [self.program.text(facts.path) for facts in self.program.facts]
+        counts = [len(re.findall(rf"\b{re.escape(definition.name)}\b", text)) for text in texts]
+        if definition in self._unmentioned:
+            return sum(counts) > 1
+        importing = self.programs.reaching(definition.file)
+        return any(count and index not in importing for index, count in enumerate(counts))
+
     @cached_property
     def _wrapping(self) -> frozenset[int]:
-        importing = (self.programs.reaching(index) for index in self._imported)
+        importing = (self.programs.reaching(index) for index in self._imported.union(d.file for d in self._unmentioned))
         return self._importing_by_name.union(self._run, *importing)
 
     @cached_property
@@ -63,16 +88,17 @@ class WrapReach:
         return frozenset[int]().union(*map(self.programs.reaching, found))
 
     def _spread(self, wraps: Iterable[tuple[File, ast.AST]]) -> None:
-        known: set[Definition] = set()
         pending = [definition for file, node in wraps for definition in self._around(file, node)]
         while pending:
             definition = pending.pop()
-            if definition in known:
+            if definition in self._known:
                 continue
-            known.add(definition)
-            mentions = [*self._mentions(*definition)]
-            if not mentions or self._is_called_by_name(*definition):
-                self._imported.add(definition[0])
+            self._known.add(definition)
+            mentions = [*self._mentions(definition)]
+            if self._is_called_by_name(definition):
+                self._imported.add(definition.file)
+            elif not mentions:
+                self._unmentioned.add(definition)
             pending += [around for file, node in mentions for around in self._around(file, node)]
 
     def _around(self, file: File, node: ast.AST) -> Iterator[Definition]:
@@ -81,22 +107,51 @@ class WrapReach:
         top = above[-2] if len(above) > 1 else node
         if isinstance(top, ast.alias | ast.Import | ast.ImportFrom):
             if isinstance(node, ast.alias) and node.asname:
-                yield file.index, node.asname
+                yield Definition(file.index, node.asname)
         elif isinstance(top, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             if not all(_HARMLESS_DECORATORS.fullmatch(ast.unparse(decorator)) for decorator in top.decorator_list):
                 self._imported.add(file.index)
-            yield file.index, top.name
+            method = above[-3] if len(above) > 2 and isinstance(top, ast.ClassDef) else None
+            if isinstance(method, ast.FunctionDef) and self._is_called_by_own_code(file, top, method):
+                yield Definition(file.index, method.name, is_method=True)
+            else:
+                yield Definition(file.index, top.name)
         elif _is_for_scripts(top):
             self._run.add(file.index)
         else:
             targets = [name.id for name in ast.walk(top) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)]
             if not targets or any(isinstance(inner, ast.Call) for inner in ast.walk(top)):
                 self._imported.add(file.index)
-            yield from ((file.index, name) for name in targets if name != "__all__")
+            yield from (Definition(file.index, name) for name in targets if name != "__all__")
 
-    def _mentions(self, index: int, name: str) -> Iterator[tuple[File, ast.AST]]:
+    def _is_called_by_own_code(self, file: File, cls: ast.ClassDef, method: ast.FunctionDef) -> bool:
+        """Whether nothing runs a method but code that says its name: no base from outside does, here or below."""
+        if method.name in CALLED_BY_TORCH or method.name.startswith("__"):
+            return False
+        if not all(_HARMLESS_DECORATORS.fullmatch(ast.unparse(decorator)) for decorator in method.decorator_list):
+            return False
+        own = {v for v in file.values(cls) if isinstance(v, ClassValue)}
+        flow = self.program.flow
+        related = [c for c in self._classes if not own.isdisjoint(flow.ancestors(c))]
+        bases = {base for c in related for base in flow.external_bases(c)}
+        return bool(own) and all(map(self._has_known_bases, related)) and all(b.startswith(HARMLESS_BASES) for b in bases)
+
+    def _has_known_bases(self, cls: ClassValue) -> bool:
+        flow = self.program.flow
+        found = [flow.files[c.file].classes[c.index].bases for c in flow.ancestors(cls)]
+        offsets = [flow.variable_offsets[c.file] for c in flow.ancestors(cls)]
+        return all(base != NOTHING and flow.values_of(base + offset) for bases, offset in zip(found, offsets, strict=True)
+                   for base in bases)  # fmt: skip
+
+    @cached_property
+    def _classes(self) -> list[ClassValue]:
+        files = self.program.flow.files
+        return [ClassValue(number, index) for number, file in enumerate(files) for index in range(len(file.classes))]
+
+    def _mentions(self, definition: Definition) -> Iterator[tuple[File, ast.AST]]:
+        index, name, is_method = definition
         word = re.compile(rf"\b{re.escape(name)}\b")
-        for other in sorted(self.programs.reaching(index)):
+        for other in sorted(range(len(self.program.facts)) if is_method else self.programs.reaching(index)):
             if not word.search(self.program.text(self.program.facts[other].path)):
                 continue
             file = self.program.file(other)
@@ -104,18 +159,20 @@ class WrapReach:
             for node in file.nodes(ast.Name, ast.Attribute, ast.Constant, ast.alias):
                 if _word(node) != name or (is_own and isinstance(node, ast.Name)):
                     continue
+                if is_method and isinstance(node, ast.Name | ast.alias) and other != index:
+                    continue  # a method is read off an object, but for in its own class
                 top = [node, *file.ancestors(node)][-2]
-                is_itself = other == index and getattr(top, "name", None) == name
+                is_itself = other == index and not is_method and getattr(top, "name", None) == name
                 if not is_itself and (not isinstance(node, ast.alias) or node.asname) and not _binds(node):
                     yield file, node
 
-    def _is_called_by_name(self, index: int, name: str) -> bool:
-        facts = self.program.facts[index]
+    def _is_called_by_name(self, definition: Definition) -> bool:
+        facts = self.program.facts[definition.file]
         for function in self.program.flow.called_by_name:
-            if function.file == index:
+            if function.file == definition.file:
                 found = facts.functions[function.index]
-                owner = facts.classes[found.owner_class].name if found.owner_class != NOTHING else found.name
-                if owner == name:
+                is_function = definition.is_method or found.owner_class == NOTHING
+                if (found.name if is_function else facts.classes[found.owner_class].name) == definition.name:
                     return True
         return False
 

@@ -19,7 +19,7 @@ from ..sites import MODULE_METHODS, Site
 def registered(site: Site, migration: Migration) -> Outcome | None:
     """The method with parameters gathered, as forward has them."""
     assert site.receiver is not None and site.sharding is not None
-    if isinstance(site.receiver, ast.Name) and site.receiver.id in ("self", "cls"):
+    if migration.is_self(site.file, site.receiver):
         return None  # whoever called the method around this one gathered for it
     if isinstance(site.receiver, ast.Call) and site.sharding.in_place:
         return None  # an object that is made here is still plain

@@ -1,0 +1,155 @@
+"""Rewrites that can never matter are not made; the same kind of code that needs them still gets them."""
+
+from __future__ import annotations
+
+import pytest
+from to_fsdp2.transforms.engine import Options, analyse, extract
+from to_fsdp2.transforms.text.source import Source
+
+HEAD = """import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+"""
+
+
+def migrated(blind: bool = False, **files: str) -> dict[str, str]:
+    """The new texts of files, by name without the ending."""
+    sources = {f"{name}.py": Source.decode(f"{name}.py", text.encode()) for name, text in files.items()}
+    facts = [extract(source) for source in sources.values()]
+    options = Options(target_torch=(2, 13), blind=blind)
+    analysis = analyse(facts, sources.__getitem__, options, paths=list(sources))
+    assert not analysis.errors
+    return {path.removesuffix(".py"): analysis.texts.get(path, sources[path].text) for path in sources}
+
+
+NAMES = (
+    HEAD
+    + """def run(net, options, log):
+    model = DDP(net, **options)
+    for name, p in {pairs}:
+        log(f"{{{shown}:>8}}")
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    ["model.named_parameters()", "list(model.named_parameters())", "sorted(model.named_parameters())",
+     "dict(model.named_parameters()).items()"],
+)  # fmt: skip
+def test_a_name_beside_a_parameter_is_no_tensor(pairs: str) -> None:
+    assert "whole(" not in migrated(train=NAMES.format(pairs=pairs, shown="name"))["train"]
+    assert "whole(p.norm())" in migrated(train=NAMES.format(pairs=pairs, shown="p.norm()"))["train"]
+
+
+OWN = (
+    HEAD
+    + """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(2, 2)) for _ in range(2)])
+        self.gamma = nn.Parameter(torch.ones(2))
+        self.register_buffer("mean", torch.zeros(2))
+
+    def forward(self, x):
+        return self.scaled(x)
+
+    def scaled(self, x):
+        {body}
+        return x
+
+
+def run(options, x):
+    model = DDP(Net(), **options)
+    return model(x)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["x = x @ self.layer.weight[0]", "x.mul_(self.gamma)", "self.mean.mul_(0.9).add_(self.gamma.data)",
+     "x = torch.cat([x, self.layer.weight])"],
+)  # fmt: skip
+def test_a_modules_own_parameters_are_whole_in_its_methods(body: str) -> None:
+    text = migrated(train=OWN.format(body=body))["train"]
+    assert body in text and "fsdp2_helpers" not in text.partition("class Net")[2]
+
+
+def test_parameters_that_lie_in_units_or_in_other_models_may_be_sharded() -> None:
+    assert "whole(self.blocks[0][0].weight)" in migrated(train=OWN.format(body="x = x @ self.blocks[0][0].weight"))["train"]
+    holder = "class Loss(nn.Module):\n    def __init__(self, head):\n        super().__init__()\n        self.head = head\n\n"
+    holder += "    def forward(self, x):\n        return x @ self.head.weight\n\n\ndef train(options, x):\n    net = Net()\n"
+    holder += "    model = DDP(net, **options)\n    return Loss(model.module.layer)(model(x))\n"
+    assert "whole(self.head.weight)" in migrated(train=OWN.format(body="pass") + "\n\n" + holder)["train"]
+
+
+HANDED = (
+    HEAD
+    + """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2, 2))
+
+    def embed(self, x):
+        return x @ self.weight
+
+    def forward(self, x):
+        return compute(self, x)
+
+
+def compute(net, x):
+    return net.embed(x)
+
+
+def run(options, x):
+    model = DDP(Net(), **options)
+    {more}
+    return model(x)
+"""
+)
+
+
+def test_a_function_that_gets_self_runs_where_parameters_are_gathered() -> None:
+    assert "    return net.embed(x)" in migrated(train=HANDED.format(more="pass"))["train"]
+    for more in ("compute(model.module, x)", "print(compute)", "list(map(compute, [model.module]))"):
+        assert 'forward_method(net, "embed")(x)' in migrated(train=HANDED.format(more=more))["train"]
+
+
+UNUSED = "from torch.nn.parallel import DistributedDataParallel as DDP\n\n\n"
+UNUSED_WAYS = {
+    "class": UNUSED + "class Wrapper(DDP):\n    pass\n",
+    "function": UNUSED + "def distribute(model):\n    model = DDP(model)\n    return model.module.state_dict()\n",
+}
+TRAINS = """import importlib
+import torch
+import tools
+
+
+def main(config):
+    model = importlib.import_module(config.model).Net()
+    loss = model(torch.ones(2))
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    torch.save(model.state_dict(), "model.pt")
+
+
+if __name__ == "__main__":
+    main(tools)
+"""
+
+
+@pytest.mark.parametrize("way", UNUSED_WAYS)
+def test_wrappers_that_no_program_comes_to_change_nothing(way: str) -> None:
+    files = {"tools": UNUSED_WAYS[way], "train": TRAINS}
+    assert migrated(**files) == files
+    name = "Wrapper" if way == "class" else "distribute"
+    for use in (f"tools.{name}(model)\n", f"getattr(tools, '{name}')(model)\n"):
+        used = migrated(tools=UNUSED_WAYS[way], train=TRAINS.replace("loss = ", f"model = {use}    loss = "))
+        assert "clip_grad_norm_(" not in used["train"] and used["tools"] != files["tools"]
+    said = migrated(**files, plan=f"NAMES = ['{name}']\n")
+    assert "clip_grad_norm_(" not in said["train"] and said["tools"] != files["tools"]
+    assert migrated(tools=files["tools"])["tools"] != files["tools"]  # a library: its users are not seen
