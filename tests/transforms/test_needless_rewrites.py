@@ -153,3 +153,94 @@ def test_wrappers_that_no_program_comes_to_change_nothing(way: str) -> None:
     said = migrated(**files, plan=f"NAMES = ['{name}']\n")
     assert "clip_grad_norm_(" not in said["train"] and said["tools"] != files["tools"]
     assert migrated(tools=files["tools"])["tools"] != files["tools"]  # a library: its users are not seen
+
+
+AVERAGED = (
+    HEAD
+    + """from timm.utils import ModelEmaV3
+
+
+class Task(nn.Module):
+    def __init__(self, net, {parameter}):
+        super().__init__()
+        self.net = net
+        self.ema = {initial}
+
+    def setup(self):
+        self.ema = ModelEmaV3(self.net)
+
+    def distribute(self):
+        self.net = DDP(self.net)
+
+    def state_dict(self):
+        return self.ema.module.norm_of()
+
+
+def run(net, make):
+    task = Task(net, make(net))
+    task.setup()
+    task.distribute()
+    make(task)
+    make(Task)
+    return task.state_dict()
+"""
+)
+
+
+def test_an_average_has_a_module_of_its_own() -> None:
+    assert "self.ema.module.norm_of()" in migrated(train=AVERAGED.format(parameter="_", initial="None"))["train"]
+    assert "unwrap(self.ema)" in migrated(train=AVERAGED.format(parameter="ema", initial="ema"))["train"]
+
+
+FRESH = (
+    HEAD
+    + """class Net(nn.Module):
+    def __init__(self, width, other=None):
+        super().__init__()
+        self.head, self.other = nn.Linear(width, width), other
+
+    def freeze(self):
+        self.head.weight.requires_grad_(False)
+        return self.head.weight.sum()
+
+
+def create(config, name):
+    kind = {{"net": Net}}[name]
+    net = kind(**config)
+    return net, config
+
+
+def run(config, unknown):
+    net, _ = create(config, "net")
+    old = create(config, "net")[0]
+    {body}
+    net, old = DDP(net), DDP(old)
+    DDP(unknown.net)
+    return net
+
+
+def main(config, unknown):
+    while True:
+        run(config, unknown)
+
+
+if __name__ == "__main__":
+    main({{"width": 2}}, input())
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["net.freeze()", "from timm.utils import ModelEma\\n    ema = ModelEma(net)".replace("\\n", "\n"),
+     "for a, b in zip(net.parameters(), Net(3).parameters()):\n        a.data.copy_(b.data)"],
+)  # fmt: skip
+def test_a_model_that_was_just_made_needs_nothing(body: str) -> None:
+    assert body in migrated(train=FRESH.format(body=body))["train"]
+    late = FRESH.format(body="pass").replace("    return net\n\n\ndef main", f"    {body}\n    return net\n\n\ndef main")
+    assert body not in migrated(train=late)["train"]
+
+
+def test_a_model_into_which_others_come_may_be_sharded() -> None:
+    text = FRESH.format(body="Net(2, unknown.net).freeze()\n    mixed = Net(2, unknown.net)\n    mixed.freeze()\n    DDP(mixed)")
+    assert 'forward_method(mixed, "freeze")' in migrated(train=text)["train"]

@@ -42,8 +42,7 @@ class FreshModels:
         if any(self._lies_between(file, start, wrap, place) for wrap in self._wraps_around(file, place, model)):
             return False
         reaching = [s for s in self._bindings(file, place, model) if s is start or self._lies_between(file, start, s, place)]
-        values = [self._assigned(file, s, model) for s in reaching]
-        if not all(value is not None and self._is_made(file, s, value, depth) for s, value in zip(reaching, values, strict=True)):
+        if not all(self._is_given_new(file, s, model, depth) for s in reaching):
             return False
         if start is not None:
             return True
@@ -76,6 +75,18 @@ class FreshModels:
                     found.append(call)
         return found
 
+    def _is_given_new(self, file: File, statement: ast.stmt, model: ast.expr, depth: int) -> bool:
+        """Whether a statement binds a name or an attribute to a new model, also as one of several that a call returns."""
+        value = self._assigned(file, statement, model)
+        if value is not None:
+            return self._is_made(file, statement, value, depth)
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        if len(targets) != 1 or not isinstance(targets[0], ast.Tuple) or any(isinstance(e, ast.Starred) for e in targets[0].elts):
+            return False
+        places = [i for i, e in enumerate(targets[0].elts) if ast.unparse(e) == ast.unparse(model)]
+        call = statement.value if isinstance(statement, ast.Assign) else None
+        return len(places) == 1 and isinstance(call, ast.Call) and self._is_returned_new(file, call, depth, places[0])
+
     def _is_made(self, file: File, place: ast.AST, value: ast.expr, depth: int) -> bool:
         """Whether an expression gives a new model, or surely none that is sharded."""
         while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in RETURN_SELF:
@@ -97,8 +108,8 @@ class FreshModels:
             return False
         return self.sharding.is_new(value)
 
-    def _is_returned_new(self, file: File, call: ast.Call, depth: int) -> bool:
-        """Whether every function that a call reaches returns a model that it makes."""
+    def _is_returned_new(self, file: File, call: ast.Call, depth: int, item: int | None = None) -> bool:
+        """Whether every function that a call reaches returns a model that it makes, by itself or as an item of a tuple."""
         called = [v.function if isinstance(v, Bound) else v for v in file.called_values(call)]
         functions = [v for v in called if isinstance(v, FunctionValue)]
         if not functions or len(functions) != len(file.called_values(call)):
@@ -108,7 +119,8 @@ class FreshModels:
             if not isinstance(node, ast.FunctionDef) or any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in ast.walk(node)):
                 return False
             returns = [n for n in ast.walk(node) if isinstance(n, ast.Return) and other.function(n) is node]
-            if not returns or not all(n.value is not None and self.holds(other, n, n.value, depth + 1) for n in returns):
+            models = [(n, _item(n.value, item)) for n in returns]
+            if not models or not all(model is not None and self.holds(other, n, model, depth + 1) for n, model in models):
                 return False
         return True
 
@@ -153,6 +165,15 @@ class FreshModels:
         around = above[: above.index(function)] if function in above else above  # type: ignore[arg-type]
         again = {a for a in around if isinstance(a, _LOOPS) and (start is None or a not in file.ancestors(start))}
         return any(a in again for a in file.ancestors(other))
+
+
+def _item(value: ast.expr | None, item: int | None) -> ast.expr | None:
+    """One item of a tuple that is written out, or the value itself where none is asked for."""
+    if item is None:
+        return value
+    parts = value.elts if isinstance(value, ast.Tuple) else []
+    whole = not any(isinstance(part, ast.Starred) for part in parts)
+    return parts[item] if whole and item < len(parts) else None
 
 
 def _given(call: ast.Call, owners: set[str]) -> set[str]:

@@ -352,17 +352,26 @@ class ShardingQueries:
     def is_new(self, value: Instance | Opaque) -> bool:
         """Whether an object is a module that is plain when it is made: nothing that may be sharded comes into it."""
         if isinstance(value, Instance):
-            is_module = _is_module(self.program.flow.external_bases(value.cls))
-            return is_module and self._all_wrapped_known and not self._hands_on(value) and not self._holds_sharded(value)
+            is_module = self.makes_modules(value.cls)
+            if not is_module or self._hands_on(value) or self._holds_sharded(value):
+                return False
+            return self._all_wrapped_known or (all(self._given(value)) and self._gets_nothing_sharded(value))
         if value.name in _PASSING_ON or value.name == "?" or is_optimizer(value.name):
             return False
+        return self._gets_nothing_sharded(value)
+
+    def _given(self, value: Instance | Opaque) -> list[list[Value]]:
+        """What the call that made an object is given: for each argument what it may be."""
         call = self.program.flow.calls[value.site]
         given = [*call.arguments, *(argument for _, argument in call.keywords)]
-        held = [v for argument in given if argument != NOTHING for v in self.program.flow.values_of(argument)]
+        return [self.program.flow.values_of(argument) for argument in given if argument != NOTHING]
+
+    def _gets_nothing_sharded(self, value: Instance | Opaque) -> bool:
         return all(
             isinstance(v, (Constant, External, ModuleValue)) or (isinstance(v, Unknown) and v.variable < 0)
             or (isinstance(v, (Container, Instance)) and v not in self._handed_to_wrappers and not self._holds_sharded(v))
-            for v in held
+            or (isinstance(v, Opaque) and v.name == "copy.deepcopy")  # copies of models are plain
+            for held in self._given(value) for v in held
         )  # fmt: skip
 
     @cached_property

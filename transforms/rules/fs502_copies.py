@@ -119,7 +119,7 @@ def _zipped(site: Site, migration: Migration) -> Outcome | None:
     call = site.call
     assert call is not None
     target = _target_of(site.file, call, migration)
-    if target is None:
+    if target is None or _are_plain(site.file, call, migration):
         return None
     name = migration.helper(site, "zip_like")
 
@@ -137,6 +137,14 @@ def _zipped(site: Site, migration: Migration) -> Outcome | None:
     if "fsdp1" in migration.sharding.of(site.file, written.func.value).wrappers:
         return Outcome(_STALE, [change], Level.REVIEW)
     return Outcome("what one model's tensors are written from is laid out as they are: sharded or whole", [change])
+
+
+def _are_plain(file: File, call: ast.Call, migration: Migration) -> bool:
+    """Whether all models whose tensors are zipped are surely still plain."""
+    if migration.runs_before_wraps(file, call):
+        return True
+    models = [a.func.value for a in call.args if isinstance(a, ast.Call) and isinstance(a.func, ast.Attribute)]
+    return all(migration.is_fresh(file, call, model) for model in models)
 
 
 _STALE = "a model in FSDP1 may have gone on with old weights after a forward without gradients; now it sees what is written here"

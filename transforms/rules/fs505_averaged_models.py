@@ -22,7 +22,9 @@ def averaged(site: Site, migration: Migration) -> Outcome | None:
         return None
     if not any(fnmatchcase(site.symbol, pattern) for pattern in (*AVERAGES, AVERAGE_UPDATE)):
         return _by_others(site) if _is_of_wrapped(site, migration, model) else None
-    if migration.runs_before_wraps(site.file, call) or migration.sharding.of(site.file, model).answer is Answer.NO:
+    if migration.runs_before_wraps(site.file, call) or migration.is_fresh(site.file, call, model):
+        return None
+    if migration.sharding.of(site.file, model).answer is Answer.NO:
         return None
     name = migration.helper(site, "as_plain")
     return Outcome("the average is kept over a plain copy with whole parameters: its library copies and writes plain tensors",

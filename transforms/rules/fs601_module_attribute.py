@@ -8,6 +8,7 @@ from ..facts.symbols import DDP, WRAPPERS
 from ..findings import Level
 from ..migration import Migration
 from ..queries.answers import Answer
+from ..queries.own_attributes import has_own_module
 from ..queries.unwrapping import unwrapping_choice
 from ..rewrites.changes import replace
 from ..rewrites.helper_calls import attribute_as_call
@@ -46,9 +47,9 @@ def _is_same_but_for_module(site: Site, choice: ast.IfExp) -> bool:
 
 def unwrapped(site: Site, migration: Migration) -> Outcome | None:
     """The model itself if it is sharded, else its attribute."""
-    assert site.sharding is not None
+    assert site.sharding is not None and site.receiver is not None
     node = _attribute(site)
-    if site.sharding.answer is Answer.NO or _is_own(site):
+    if site.sharding.answer is Answer.NO or _is_own(site) or has_own_module(site.file, site.receiver):
         return None
     if unwrapping_choice(site.file, node) is not None:
         return Outcome("the branch without `.module` is taken for models of FSDP2, which is right", level=Level.OK)
