@@ -242,5 +242,39 @@ def test_a_model_that_was_just_made_needs_nothing(body: str) -> None:
 
 
 def test_a_model_into_which_others_come_may_be_sharded() -> None:
-    text = FRESH.format(body="Net(2, unknown.net).freeze()\n    mixed = Net(2, unknown.net)\n    mixed.freeze()\n    DDP(mixed)")
-    assert 'forward_method(mixed, "freeze")' in migrated(train=text)["train"]
+    ema = "from timm.utils import ModelEma\n    mixed = Net(2, unknown.net)\n    ema = ModelEma(mixed)\n    DDP(mixed)"
+    assert "ModelEma(as_plain(mixed))" in migrated(train=FRESH.format(body=ema))["train"]
+    assert "ModelEma(mixed)" in migrated(train=FRESH.format(body=ema.replace("unknown.net", "None")))["train"]
+
+
+GROUPS = (
+    HEAD
+    + """def groups(net):
+    return {{name: p for name, p in net.named_parameters()}}
+
+
+def optimizer_of(model):
+    {inside}
+    return torch.optim.SGD(groups(model).values(), lr=0.1)
+
+
+def unwrapped(model):
+    if hasattr(model, "module"):
+        model = model.module
+    return model
+
+
+def run(net, options):
+    model = DDP(net, **options)
+    return optimizer_of({given})
+"""
+)
+
+
+@pytest.mark.parametrize(("inside", "given"), [("pass", "model.module"), ("model = unwrapped(model)", "model")])
+def test_names_inside_of_the_wrapper_have_no_prefix(inside: str, given: str) -> None:
+    text = migrated(train=GROUPS.format(inside=inside, given=given))["train"]
+    assert "for name, p in net.named_parameters()" in text
+    assert "named_parameters(net)" in migrated(train=GROUPS.format(inside="pass", given="model"))["train"]
+    both = GROUPS.format(inside="pass", given="model.module") + "\n\ndef more(net):\n    return groups(DDP(net))\n"
+    assert "named_parameters(net)" in migrated(train=both)["train"]

@@ -11,6 +11,8 @@ import re
 
 from .assignments import assigned_values
 from .file import File
+from .sharding import ShardingQueries
+from .spelling import handed_in
 
 _TESTS = frozenset({"isinstance", "hasattr", "type", "issubclass", "callable", "getattr"})
 
@@ -127,3 +129,24 @@ def is_unwrapped(file: File, node: ast.expr, by_name: bool = True, depth: int = 
     if by_name and _INSIDE.search(name):
         return True
     return depth < _DEEPEST and any(is_unwrapped(file, value, by_name, depth + 1) for value in assigned_values(file, node))
+
+
+def comes_unwrapped(sharding: ShardingQueries, file: File, node: ast.expr, by_name: bool = True, depth: int = 0) -> bool:
+    """Whether an expression stands for the module inside a wrapper of DDP here, or wherever its function is called from.
+
+    A parameter does so if every caller that may hand in a model out of such a wrapper hands in what is inside.
+    """
+    if is_unwrapped(file, node, by_name):
+        return True
+    function = file.function(node)
+    if not isinstance(node, ast.Name) or not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) or depth > _DEEPEST:
+        return False
+    if any(file.function(binding) is function for binding in file.bindings.get(node.id, ())):
+        return False
+    inside = []
+    for caller, call in file.program.callers(file, function):
+        given = handed_in(file, node, node.id, call)
+        found = sharding.of(caller, given) if given is not None else None
+        if found is None or ("ddp" in found.wrappers and not found.in_place):
+            inside.append(given is not None and comes_unwrapped(sharding, caller, given, by_name, depth + 1))
+    return bool(inside) and all(inside)

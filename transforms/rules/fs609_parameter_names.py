@@ -6,7 +6,7 @@ from ..findings import Level
 from ..migration import Migration
 from ..queries.parameter_names import depends_on_prefix
 from ..queries.plain_branches import is_in_plain_branch
-from ..queries.unwrapping import is_unwrapped
+from ..queries.unwrapping import comes_unwrapped
 from ..rewrites.helper_calls import method_as_function
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -18,7 +18,7 @@ def named_as_before(site: Site, migration: Migration) -> Outcome | None:
         return None
     if site.sharding.in_place or is_in_plain_branch(site.file, site.receiver) or migration.is_before_wrap(site):
         return None
-    if is_unwrapped(site.file, site.receiver, by_name=not site.sharding.certain):
+    if comes_unwrapped(migration.sharding, site.file, site.receiver, by_name=not site.sharding.certain):
         return None
     if not depends_on_prefix(site.file, site.call):
         return None
