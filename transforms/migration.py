@@ -20,6 +20,7 @@ from .queries.handed_self import is_self
 from .queries.order import is_before_wrap
 from .queries.program import Program
 from .queries.programs import Programs
+from .queries.results import is_result_used
 from .queries.same_condition import sharded_by_condition
 from .queries.sharding import ShardingQueries
 from .queries.trace import Trace
@@ -201,6 +202,11 @@ class Migration:
         """Whether an expression is the object whose method runs, in the method or in a function that it is handed to."""
         before = self._before_wraps
         return is_self(before if before is not None and before.program is self.program else None, file, model)
+
+    def is_result_used(self, file: File, call: ast.Call) -> bool:
+        """Whether anybody may read what a call gives back."""
+        before = self._before_wraps
+        return is_result_used(file, call, before if before is not None and before.program is self.program else None)
 
     @cached_property
     def _fresh_models(self) -> FreshModels | None:

@@ -278,3 +278,76 @@ def test_names_inside_of_the_wrapper_have_no_prefix(inside: str, given: str) -> 
     assert "named_parameters(net)" in migrated(train=GROUPS.format(inside="pass", given="model"))["train"]
     both = GROUPS.format(inside="pass", given="model.module") + "\n\ndef more(net):\n    return groups(DDP(net))\n"
     assert "named_parameters(net)" in migrated(train=both)["train"]
+
+
+CLIPPED = """import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)) for _ in range(3)])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x.sum()
+
+
+def step(loss, optimizer, clip, parameters=None):
+    loss.backward()
+    if parameters is not None:
+        {body}
+    optimizer.step()
+
+
+def main():
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    model = DDP(Net().cuda())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in torch.ones(3, 2).cuda():
+        step(model(x), optimizer, 1.0, parameters=model.parameters())
+
+
+if __name__ == "__main__":
+    main()
+"""
+CALL = "torch.nn.utils.clip_grad_norm_(parameters, clip)"
+
+
+@pytest.mark.parametrize(
+    ("body", "after"),
+    [(CALL, CALL), (f"norm = {CALL}", f"norm = {CALL}"), (f"return {CALL}", f"return {CALL}"),
+     (f"print({CALL})", f"print({CALL}.full_tensor())"), (f"norm = {CALL}\n        print(norm)", f"norm = {CALL}.full_tensor()")],
+)  # fmt: skip
+def test_torchs_own_function_clips_what_is_sharded_alike(body: str, after: str) -> None:
+    text = migrated(train=CLIPPED.format(body=body))["train"]
+    assert "fully_shard(" in text
+    assert f"        {after}\n" in text
+    assert "clip_grad_norm(parameters, clip)" in migrated(blind=True, train=CLIPPED.format(body=body))["train"]
+
+
+def test_a_branch_beside_fsdp1s_own_clipping_is_for_plain_models() -> None:
+    branches = """from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def train(config, model, loss):
+    if config.shard:
+        model = FSDP(model, **config.fsdp)
+    loss(model).backward()
+    if config.shard:
+        {own}model.clip_grad_norm_(1.0)
+    else:
+        {other}torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    print(norm)
+"""
+    beside = migrated(train="import torch\n" + branches.format(own="", other=""))["train"]
+    assert "clip_model_grad_norm(model, 1.0)" in beside and "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)" in beside
+    used = migrated(train="import torch\n" + branches.format(own="norm = ", other="norm = "))["train"]
+    assert "clip_grad_norm(model.parameters(), 1.0)" in used
+    mixed = migrated(train=HEAD + branches.format(own="", other="") + "\n\ndef other(net):\n    return DDP(net)\n")["train"]
+    assert "clip_grad_norm(model.parameters(), 1.0)" in mixed

@@ -26,7 +26,7 @@ from ..queries.plain_branches import is_in_plain_branch
 from ..queries.program import Program
 from ..queries.programs import Programs
 from ..queries.sharding import ShardingQueries
-from ..queries.unwrapping import is_unwrapped
+from ..queries.unwrapping import comes_unwrapped, is_unwrapped
 from ..sites import MODULE_METHODS, Site
 from .fully_shard_lines import Spell, broadcast_loop
 from .wrap_place import WrapPlace, wrap_place
@@ -225,17 +225,21 @@ def _asks_for_wrapper(sharding: ShardingQueries, sites: Mapping[str, Sequence[Si
 
 
 def _mark(structure: ModelStructure, sites: Mapping[str, Sequence[Site]], wrap: Site, is_before: IsBefore) -> str | None:
-    if _is_named_in_wrapper(sites, wrap):
+    if _is_named_in_wrapper(structure.sharding, sites, wrap):
         return "names of its parameters begin with module."
     if _is_saved_in_wrapper(sites, wrap, is_before):
         return "the keys of its state dict begin with module."
     return "saved with its tied weights tied" if structure.ties else None
 
 
-def _is_named_in_wrapper(sites: Mapping[str, Sequence[Site]], wrap: Site) -> bool:
+def _is_named_in_wrapper(sharding: ShardingQueries, sites: Mapping[str, Sequence[Site]], wrap: Site) -> bool:
     """Whether code depends on the ``module.`` that the wrapper put in front of names."""
     named = (s for found in sites.values() for s in found if s.member.startswith("named_") and _may_be_of(s, wrap))
-    return any(site.call is not None and depends_on_prefix(site.file, site.call) for site in named)
+    return any(
+        site.call is not None and depends_on_prefix(site.file, site.call)
+        and (site.receiver is None or not comes_unwrapped(sharding, site.file, site.receiver))
+        for site in named
+    )  # fmt: skip
 
 
 def _is_saved_in_wrapper(sites: Mapping[str, Sequence[Site]], wrap: Site, is_before: IsBefore) -> bool:

@@ -8,7 +8,7 @@ import libcst as cst
 
 from ..facts.symbols import FSDP1
 from ..findings import Level
-from ..flow.values import Derived, Unknown
+from ..flow.values import Constant, Derived, Unknown
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..rewrites.changes import replace
@@ -24,7 +24,7 @@ def by_torch(site: Site, migration: Migration) -> Outcome | None:
     """torch's own function, where all parameters are sharded alike; its norm is gathered where it is used."""
     if site.call is None or site.member not in ("clip_grad_norm_", "clip_grad_value_") or not migration.options.wraps:
         return None
-    is_used = not isinstance(site.file.parents[site.call], ast.Expr)
+    is_used = migration.is_result_used(site.file, site.call)
     if site.receiver is not None:
         if not migration.is_sharded_here(site) or not migration.is_written_out(site.sharding and site.sharding.value):
             return None
@@ -39,11 +39,11 @@ def by_torch(site: Site, migration: Migration) -> Outcome | None:
         return Outcome("torch's clip_grad_norm_ knows sharded gradients; its norm is a DTensor", [change])
     if site.member != "clip_grad_norm_" or site.symbol.startswith(FSDP1) or not site.call.args:
         return None
-    values = site.file.values(site.call.args[0])
-    owners = [v.owner for v in values if isinstance(v, Derived)]
-    models = [owner for owner in owners if migration.is_written_out(owner)]
+    values = [v for v in site.file.values(site.call.args[0]) if not (isinstance(v, Constant) and v.value is None)]
+    owners = [v.owner for v in values if isinstance(v, Derived) and not v.pairs]
+    models = [owner for owner in owners if migration.is_written_out(owner)]  # of several, one call gets one
     plain = [owner for owner in owners if owner not in models and migration.is_plain_or_written_out(owner)]
-    if len(models) != 1 or len(models) + len(plain) != len(values) or (is_used and plain):
+    if not models or len(models) + len(plain) != len(values) or (is_used and plain):
         return None
     if not is_used:
         return Outcome("torch's clip_grad_norm_ knows sharded gradients", level=Level.OK)
@@ -67,6 +67,8 @@ def clipped(site: Site, migration: Migration) -> Outcome | None:
         return Outcome("it knows sharded parameters, and plain ones", [name_instead(site.file, site.node, name)])
     if site.call.args and not site.symbol.startswith(FSDP1) and _are_plain(site, migration):
         return None
+    if migration.wrapper_kinds == {"fsdp1"} and _is_beside_fsdp1(site) and not migration.is_result_used(site.file, site.call):
+        return Outcome("the other branch clips what is sharded: this one is for plain models", level=Level.OK)
     of_model = site.symbol.startswith(FSDP1)  # FSDP.clip_grad_norm_(model, limit)
     name = migration.helper(site, "clip_model_grad_norm" if of_model else _FUNCTIONS[site.member])
     return Outcome("gradients of all ranks are clipped by one norm, a plain tensor", [call_instead(site.file, site.call, name)])
@@ -89,6 +91,25 @@ def _are_plain(site: Site, migration: Migration) -> bool:
     if not values or any(isinstance(v, Unknown) for v in values):
         return False
     return bool(owners) and migration.sharding.of_owners(owners).answer is Answer.NO  # type: ignore[arg-type]
+
+
+def _is_beside_fsdp1(site: Site) -> bool:
+    """Whether the same model's own ``clip_grad_norm_``, which nothing but FSDP1's wrapper has, is called in the other branch.
+
+    Were the model in one here nevertheless, torch's function would clip it right, or raise where it is not sharded alike.
+    """
+    asked = site.call.args[0] if site.call is not None and site.call.args else None
+    if not (isinstance(asked, ast.Call) and isinstance(asked.func, ast.Attribute) and asked.func.attr == "parameters"):
+        return False
+    model, inside = ast.dump(asked.func.value), site.node
+    for outer in site.file.ancestors(site.node):
+        if isinstance(outer, ast.If) and inside in outer.orelse:
+            calls = (n for statement in outer.body for n in ast.walk(statement) if isinstance(n, ast.Attribute))
+            return any(n.attr == "clip_grad_norm_" and ast.dump(n.value) == model for n in calls)
+        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            return False
+        inside = outer
+    return False
 
 
 RULE = Rule(

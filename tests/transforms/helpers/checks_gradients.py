@@ -252,6 +252,27 @@ def check_clipping_is_ddps_and_fsdp1s() -> None:
                 assert close(ddp, other, 1e-5), (norm_type, limit, evaluate, kind, ignored, foreach)
 
 
+def clipped_by(clip: Any, norm_type: float, limit: float, foreach: bool | None) -> list[torch.Tensor]:
+    """The gradients of a model that is sharded alike, once they are clipped, and their norm as a plain tensor."""
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(nn.Linear(7, 5), nn.Linear(5, 3), nn.Linear(3, 2))
+    for unit in (model[0], model):
+        fully_shard(unit)
+    model(torch.randn(4, 7) * (dist.get_rank() + 1)).sum().backward()
+    norm = clip(model.parameters(), limit, norm_type, foreach=foreach)
+    norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+    return [norm, *(p.grad.full_tensor() for p in model.parameters())]
+
+
+def check_torchs_own_function_is_the_helper_where_all_is_sharded_alike() -> None:
+    for norm_type in (2.0, 1.0, INF):
+        for limit in (0.1, 1e6):
+            for foreach in (None, False):
+                own = clipped_by(torch.nn.utils.clip_grad_norm_, norm_type, limit, foreach)
+                ours = clipped_by(clip_grad_norm, norm_type, limit, foreach)
+                assert all(torch.equal(a, b) for a, b in zip(own, ours, strict=True)), (norm_type, limit, foreach)
+
+
 def check_clipping_takes_what_torchs_own_takes() -> None:
     for kind in ("plain", "ddp", "fsdp2"):
         model = build(kind, ignored=True)
