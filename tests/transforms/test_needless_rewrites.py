@@ -351,3 +351,77 @@ def train(config, model, loss):
     assert "clip_grad_norm(model.parameters(), 1.0)" in used
     mixed = migrated(train=HEAD + branches.format(own="", other="") + "\n\ndef other(net):\n    return DDP(net)\n")["train"]
     assert "clip_grad_norm(model.parameters(), 1.0)" in mixed
+
+
+MOMENTUM = (
+    HEAD
+    + """class MoCo(nn.Module):
+    def __init__(self, encoder{more}):
+        super().__init__()
+        self.base = {first}
+        self.slow = encoder(2)
+        for b, s in zip(self.base.parameters(), self.slow.parameters()):
+            s.data.copy_(b.data)
+
+    @torch.no_grad()
+    def update(self, m):
+        for p, q in zip(self.base.parameters(), self.slow.parameters()):
+            q.data.mul_(m).add_(p.data)
+
+
+class Momentum(MoCo):
+    pass
+
+
+def run(make, options):
+    model = DDP(Momentum({given}), **options)
+    return model
+"""
+)
+
+
+def test_a_constructor_fills_plain_parts() -> None:
+    text = migrated(train=MOMENTUM.format(more="", first="encoder(2)", given="make"))["train"]
+    assert "in zip(self.base.parameters()" in text and "in zip_like(self.base.parameters()" in text
+    wrapped = migrated(train=MOMENTUM.format(more=", base", first="base", given="make, DDP(make(1), **options)"))["train"]
+    assert "b, s in zip_like(self.base" in wrapped
+
+
+TASK = (
+    HEAD
+    + """class Net(nn.Module):
+    def forward(self, x):
+        return x
+
+
+class Task(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def distribute(self, options):
+        self.net = DDP(self.net, **options)
+
+    def prepare(self, x):
+        return self.move(x)
+
+
+def evaluate(task_or_model, x):
+    return task_or_model.prepare(x)
+
+
+def run(options, unknown, x):
+    net = Net()
+    task = Task(net)
+    {distribute}
+    DDP(unknown.net)
+    return evaluate(task, x), evaluate(net, x)
+"""
+)
+
+
+def test_methods_of_what_holds_a_model_in_ddp_are_its_own() -> None:
+    text = migrated(train=TASK.format(distribute="task.distribute(options)"))["train"]
+    assert "return task_or_model.prepare(x)" in text
+    text = migrated(train=TASK.format(distribute="task = DDP(task, **options)"))["train"]
+    assert 'forward_method(task_or_model, "prepare")(x)' in text

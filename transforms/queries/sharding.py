@@ -282,6 +282,8 @@ class ShardingQueries:
         """Whether a model among these values, or in a wrapper among them, may have a method; no if all classes lack it."""
         flow = self.program.flow
         for value in values:
+            if self._holds_ddp(value):
+                continue  # what holds a model in DDP is in none itself
             inner: Iterable[Value] = [value]
             if isinstance(value, Wrapped):
                 variable = flow.fields.get((flow.ids[value], "module"))
@@ -298,6 +300,14 @@ class ShardingQueries:
                 elif isinstance(model, (Wrapped, Annotated, Opaque, Unknown)) and self._may_be_a_models(values, name):
                     return True
         return False
+
+    def _holds_ddp(self, value: Value) -> bool:
+        """Whether an object that no wrapper is given keeps a model in DDP in an attribute."""
+        if not isinstance(value, Instance) or value in self._handed_to_wrappers or value in self._parts_of_handed:
+            return False
+        held = (v for variable in self._parts.get(self.program.flow.ids.get(value, -1), ())
+                for v in self.program.flow.values_of(variable))  # fmt: skip
+        return any(isinstance(v, Wrapped) and v.kind == "DDP" and not self.kept(v) for v in held)
 
     def _may_be_a_models(self, values: Sequence[Value], name: str) -> bool:
         """Whether a method may be one of a model that nothing shows; where other things come as well, it may be theirs."""

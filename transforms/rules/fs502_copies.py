@@ -7,6 +7,7 @@ import ast
 import libcst as cst
 
 from ..findings import Level
+from ..flow.values import ClassValue
 from ..migration import Migration
 from ..queries.file import File
 from ..queries.model_classes import may_get_models
@@ -144,7 +145,20 @@ def _are_plain(file: File, call: ast.Call, migration: Migration) -> bool:
     if migration.runs_before_wraps(file, call):
         return True
     models = [a.func.value for a in call.args if isinstance(a, ast.Call) and isinstance(a.func, ast.Attribute)]
-    return all(migration.is_fresh(file, call, model) for model in models)
+    return all(migration.is_fresh(file, call, model) or _is_under_construction(file, model, migration) for model in models)
+
+
+def _is_under_construction(file: File, model: ast.expr, migration: Migration) -> bool:
+    """Whether a model is a part of a module whose constructor runs, and none that is seen to come out of a wrapper."""
+    root, function = model, file.function(model)
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    classes = [v for v in file.values(file.enclosing_class(model)) if isinstance(v, ClassValue)] if root is not model else []
+    in_constructor = isinstance(function, ast.FunctionDef) and function.name == "__init__"
+    if not in_constructor or not (isinstance(root, ast.Name) and root.id == "self"):
+        return False
+    found = migration.sharding.of(file, model)
+    return any(map(migration.sharding.makes_modules, classes)) and (found.in_place or not found.wrappers)
 
 
 _STALE = "a model in FSDP1 may have gone on with old weights after a forward without gradients; now it sees what is written here"
