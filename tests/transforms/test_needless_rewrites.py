@@ -425,3 +425,11 @@ def test_methods_of_what_holds_a_model_in_ddp_are_its_own() -> None:
     assert "return task_or_model.prepare(x)" in text
     text = migrated(train=TASK.format(distribute="task = DDP(task, **options)"))["train"]
     assert 'forward_method(task_or_model, "prepare")(x)' in text
+
+
+def test_names_of_a_module_that_ddp_got_and_of_one_in_fsdp1_have_no_prefix() -> None:
+    more = "\n\ndef other(net, options):\n    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+    more += "    return optimizer_of(FSDP(net, **options))\n"
+    made = "def run(options):\n    net = nn.Linear(2, 2)\n"
+    text = GROUPS.format(inside="pass", given="model.module").replace("def run(net, options):\n", made)
+    assert "for name, p in net.named_parameters()" in migrated(train=text + more)["train"]

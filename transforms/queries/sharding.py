@@ -53,6 +53,8 @@ class Sharding:
     value: Value | None = None
     in_place: bool = False
     """Whether it is the module that was handed to a wrapper, not what the wrapper gave back: the same object now."""
+    wrapped_in: frozenset[str] = frozenset()
+    """Those of ``wrappers`` that gave back what comes here, where the others were only handed it."""
 
     @property
     def certain(self) -> bool:
@@ -208,7 +210,8 @@ class ShardingQueries:
             surely_not = all(self._is_no_model(v) for v in others)
             return Sharding(Answer.NO if surely_not else Answer.UNKNOWN)
         certain = all(isinstance(v, Wrapped) and v in wrapped for v in values)
-        return Sharding(Answer.YES if certain else Answer.UNKNOWN, frozenset(kinds), (wrapped or handed)[0], in_place=not wrapped)
+        return Sharding(Answer.YES if certain else Answer.UNKNOWN, frozenset(kinds), (wrapped or handed)[0], in_place=not wrapped,
+                        wrapped_in=frozenset(v.kind.lower() for v in wrapped))  # fmt: skip
 
     def holds_module(self, file: File, node: ast.AST) -> bool:
         """Whether an expression may be of a class of the program derived from a wrapper, which keeps the module inside."""

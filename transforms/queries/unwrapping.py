@@ -147,6 +147,6 @@ def comes_unwrapped(sharding: ShardingQueries, file: File, node: ast.expr, by_na
     for caller, call in file.program.callers(file, function):
         given = handed_in(file, node, node.id, call)
         found = sharding.of(caller, given) if given is not None else None
-        if found is None or ("ddp" in found.wrappers and not found.in_place):
+        if found is None or "ddp" in found.wrapped_in:
             inside.append(given is not None and comes_unwrapped(sharding, caller, given, by_name, depth + 1))
     return bool(inside) and all(inside)

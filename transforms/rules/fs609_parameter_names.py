@@ -14,9 +14,9 @@ from ..sites import Site
 
 def named_as_before(site: Site, migration: Migration) -> Outcome | None:
     """The names with the prefix that DDP gave them, where something depends on it."""
-    if site.call is None or site.receiver is None or site.sharding is None or "ddp" not in site.sharding.wrappers:
+    if site.call is None or site.receiver is None or site.sharding is None or "ddp" not in site.sharding.wrapped_in:
         return None
-    if site.sharding.in_place or is_in_plain_branch(site.file, site.receiver) or migration.is_before_wrap(site):
+    if is_in_plain_branch(site.file, site.receiver) or migration.is_before_wrap(site):
         return None
     if comes_unwrapped(migration.sharding, site.file, site.receiver, by_name=not site.sharding.certain):
         return None
