@@ -63,7 +63,7 @@ def test_methods_of_optimizers_out_of_a_mixture() -> None:
         model.module.loss(1)
     """)
     assert "\noptimizer.step()" in text and "\noptimizer.add_group(1)" in text
-    assert "load_state(optimizer, {})" in text
+    assert "\noptimizer.load_state_dict({})" in text
     assert 'forward_method(unwrap(model), "loss")(1)' in text
 
 

@@ -8,6 +8,7 @@ from ..queries.answers import Answer
 from ..queries.full_state import full_state_around
 from ..queries.plain_branches import is_in_plain_branch
 from ..queries.unwrapping import is_unwrapped
+from ..queries.whole_states import stays_whole
 from ..rewrites.changes import replace
 from ..rewrites.helper_calls import method_instead
 from ..rewrites.templates import expression
@@ -39,7 +40,10 @@ def gathered(site: Site, migration: Migration) -> Outcome | None:
         return None
     if migration.is_before_wrap(site):
         return Outcome("the model is still plain here", level=Level.OK)
+    kept = stays_whole(migration.sharding, site.file, site.receiver, site.sharding)
     if optimizer.wrappers and not site.sharding.wrappers:
+        if kept:
+            return Outcome(_KEPT, level=Level.OK)
         name, what = "optimizer_state", "the optimizer's state is gathered, in the format of the old files"
     elif site.sharding.in_place or (
         site.sharding.wrappers
@@ -48,6 +52,8 @@ def gathered(site: Site, migration: Migration) -> Outcome | None:
             or is_in_plain_branch(site.file, site.receiver)
         )
     ):
+        if kept:
+            return Outcome(_KEPT, level=Level.OK)
         name, what = "state_of", "the model's state is gathered, in the format of the old files"
     elif site.sharding.wrappers:
         name, what = "model_state", "the model's state is gathered, in the format of the old files"
@@ -57,6 +63,8 @@ def gathered(site: Site, migration: Migration) -> Outcome | None:
     change = method_instead(site.file, site.node, site.call, function, lambda: migration.helper(site, "as_method"))
     return Outcome(what, [change]) if change is not None else None
 
+
+_KEPT = "the state dict stays whole: the sharded model sees to it, and to those of its optimizers"
 
 RULE = Rule(
     id="FS402",
