@@ -3,13 +3,12 @@
 from typing import Any
 
 import torch
-from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .ddp_keys import own_key, rename_keys
-from .optimizer_state import shard_entries, shard_by_position
+from .optimizer_state import shard_by_position, shard_entries
 from .whole import shard_like, whole
 
 
@@ -73,7 +72,7 @@ def _keep_whole(optimizer: Optimizer, *_: Any) -> None:
     parameters = {p: p for group in optimizer.param_groups for p in group["params"] if isinstance(p, DTensor)}
     if not parameters or hasattr(optimizer, "_state_stays_whole"):
         return
-    setattr(optimizer, "_state_stays_whole", True)
+    optimizer._state_stays_whole = True  # pyright: ignore[reportAttributeAccessIssue]
     optimizer.state.update(shard_entries(dict(optimizer.state), parameters))
     optimizer.register_state_dict_post_hook(lambda _, state: whole(state))
 

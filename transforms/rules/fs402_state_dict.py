@@ -8,7 +8,6 @@ from ..queries.answers import Answer
 from ..queries.full_state import full_state_around
 from ..queries.plain_branches import is_in_plain_branch
 from ..queries.unwrapping import is_unwrapped
-from ..queries.whole_states import stays_whole
 from ..rewrites.changes import replace
 from ..rewrites.helper_calls import method_instead
 from ..rewrites.templates import expression
@@ -40,10 +39,7 @@ def gathered(site: Site, migration: Migration) -> Outcome | None:
         return None
     if migration.is_before_wrap(site):
         return Outcome("the model is still plain here", level=Level.OK)
-    kept = stays_whole(migration.sharding, site.file, site.receiver, site.sharding)
     if optimizer.wrappers and not site.sharding.wrappers:
-        if kept:
-            return Outcome(_KEPT, level=Level.OK)
         name, what = "optimizer_state", "the optimizer's state is gathered, in the format of the old files"
     elif site.sharding.in_place or (
         site.sharding.wrappers
@@ -52,13 +48,13 @@ def gathered(site: Site, migration: Migration) -> Outcome | None:
             or is_in_plain_branch(site.file, site.receiver)
         )
     ):
-        if kept:
-            return Outcome(_KEPT, level=Level.OK)
         name, what = "state_of", "the model's state is gathered, in the format of the old files"
     elif site.sharding.wrappers:
         name, what = "model_state", "the model's state is gathered, in the format of the old files"
     else:
         name, what = "state_of", "the state is gathered if it is a sharded model's or its optimizer's"
+    if name != "model_state" and migration.stays_whole(site):
+        return Outcome(_KEPT, level=Level.OK)
     function = migration.helper(site, name)
     change = method_instead(site.file, site.node, site.call, function, lambda: migration.helper(site, "as_method"))
     return Outcome(what, [change]) if change is not None else None

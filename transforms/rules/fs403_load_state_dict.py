@@ -5,7 +5,6 @@ from __future__ import annotations
 from ..findings import Level
 from ..migration import Migration
 from ..queries.answers import Answer
-from ..queries.whole_states import stays_whole
 from ..rewrites.helper_calls import method_instead
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -21,7 +20,7 @@ def distributed(site: Site, migration: Migration) -> Outcome | None:
         return Outcome("the model is still plain here", level=Level.OK)
     if site.call is not None and not site.call.args and not site.call.keywords:
         return None
-    if stays_whole(migration.sharding, site.file, site.receiver, site.sharding):
+    if migration.stays_whole(site):
         return Outcome("the sharded model, and its optimizers, take whole tensors", level=Level.OK)
     if optimizer.wrappers and not site.sharding.wrappers:
         name, what = "load_optimizer_state", "full state is distributed over the sharded parameters by position"
