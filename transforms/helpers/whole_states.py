@@ -69,8 +69,8 @@ def keep_state_dicts_whole(module: Any) -> None:
 
 def _keep_whole(optimizer: Optimizer, *_: Any) -> None:
     """Before an optimizer's first step: shard what it has loaded, and see to its state dicts from now on."""
-    parameters = {p: p for group in optimizer.param_groups for p in group["params"] if isinstance(p, DTensor)}
-    if not parameters or hasattr(optimizer, "_state_stays_whole"):
+    parameters: dict[Any, torch.Tensor] = {p: p for group in optimizer.param_groups for p in group["params"]}
+    if hasattr(optimizer, "_state_stays_whole") or not any(isinstance(p, DTensor) for p in parameters):
         return
     optimizer._state_stays_whole = True  # pyright: ignore[reportAttributeAccessIssue]
     optimizer.state.update(shard_entries(dict(optimizer.state), parameters))

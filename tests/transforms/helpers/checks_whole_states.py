@@ -52,7 +52,7 @@ def check_states_of_models_and_their_parts() -> None:
     for evaluate in (False, True):
         if evaluate:
             with torch.no_grad():
-                ddp(*batch(9)), new(*batch(9))
+                _ = ddp(*batch(9)), new(*batch(9))
         assert same(new.state_dict(), ddp.module.state_dict()) and plain(new.state_dict())
         assert same(new.layers[1].state_dict(prefix="x."), ddp.module.layers[1].state_dict(prefix="x."))
         assert same(new.head.state_dict(), ddp.module.head.state_dict())
@@ -136,7 +136,8 @@ def check_what_is_written_into_a_state_dict_is_written_into_the_model() -> None:
             write(getattr(model, "module", model))
             train(model, optimizer, 1, 2)
         assert close(parameters_of(new), parameters_of(ddp), 1e-5)
-        write(ddp.module), write(new)
+        for model in (ddp.module, new):
+            write(model)
         assert same(new.state_dict(), ddp.module.state_dict()), "before the next state dict too"
 
 
