@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,6 +29,9 @@ from .rewrites.ddp_plan import DdpPlan, ddp_plan
 from .rewrites.fsdp1_plan import Fsdp1Plan, fsdp1_plan
 from .rewrites.names import Names
 from .sites import Site
+
+_MIGRATED = {"fsdp1": r"shard_like_fsdp1|ShardedLikeFSDP1", "ddp": r"shard_like_ddp|ShardedLikeDDP|keep_state_dicts_whole"}
+"""What stands where an earlier run has migrated a wrap."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +246,8 @@ class Migration:
     def _kinds_in(self, path: str) -> frozenset[str]:
         symbols = {site.symbol for site in self.sites.get(path, ()) if site.role in ("call", "value", "base")}
         ends = {"fsdp1": "FullyShardedDataParallel", "ddp": "DistributedDataParallel"}
-        return frozenset(kind for kind, end in ends.items() if any(symbol.endswith(end) for symbol in symbols))
+        found = {kind for kind, end in ends.items() if any(symbol.endswith(end) for symbol in symbols)}
+        return frozenset(found | {kind for kind, word in _MIGRATED.items() if re.search(word, self.program.text(path))})
 
     @cached_property
     def tells_apart(self) -> bool:

@@ -22,6 +22,8 @@ def averaged(site: Site, migration: Migration) -> Outcome | None:
         return None
     if not any(fnmatchcase(site.symbol, pattern) for pattern in (*AVERAGES, AVERAGE_UPDATE)):
         return _by_others(site) if _is_of_wrapped(site, migration, model) else None
+    if isinstance(model, ast.Call) and ast.unparse(model.func).rpartition(".")[2] == "as_plain":
+        return None  # an earlier run wrote it
     if migration.runs_before_wraps(site.file, call) or migration.sharding.of(site.file, model).answer is Answer.NO:
         return None
     name = migration.helper(site, "as_plain")
