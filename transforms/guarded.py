@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from .facts.facts import NOTHING
 from .facts.symbols import FSDP1
 from .flow.values import ClassValue, Constant, Instance, Opaque, Unknown, Value, Wrapped
 from .queries.conditions import is_rank_condition
@@ -155,6 +156,8 @@ def _uses_behind(
             if not isinstance(node, (ast.Name, ast.Attribute)) or not isinstance(node.ctx, ast.Load):
                 continue
             parent = file.parents[node]
+            if isinstance(parent, ast.Attribute) and any(_keeps_model(program, sharding, v) for v in file.values(node)):
+                yield guard, Hidden(file, node, None, None)
             if isinstance(parent, ast.Attribute):
                 if not computes_with_parameters(program, file, parent):
                     continue
@@ -170,6 +173,15 @@ def _uses_behind(
             if not is_before_wrap(program, file, node, found):
                 is_part = not sharding.of_values(values).wrappers
                 yield guard, Hidden(file, node, _whole(file, sharding, node) if is_part else ast.unparse(node), None)
+
+
+def _keeps_model(program: Program, sharding: ShardingQueries, value: Value) -> bool:
+    """Whether an object of a library's class was made with a sharded model, such as what saves it now and then."""
+    if not isinstance(value, Opaque) or not value.name.rpartition(".")[2][:1].isupper() or value.site < 0:
+        return False
+    call = program.flow.calls[value.site]
+    handed = [*call.arguments, *(variable for _, variable in call.keywords)]
+    return any(sharding.of_values(program.flow.values_of(variable)).wrappers for variable in handed if variable != NOTHING)
 
 
 def _whole(file: File, sharding: ShardingQueries, node: ast.expr) -> str | None:
@@ -197,7 +209,8 @@ def _is_work(file: File, parent: ast.AST, node: ast.AST) -> bool:
     if parent.func is node:
         return True
     made = file.values(parent.func)
-    if made and all(isinstance(v, ClassValue) for v in made):
-        return False  # an object that keeps it: what its methods do is looked at by itself
     name = parent.func.id if isinstance(parent.func, ast.Name) else getattr(parent.func, "attr", "")
+    is_kept = name[:1].isupper() and isinstance(file.parents[parent], ast.Assign)
+    if is_kept or (made and all(isinstance(v, ClassValue) for v in made)):
+        return False  # an object that keeps it: what its methods do is looked at by itself
     return name not in _HARMLESS_FUNCTIONS and not is_unwrapped(file, parent)

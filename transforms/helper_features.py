@@ -7,7 +7,6 @@ repository is left out of its copy; what nobody knows stays in.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Collection, Iterator, Sequence
 
 from .facts.symbols import DDP, ENABLE_WRAP, FSDP1, WRAP
@@ -21,6 +20,7 @@ from .queries.model_hazards import changes_buffers as structure_changes_buffers
 from .queries.model_structure import ModelStructure
 from .queries.packages import strange_packages
 from .queries.parameter_writes import writes_parameters
+from .rewrites.ddp_plan import STATES
 from .rewrites.helper_source import definitions, features_by_file, with_needs
 from .rewrites.wrap_place import wrapped_argument
 from .sites import Site
@@ -34,6 +34,7 @@ _WORDS = {
     "meta": r"meta\b|init_empty_weights|deferred_init|is_meta",
     "unit_arguments": r"CustomPolicy|_Policy|_run_policy",
     "state_dict_type": r"state_dict_type|StateDictType|ShardedTensor",
+    "state_dicts": rf"\w*(?:{STATES})",
     "forward_methods": r"register_fsdp_forward_method",
     "zero_redundancy": r"ZeroRedundancyOptimizer",
 }
@@ -42,8 +43,6 @@ _BY_HELPER = {"each_rank": "_whole_model", "forward_methods": "forward_method", 
 """Features that only code with these helpers has."""
 _WITHOUT_SCALARS = frozenset({"torchvision", "apex"})
 """Packages whose models have no parameters that fully_shard cannot take."""
-_WITHOUT_STATES = frozenset({"torchvision", "torchaudio", "apex", "timm"})
-"""Packages whose objects with a ``load_state_dict`` are models and optimizers, or hold nothing of a model."""
 _DDP_KEYS = r"DistributedDataParallel|shard_like_ddp|ShardedLikeDDP|\bddp\b|\bDDP\b|[\"']module\b"
 _CLASS_NAMES = r"\.__name__\b|__qualname__|\b_get_name\b"
 _HELPERS = {"ddp": "shard_like_ddp", "fsdp1": "shard_like_fsdp1"}
@@ -80,13 +79,11 @@ def _by_helpers(migration: Migration, used: Collection[str]) -> set[str]:
 
 def _by_models(migration: Migration) -> set[str]:
     """What the models of the repository may hold or do, whichever of them are wrapped: its own classes, and others' ones."""
-    program = migration.program
-    files = [program.file(index) for index in program.relevant_files()]
-    strange = strange_packages(files)
+    files = [migration.program.file(index) for index in migration.program.relevant_files()]
     found = _by_structures(migration)
     if found is None:
         found = _by_files(migration, files)
-    if strange - _WITHOUT_STATES or any(map(_has_states, files)):
+    if migration.whole_states.others_hold_states:
         found.add("other_states")
     return found
 
@@ -127,15 +124,6 @@ def _by_structures(migration: Migration) -> set[str] | None:
         if writes_parameters(structure):
             found.add("parameter_writes")
     return found if wraps else None
-
-
-def _has_states(file: File) -> bool:
-    """Whether a file has a class whose objects load a state and are neither models nor optimizers, such as averages."""
-    for cls in file.nodes(ast.ClassDef):
-        loads = any(isinstance(member, ast.FunctionDef) and member.name == "load_state_dict" for member in cls.body)
-        if loads and not any((file.external(base) or "").startswith(("torch.nn.", "torch.optim.")) for base in cls.bases):
-            return True
-    return re.search(r"\bload_state_dict\s*=(?!=)", file.source.text) is not None
 
 
 def _by_arguments(migration: Migration, kind: str) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,10 +26,14 @@ from .queries.same_condition import sharded_by_condition
 from .queries.sharding import ShardingQueries
 from .queries.trace import Trace
 from .queries.unwrapping import unwrapping_choice
+from .queries.whole_states import WholeStates
 from .rewrites.ddp_plan import DdpPlan, ddp_plan
 from .rewrites.fsdp1_plan import Fsdp1Plan, fsdp1_plan
 from .rewrites.names import Names
 from .sites import Site
+
+_MIGRATED = {"fsdp1": r"shard_like_fsdp1|ShardedLikeFSDP1", "ddp": r"shard_like_ddp|ShardedLikeDDP|keep_state_dicts_whole"}
+"""What stands where an earlier run has migrated a wrap."""
 
 
 @dataclass(frozen=True)
@@ -235,18 +240,31 @@ class Migration:
         return bool(made) and all(one.site >= 0 for one in made)
 
     @cached_property
+    def whole_states(self) -> WholeStates:
+        """Whose state dicts are whole without an edit."""
+        return WholeStates(self.program, self.wrapper_kinds_near)
+
+    def stays_whole(self, site: Site) -> bool:
+        """Whether a state dict that a site takes or loads is whole by itself."""
+        assert site.receiver is not None and site.sharding is not None
+        wrappers = site.sharding.wrappers | self.sharding.of_optimizer(site.file, site.receiver).wrappers
+        return self.whole_states.of(site.file, site.receiver, wrappers)
+
+    @cached_property
     def wrapper_kinds(self) -> frozenset[str]:
-        """The wrappers (``fsdp1``, ``ddp``) that the program constructs or names."""
-        found = set()
-        for sites in self.sites.values():
-            for site in sites:
-                if site.node in self.unused:
-                    continue
-                if site.role in ("call", "value", "base") and site.symbol.endswith("FullyShardedDataParallel"):
-                    found.add("fsdp1")
-                elif site.role in ("call", "value", "base") and site.symbol.endswith("DistributedDataParallel"):
-                    found.add("ddp")
-        return frozenset(found)
+        """The wrappers (``fsdp1``, ``ddp``) that the repository constructs or names."""
+        return frozenset[str]().union(*map(self._kinds_in, self.sites))
+
+    def wrapper_kinds_near(self, path: str) -> frozenset[str]:
+        """The wrappers that programs construct or name which a file is part of; those of all if nothing shows which."""
+        return frozenset[str]().union(*map(self._kinds_in, self.programs.sharing_entries(path) or self.sites))
+
+    def _kinds_in(self, path: str) -> frozenset[str]:
+        sites = [site for site in self.sites.get(path, ()) if site.node not in self.unused]
+        symbols = {site.symbol for site in sites if site.role in ("call", "value", "base")}
+        ends = {"fsdp1": "FullyShardedDataParallel", "ddp": "DistributedDataParallel"}
+        found = {kind for kind, end in ends.items() if any(symbol.endswith(end) for symbol in symbols)}
+        return frozenset(found | {kind for kind, word in _MIGRATED.items() if re.search(word, self.program.text(path))})
 
     @cached_property
     def tells_apart(self) -> bool:

@@ -23,7 +23,7 @@ def drop_unreachable(migration: Migration) -> None:
     no file that is run reaches is a library's, where any wrapper that the library names counts, or the repository does if
     it imports by names that are put together at run time.
     """
-    named = {path for path, sites in migration.sites.items() if any(map(_is_wrapper, sites))}
+    named = {path for path, sites in migration.sites.items() if any(_is_wrapper(s) and s.role != "import" for s in sites)}
     is_library = any(not migration.programs.is_reached(path) for path in named)
     has_hidden_imports = bool(named) and migration.program.mentions(IMPORTED_BY_NAME)
     wrapping = {path for path, sites in migration.sites.items() if any(_is_replaced(site, migration) for site in sites)}
@@ -41,7 +41,7 @@ def drop_unreachable(migration: Migration) -> None:
             may_come = is_library or has_hidden_imports or (entries == (path,) and may_wrap)
         else:
             may_come = may_wrap
-        if not may_come or is_nothing_wrapped:
+        if not may_come or not named or is_nothing_wrapped:
             kept = [site for site in sites if not _looks_like_one(site)]
             if kept:
                 migration.sites[path] = kept

@@ -6,7 +6,7 @@ import pytest
 from to_fsdp2.transforms.engine import Options, analyse, extract
 from to_fsdp2.transforms.text.source import Source
 
-WRAP = "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+WRAP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
 NET = "import torch\n\nclass Net(torch.nn.Module):\n    def read(self, path):\n        self.load_state_dict(torch.load(path))\n"
 
 
@@ -28,12 +28,12 @@ def helps(text: str) -> bool:
     return "load_state(" in text or "load_model_state(" in text
 
 
-EARLY = "model = net.Net()\nmodel.read('x')\nmodel = DDP(model)"
-LATE = "model = net.Net()\nmodel = DDP(model)\nmodel.module.read('x')"
-LOOP = "for seed in range(2):\n    model = net.Net()\n    model.read('x')\n    model = DDP(model)"
+EARLY = "model = net.Net()\nmodel.read('x')\nmodel = FSDP(model)"
+LATE = "model = net.Net()\nmodel = FSDP(model)\nmodel.module.read('x')"
+LOOP = "for seed in range(2):\n    model = net.Net()\n    model.read('x')\n    model = FSDP(model)"
 
-STALE = "model = net.Net()\nfor seed in range(2):\n    model.read('x')\n    model = DDP(model)"
-ONCE = "for seed in range(2):\n    if seed == 0:\n        model = net.Net()\n    model.read('x')\n    model = DDP(model)"
+STALE = "model = net.Net()\nfor seed in range(2):\n    model.read('x')\n    model = FSDP(model)"
+ONCE = "for seed in range(2):\n    if seed == 0:\n        model = net.Net()\n    model.read('x')\n    model = FSDP(model)"
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_callers_say_when_a_method_runs(body: str, call: str, late: bool) -> Non
 
 def test_what_is_called_on_a_result_comes_after_its_making() -> None:
     trainer = (
-        f"{WRAP}\nclass Trainer:\n    def __init__(self, model):\n        self.model = DDP(model)\n"
+        f"{WRAP}\nclass Trainer:\n    def __init__(self, model):\n        self.model = FSDP(model)\n"
         "    def run(self, state):\n        self.model.load_state_dict(state)\n"
     )
     run = "import net, trainer\n\nif __name__ == '__main__':\n    trainer.Trainer(net.Net()).run({})\n"
@@ -64,19 +64,19 @@ def test_what_is_called_on_a_result_comes_after_its_making() -> None:
 
 def test_another_caller_may_come_later() -> None:
     other = "def again(model):\n    model.read('y')\n"
-    text = script("model = net.Net()\nmodel.read('x')\nmodel = DDP(model)\nagain(model.module)").replace(
+    text = script("model = net.Net()\nmodel.read('x')\nmodel = FSDP(model)\nagain(model.module)").replace(
         "import net\n", "import net\nfrom other import again\n"
     )
     assert helps(texts(train=text, other=other, net=NET)["net.py"])
 
 
 def test_a_method_that_is_handed_on_runs_whenever_it_likes() -> None:
-    text = script("model = net.Net()\nmodel.read('x')\nregister(model.read)\nmodel = DDP(model)")
+    text = script("model = net.Net()\nmodel.read('x')\nregister(model.read)\nmodel = FSDP(model)")
     assert helps(texts(train=text, net=NET)["net.py"])
 
 
 def test_a_wrapper_in_a_table_may_be_called_at_any_time() -> None:
-    table = f"{WRAP}\nWRAPPERS = {{'ddp': DDP}}\n"
+    table = f"{WRAP}\nWRAPPERS = {{'fsdp': FSDP}}\n"
     text = script("model = net.Net()\ntable.WRAPPERS[input()](model)\nmodel.read('x')")
     text = text.replace("import net\n", "import net, table\n")
     assert helps(texts(train=text, table=table, net=NET)["net.py"])
@@ -89,7 +89,7 @@ def test_a_program_that_never_wraps_shares_a_file() -> None:
 
 def test_objects_of_other_classes_keep_their_own_state_dict() -> None:
     scaler = "class Scaler:\n    n = 1\n    def state_dict(self):\n        return {'n': self.n}\n"
-    text = script("scaler = Scaler()\nmodel = DDP(net.Net())\nsave(scaler.state_dict(), model.state_dict())").replace(
+    text = script("scaler = Scaler()\nmodel = FSDP(net.Net())\nsave(scaler.state_dict(), model.state_dict())").replace(
         "import net\n", "import net\nfrom scaler import Scaler\n"
     )
     new = texts(train=text, scaler=scaler, net=NET)["train.py"]
@@ -100,7 +100,7 @@ def test_a_file_that_a_program_names_in_quotes_is_part_of_it() -> None:
     averages = "import copy\n\nclass Average:\n    def __init__(self, net):\n        self.net = copy.deepcopy(net).eval()\n" + (
         "    def state(self):\n        return self.net.state_dict()\n"
     )
-    body = "model = DDP(net.Net())\nkinds = dict(name='averages.Average')\nreturn make(model, **kinds)"
+    body = "model = FSDP(net.Net())\nkinds = dict(name='averages.Average')\nreturn make(model, **kinds)"
     report = "import averages\n\nif __name__ == '__main__':\n    print(averages.__doc__)\n"
     maker = (
         "import importlib\n\ndef make(model, name):\n    module, _, kind = name.rpartition('.')\n"

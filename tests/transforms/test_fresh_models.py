@@ -7,7 +7,7 @@ from to_fsdp2.transforms.engine import Options, analyse, extract
 from to_fsdp2.transforms.text.source import Source
 
 HEAD = """import torch
-from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 
 class Net(torch.nn.Module):
@@ -41,15 +41,15 @@ def is_rewritten(body: str, call: str = "run(1, {}); run(2, {})") -> bool:
 @pytest.mark.parametrize(
     "body",
     [
-        f"net = Net(cfg)\n{LOADS}\nnet = DDP(net)",
-        f"net = build(cfg)\n{LOADS}\nnet = DDP(net)",
-        f"net = Net(cfg)\nif cfg:\n    net = Net(2)\n{LOADS}\nDDP(net)",
-        f"if cfg:\n    net = Net(2)\nelse:\n    net = build(cfg)\n{LOADS}\nDDP(net)",
-        "net = Net(cfg)\nnet = net.to('cpu')\nplain = net\nplain.load_state_dict(state)\nwrapped = DDP(plain)",
-        "net = Net(cfg)\nread(net, 'x')\nnet = DDP(net)",
-        "old = DDP(Net(cfg))\nnet = Net(cfg)\nnet.body.load_state_dict(state)\nprint(old)",
-        f"old = DDP(Net(cfg))\nnet = Net(cfg)\n{LOADS}\nnet = DDP(net)",
-        f"for cfg in range(2):\n    net = Net(cfg)\n    {LOADS}\n    net = DDP(net)",
+        f"net = Net(cfg)\n{LOADS}\nnet = FSDP(net)",
+        f"net = build(cfg)\n{LOADS}\nnet = FSDP(net)",
+        f"net = Net(cfg)\nif cfg:\n    net = Net(2)\n{LOADS}\nwrapped = FSDP(net)",
+        f"if cfg:\n    net = Net(2)\nelse:\n    net = build(cfg)\n{LOADS}\nwrapped = FSDP(net)",
+        "net = Net(cfg)\nnet = net.to('cpu')\nplain = net\nplain.load_state_dict(state)\nwrapped = FSDP(plain)",
+        "net = Net(cfg)\nread(net, 'x')\nnet = FSDP(net)",
+        "old = FSDP(Net(cfg))\nnet = Net(cfg)\nnet.body.load_state_dict(state)\nprint(old)",
+        f"old = FSDP(Net(cfg))\nnet = Net(cfg)\n{LOADS}\nnet = FSDP(net)",
+        f"for cfg in range(2):\n    net = Net(cfg)\n    {LOADS}\n    net = FSDP(net)",
     ],
 )  # fmt: skip
 def test_what_was_just_made_is_plain(body: str) -> None:
@@ -59,16 +59,16 @@ def test_what_was_just_made_is_plain(body: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        f"net = Net(cfg)\nnet = DDP(net)\n{LOADS}",
-        f"net = Net(cfg)\nDDP(net)\n{LOADS}",
-        f"net = Net(cfg)\nif cfg:\n    net = DDP(net)\n{LOADS}",
-        f"net = Net(cfg)\nfor _ in range(2):\n    {LOADS}\n    wrapped = DDP(net)",
-        f"for i in range(2):\n    if i == 0:\n        net = Net(cfg)\n    {LOADS}\n    wrapped = DDP(net)",
-        "net = Net(cfg)\nread(net, 'x')\nnet = DDP(net)\nread(net.module, 'x')",
-        f"def wrap():\n    DDP(net)\nnet = Net(cfg)\nwrap()\n{LOADS}",
-        f"net = state['net']\n{LOADS}\nnet = DDP(net)",
-        f"global net\nif cfg:\n    net = Net(cfg)\n{LOADS}\nnet = DDP(net)",
-        f"net = Net(cfg)\ndef wrap():\n    nonlocal net\n    net = DDP(net)\nfor step in hooks(wrap):\n    step()\n{LOADS}",
+        f"net = Net(cfg)\nnet = FSDP(net)\n{LOADS}",
+        f"net = Net(cfg)\nwrapped = FSDP(net)\n{LOADS}",
+        f"net = Net(cfg)\nif cfg:\n    net = FSDP(net)\n{LOADS}",
+        f"net = Net(cfg)\nfor _ in range(2):\n    {LOADS}\n    wrapped = FSDP(net)",
+        f"for i in range(2):\n    if i == 0:\n        net = Net(cfg)\n    {LOADS}\n    wrapped = FSDP(net)",
+        "net = Net(cfg)\nread(net, 'x')\nnet = FSDP(net)\nread(net.module, 'x')",
+        f"def wrap():\n    FSDP(net)\nnet = Net(cfg)\nwrap()\n{LOADS}",
+        f"net = state['net']\n{LOADS}\nnet = FSDP(net)",
+        f"global net\nif cfg:\n    net = Net(cfg)\n{LOADS}\nnet = FSDP(net)",
+        f"net = Net(cfg)\ndef wrap():\n    nonlocal net\n    net = FSDP(net)\nfor step in hooks(wrap):\n    step()\n{LOADS}",
     ],
 )  # fmt: skip
 def test_what_may_have_been_wrapped_is_not(body: str) -> None:

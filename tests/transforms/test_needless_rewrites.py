@@ -14,8 +14,12 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 """
 
 
-def migrated(blind: bool = False, **files: str) -> dict[str, str]:
+def migrated(**files: str) -> dict[str, str]:
     """The new texts of files, by name without the ending."""
+    return texts(files)
+
+
+def texts(files: dict[str, str], blind: bool = False) -> dict[str, str]:
     sources = {f"{name}.py": Source.decode(f"{name}.py", text.encode()) for name, text in files.items()}
     facts = [extract(source) for source in sources.values()]
     options = Options(target_torch=(2, 13), blind=blind)
@@ -328,7 +332,7 @@ def test_torchs_own_function_clips_what_is_sharded_alike(body: str, after: str) 
     text = migrated(train=CLIPPED.format(body=body))["train"]
     assert "fully_shard(" in text
     assert f"        {after}\n" in text
-    assert "clip_grad_norm(parameters, clip)" in migrated(blind=True, train=CLIPPED.format(body=body))["train"]
+    assert "clip_grad_norm(parameters, clip)" in texts({"train": CLIPPED.format(body=body)}, blind=True)["train"]
 
 
 def test_a_branch_beside_fsdp1s_own_clipping_is_for_plain_models() -> None:
@@ -433,3 +437,29 @@ def test_names_of_a_module_that_ddp_got_and_of_one_in_fsdp1_have_no_prefix() -> 
     made = "def run(options):\n    net = nn.Linear(2, 2)\n"
     text = GROUPS.format(inside="pass", given="model.module").replace("def run(net, options):\n", made)
     assert "for name, p in net.named_parameters()" in migrated(train=text + more)["train"]
+
+
+UPDATED = (
+    HEAD
+    + """from timm.utils import {average}
+
+
+def step(model, average):
+    average.update(model)
+
+
+def run(net, options):
+    average = {average}(net)
+    model = {wrapper}(net, **options)
+    step(model, average)
+"""
+)
+
+
+def test_an_average_that_reads_a_state_dict_needs_no_copy() -> None:
+    for average in ("ModelEma", "ModelEmaV2"):
+        assert "average.update(model)" in migrated(train=UPDATED.format(average=average, wrapper="DDP"))["train"]
+    fsdp1 = UPDATED.replace("import torch\n", "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel\n", 1)
+    for text in (UPDATED.format(average="ModelEmaV3", wrapper="DDP"),
+                 fsdp1.format(average="ModelEma", wrapper="FullyShardedDataParallel")):  # fmt: skip
+        assert "average.update(as_plain(model))" in migrated(train=text)["train"]

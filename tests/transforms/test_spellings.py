@@ -120,7 +120,7 @@ def migrated(text: str) -> str:
         ),
         pytest.param(
             "import contextlib\n\n\n@contextlib.contextmanager\ndef held(model):\n    yield model\n\n\n"
-            "def f(net, wrap):\n    DDP(net)\n    with held(wrap(net)) as model:\n        return model.state_dict()\n",
+            "def f(net, wrap):\n    FSDP(net)\n    with held(wrap(net)) as model:\n        return model.state_dict()\n",
             "    return state_of(model)",
             id="what a context of the program's own gives",
         ),

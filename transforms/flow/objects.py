@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ..facts.facts import ANY_KEY, NOTHING
 from ..facts.symbols import WRAPPERS, canonical
 from . import library
@@ -77,6 +79,8 @@ class Objects(Solver):
                 self.add(to, ModuleValue(module))
             elif attribute[0] != "[" and name.count(".") <= _DEEPEST_NAME:
                 self.add(to, External(canonical(name)))
+            elif value.name.endswith(".__dict__"):
+                self.add(to, value)
         elif isinstance(value, ModuleValue):
             self.load_module(value, attribute, to)
         elif isinstance(value, Container):
@@ -132,6 +136,15 @@ class Objects(Solver):
             self.add(to, Derived("parameters", value.owner), base)
 
     def load_module(self, value: ModuleValue, attribute: str, to: int) -> None:
+        if attribute == "__dict__":
+            self.add(to, value)
+            return
+        if attribute[0] == "[":
+            for name in dict.fromkeys(self._functions_and_classes(value.file, set())):
+                member = self.exported(value.file, name, set())
+                if member is not None:
+                    self.connect(member, to)
+            return
         exported = self.exported(value.file, attribute, set())
         if exported is not None:
             self.connect(exported, to)
@@ -184,6 +197,20 @@ class Objects(Solver):
                 if found is not None:
                     return found
         return None
+
+    def _functions_and_classes(self, file: int, seen: set[int]) -> Iterator[str]:
+        """The names in a module that are functions and classes of it, or come from modules of the repository."""
+        if file in seen:
+            return
+        seen.add(file)
+        facts = self.files[file]
+        yield from (function.name for function in facts.functions if function.owner_class == NOTHING)
+        yield from (cls.name for cls in facts.classes)
+        yield from (item.name for item in facts.imports if item.name and self.modules.find(file, item.module) is not None)
+        for star in facts.stars:
+            target = self.modules.find(file, star)
+            if target is not None:
+                yield from self._functions_and_classes(target, seen)
 
     # --- classes ------------------------------------------------------------------------------------------
 

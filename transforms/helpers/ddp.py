@@ -21,6 +21,7 @@ from .gathered import allow_inference_first, reshard_after_forward, return_no_vi
 from .parameter_hooks import keep_parameter_hooks
 from .rebind import parameter_slots, rebind_parameters
 from .shard_units import parts_with_forward
+from .whole_states import keep_state_dicts_whole
 
 
 def shard_like_ddp(
@@ -119,6 +120,7 @@ def shard_like_ddp(
             broadcast_buffers_before_forward(part, group, names)
     module._plain_parameters = {p for p in module.parameters() if not isinstance(p, DTensor)}
     module._wrapped_like = "ddp"
+    keep_state_dicts_whole(module)  # needed for: state_dicts
     return module
 
 
@@ -133,6 +135,7 @@ def _shard_new_modules(module: Any) -> None:
             fully_shard(part, mesh=mesh)
             rebind_parameters(slots)
             reshard_after_forward(part)
+            keep_state_dicts_whole(part)  # needed for: state_dicts
     if any(p.requires_grad and not isinstance(p, DTensor) and p not in module._plain_parameters for p in module.parameters()):
         raise NotImplementedError("a parameter came to a module after it was sharded: give it to a module of its own")
 

@@ -111,11 +111,9 @@ class WrapReach:
         elif isinstance(top, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             if not all(_HARMLESS_DECORATORS.fullmatch(ast.unparse(decorator)) for decorator in top.decorator_list):
                 self._imported.add(file.index)
-            method = above[-3] if len(above) > 2 and isinstance(top, ast.ClassDef) else None
-            if isinstance(method, ast.FunctionDef) and self._is_called_by_own_code(file, top, method):
-                yield Definition(file.index, method.name, is_method=True)
-            else:
-                yield Definition(file.index, top.name)
+            method = above[-3] if len(above) > 2 else None
+            by_name = isinstance(method, ast.FunctionDef) and self._is_called_by_own_code(file, top, method)
+            yield Definition(file.index, method.name if by_name else top.name, by_name)  # type: ignore[union-attr]
         elif _is_for_scripts(top):
             self._run.add(file.index)
         else:
@@ -124,9 +122,9 @@ class WrapReach:
                 self._imported.add(file.index)
             yield from (Definition(file.index, name) for name in targets if name != "__all__")
 
-    def _is_called_by_own_code(self, file: File, cls: ast.ClassDef, method: ast.FunctionDef) -> bool:
+    def _is_called_by_own_code(self, file: File, cls: ast.AST, method: ast.FunctionDef) -> bool:
         """Whether nothing runs a method but code that says its name: no base from outside does, here or below."""
-        if method.name in CALLED_BY_TORCH or method.name.startswith("__"):
+        if not isinstance(cls, ast.ClassDef) or method.name in CALLED_BY_TORCH or method.name.startswith("__"):
             return False
         if not all(_HARMLESS_DECORATORS.fullmatch(ast.unparse(decorator)) for decorator in method.decorator_list):
             return False

@@ -43,6 +43,9 @@ _NEEDS_GENERAL_FORM = (
 """What a program does that plain units do not bear: second backwards, hooks of parameters, memory layouts."""
 
 
+STATES = r"(?i:save|load|checkpoint|ckpt|state_dict)"
+"""What stands in code that takes or loads state dicts, by itself or by a library."""
+
 IsBefore = Callable[[File, ast.AST], bool]
 
 
@@ -62,6 +65,8 @@ class DdpPlan:
     """Whether ranks get the first rank's buffers during training."""
     keeps_names: bool = False
     """Whether somebody asks for the names of classes."""
+    keeps_states: bool = False
+    """Whether somebody may take or load its state, or that of its optimizers."""
     mark: str | None = None
     """Why its state has to be told from that of a model which FSDP1 held."""
 
@@ -87,6 +92,8 @@ class DdpPlan:
             lines += broadcast_loop(module, spell) + units
             if self.follows_buffers:
                 lines += f"{helper('broadcast_buffers_before_forward')}({module})\n"
+            if self.keeps_states:
+                lines += f"{helper('keep_state_dicts_whole')}({module})\n"
             return lines + (f'{module}._wrapped_like = "ddp"  # {self.mark}\n' if self.mark else "")
 
         return text
@@ -137,7 +144,8 @@ def ddp_plan(
         rebinds=_has_earlier_holder(program, paths, sharding, site, models),
         follows_buffers=_wants_buffers(site.call) and changes_buffers(structure, is_before),
         keeps_names=asked_for_class_names(structure, units),
-        mark=_mark(structure, sites, site, is_before),
+        keeps_states=any(re.search(STATES, program.text(path)) for path in paths),
+        mark=_mark(sharding, sites, site, is_before),
     )  # fmt: skip
 
 
@@ -224,12 +232,14 @@ def _asks_for_wrapper(sharding: ShardingQueries, sites: Mapping[str, Sequence[Si
     return False
 
 
-def _mark(structure: ModelStructure, sites: Mapping[str, Sequence[Site]], wrap: Site, is_before: IsBefore) -> str | None:
-    if _is_named_in_wrapper(structure.sharding, sites, wrap):
+def _mark(
+    sharding: ShardingQueries, sites: Mapping[str, Sequence[Site]], wrap: Site, is_before: IsBefore
+) -> str | None:
+    if _is_named_in_wrapper(sharding, sites, wrap):
         return "names of its parameters begin with module."
     if _is_saved_in_wrapper(sites, wrap, is_before):
         return "the keys of its state dict begin with module."
-    return "saved with its tied weights tied" if structure.ties else None
+    return None
 
 
 def _is_named_in_wrapper(sharding: ShardingQueries, sites: Mapping[str, Sequence[Site]], wrap: Site) -> bool:

@@ -53,10 +53,14 @@ def gathered(site: Site, migration: Migration) -> Outcome | None:
         name, what = "model_state", "the model's state is gathered, in the format of the old files"
     else:
         name, what = "state_of", "the state is gathered if it is a sharded model's or its optimizer's"
+    if name != "model_state" and migration.stays_whole(site):
+        return Outcome(_KEPT, level=Level.OK)
     function = migration.helper(site, name)
     change = method_instead(site.file, site.node, site.call, function, lambda: migration.helper(site, "as_method"))
     return Outcome(what, [change]) if change is not None else None
 
+
+_KEPT = "the state dict stays whole: the sharded model sees to it, and to those of its optimizers"
 
 RULE = Rule(
     id="FS402",

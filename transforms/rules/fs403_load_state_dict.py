@@ -20,6 +20,8 @@ def distributed(site: Site, migration: Migration) -> Outcome | None:
         return Outcome("the model is still plain here", level=Level.OK)
     if site.call is not None and not site.call.args and not site.call.keywords:
         return None
+    if migration.stays_whole(site):
+        return Outcome("the sharded model, and its optimizers, take whole tensors", level=Level.OK)
     if optimizer.wrappers and not site.sharding.wrappers:
         name, what = "load_optimizer_state", "full state is distributed over the sharded parameters by position"
     elif site.sharding.wrappers and not any(map(migration.sharding.is_no_module, site.file.values(site.receiver))):
@@ -42,20 +44,20 @@ RULE = Rule(
         Example(
             before=(
                 "import torch\n"
-                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
                 "\n"
                 "\n"
                 "def f(net, options, path):\n"
-                "    model = DDP(net, **options)\n"
+                "    model = FSDP(net, **options)\n"
                 "    model.load_state_dict(torch.load(path))\n"
             ),
             after=(
                 "import torch\n"
-                "from fsdp2_helpers import load_model_state, shard_like_ddp\n"
+                "from fsdp2_helpers import load_model_state, shard_like_fsdp1\n"
                 "\n"
                 "\n"
                 "def f(net, options, path):\n"
-                "    model = shard_like_ddp(net, **options)\n"
+                "    model = shard_like_fsdp1(net, **options)\n"
                 "    load_model_state(model, torch.load(path))\n"
             ),
             level=Level.SAFE,

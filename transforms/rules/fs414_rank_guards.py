@@ -7,7 +7,7 @@ import ast
 import libcst as cst
 
 from ..findings import Form, Level
-from ..flow.values import FunctionValue, Instance
+from ..flow.values import FunctionValue
 from ..guarded import GUARD, STATE_READS, Hidden
 from ..migration import Migration
 from ..queries.file import File
@@ -53,7 +53,6 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
     if not things and not unnamed:
         return Outcome("what only some ranks have is theirs alone: nothing is gathered for it", level=Level.OK)
     name, held = ("everything_whole_on_each_rank", _ALL_HELD) if unnamed else ("whole_on_each_rank", _HELD)
-    held = _KEPT if any(_is_kept(item) for item in hidden) else held
     given = [] if unnamed else things
     if isinstance(statement, ast.FunctionDef):
         if unnamed:
@@ -131,19 +130,6 @@ def _decorated(site: Site, function: ast.FunctionDef, value: cst.BaseExpression,
     return Outcome(held, [replace_statement(site.file, function, build)], level=Level.REVIEW)  # type: ignore[arg-type]
 
 
-def _is_kept(item: Hidden) -> bool:
-    """Whether a model is handed to a class from outside whose object gets a name: a saver, which works on it later."""
-    call = item.file.parents.get(item.node)
-    while isinstance(call, ast.keyword):
-        call = item.file.parents[call]
-    if not isinstance(call, ast.Call) or call.func is item.node or item.calls:
-        return False
-    if not isinstance(item.file.parents[call], ast.Assign) or any(isinstance(v, Instance) for v in item.file.values(call)):
-        return False
-    return ast.unparse(call.func).rpartition(".")[2][:1].isupper()
-
-
-_KEPT = "what some ranks make here keeps the model: hold it whole wherever its methods run as well, or they save shards"
 _HELD = "every rank holds the model whole while some of them work on it alone, as the old wrapper did"
 _ALL_HELD = "which model some ranks work on alone cannot be written here: every rank holds all sharded ones whole for it"
 

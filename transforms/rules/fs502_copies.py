@@ -153,10 +153,12 @@ def _is_under_construction(file: File, model: ast.expr, migration: Migration) ->
     root, function = model, file.function(model)
     while isinstance(root, ast.Attribute):
         root = root.value
-    classes = [v for v in file.values(file.enclosing_class(model)) if isinstance(v, ClassValue)] if root is not model else []
-    in_constructor = isinstance(function, ast.FunctionDef) and function.name == "__init__"
-    if not in_constructor or not (isinstance(root, ast.Name) and root.id == "self"):
+    around_it = file.enclosing_class(model)
+    if around_it is None or not (isinstance(function, ast.FunctionDef) and function.name == "__init__"):
         return False
+    if root is model or not (isinstance(root, ast.Name) and root.id == "self"):
+        return False
+    classes = [v for v in file.values(around_it) if isinstance(v, ClassValue)]
     found = migration.sharding.of(file, model)
     return any(map(migration.sharding.makes_modules, classes)) and (found.in_place or not found.wrappers)
 

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 from ..facts.symbols import AVERAGES, KEEPERS_OF_AVERAGES
 from ..findings import Form, Level
+from ..flow.values import Constant, Opaque
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..rewrites.helper_calls import around
@@ -22,13 +23,30 @@ def averaged(site: Site, migration: Migration) -> Outcome | None:
         return None
     if not any(fnmatchcase(site.symbol, pattern) for pattern in (*AVERAGES, AVERAGE_UPDATE)):
         return _by_others(site) if _is_of_wrapped(site, migration, model) else None
+    if isinstance(model, ast.Call) and ast.unparse(model.func).rpartition(".")[2] == "as_plain":
+        return None  # an earlier run wrote it
     if migration.runs_before_wraps(site.file, call) or migration.is_fresh(site.file, call, model):
         return None
-    if migration.sharding.of(site.file, model).answer is Answer.NO:
+    found = migration.sharding.of(site.file, model)
+    if found.answer is Answer.NO:
         return None
+    if _reads_state(site, call) and migration.whole_states.of(site.file, model, found.wrappers):
+        return Outcome("the average is updated from the model's state dict, which stays whole", level=Level.OK)
     name = migration.helper(site, "as_plain")
     return Outcome("the average is kept over a plain copy with whole parameters: its library copies and writes plain tensors",
                    [around(site.file, model, f"{name}({{it}})")])  # fmt: skip
+
+
+_READ_STATES = frozenset(f"timm.utils.{module}{name}" for module in ("", "model_ema.") for name in ("ModelEma", "ModelEmaV2"))
+"""Averages that read nothing of a model but its ``state_dict()`` when they are updated."""
+
+
+def _reads_state(site: Site, call: ast.Call) -> bool:
+    """Whether a call surely updates such an average."""
+    if site.symbol != AVERAGE_UPDATE or not isinstance(call.func, ast.Attribute):
+        return False
+    values = [v for v in site.file.values(call.func.value) if not (isinstance(v, Constant) and v.value is None)]
+    return bool(values) and all(isinstance(v, Opaque) and v.name in _READ_STATES for v in values)
 
 
 def _is_of_wrapped(site: Site, migration: Migration, given: ast.expr) -> bool:

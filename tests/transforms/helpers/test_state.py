@@ -17,11 +17,13 @@ from to_fsdp2.transforms.helpers.state import load_state, state_of  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributed.fsdp import OptimStateKeyType, StateDictType  # noqa: E402
 
+FILES = ("checks_state.py", "checks_whole_states.py")
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("check", names("checks_state.py"))
-def test_on_two_ranks(check: str) -> None:
-    assert outcome("checks_state.py", check) == "passed"
+@pytest.mark.parametrize(("file", "check"), [(file, check) for file in FILES for check in names(file)])
+def test_on_two_ranks(file: str, check: str) -> None:
+    assert outcome(file, check) == "passed"
 
 
 def trained():

@@ -1,0 +1,155 @@
+"""What whole_states.py must do on two ranks: what the same lines do under DDP. Run by test_state.py."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from models import batch, build, close, parameters_of
+from to_fsdp2.transforms.helpers.copies import as_plain
+from to_fsdp2.transforms.helpers.each_rank import whole_on_each_rank
+from to_fsdp2.transforms.helpers.state import model_state
+from to_fsdp2.transforms.helpers.whole_states import keep_state_dicts_whole
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+OPTIMIZERS: list[Callable[[Any], Any]] = [
+    lambda p: torch.optim.AdamW(p, lr=1e-2, foreach=False),
+    lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9),
+    lambda p: torch.optim.Adagrad(p, lr=1e-2, foreach=False),
+]  # fmt: skip
+
+
+def models() -> tuple[Any, Any]:
+    """DDP's module with its wrapper, and the model that stands for both."""
+    ddp, new = build("ddp"), build("fsdp2", like="ddp")
+    keep_state_dicts_whole(new)
+    return ddp, new
+
+
+def train(model: Any, optimizer: Any, start: int, end: int) -> None:
+    for step in range(start, end):
+        optimizer.zero_grad()
+        model(*batch(step)).backward()
+        optimizer.step()
+
+
+def same(one: Any, other: Any) -> bool:
+    return list(one) == list(other) and type(one) is type(other) and close(dict(one), dict(other))
+
+
+def plain(state: Any) -> bool:
+    return all(type(value) is torch.Tensor for value in state.values())
+
+
+def check_states_of_models_and_their_parts() -> None:
+    ddp, new = models()
+    for model in (ddp, new):
+        train(model, OPTIMIZERS[0](model.parameters()), 0, 2)
+    for evaluate in (False, True):
+        if evaluate:
+            with torch.no_grad():
+                _ = ddp(*batch(9)), new(*batch(9))
+        assert same(new.state_dict(), ddp.module.state_dict()) and plain(new.state_dict())
+        assert same(new.layers[1].state_dict(prefix="x."), ddp.module.layers[1].state_dict(prefix="x."))
+        assert same(new.head.state_dict(), ddp.module.head.state_dict())
+        assert same(model_state(new), ddp.state_dict())
+        assert new.state_dict()._metadata == ddp.module.state_dict()._metadata
+        state = new.state_dict()
+        assert state["emb.weight"] is state["head.weight"], "tied ones stay one"
+        inside = nn.ModuleDict({"net": new})
+        assert same(inside.state_dict(), nn.ModuleDict({"net": ddp.module}).state_dict())
+        only_part = nn.ModuleList([new.layers[0]])
+        assert same(only_part.state_dict(), nn.ModuleList([ddp.module.layers[0]]).state_dict())
+        assert all(isinstance(p, DTensor) for p in new.parameters())
+        assert new.state_dict(keep_vars=True)["scale"].requires_grad
+
+
+def check_loading() -> None:
+    source, _ = models()
+    train(source, OPTIMIZERS[1](source.parameters()), 0, 2)
+    for state in (source.state_dict(), source.module.state_dict()):
+        for assign in (False, True):
+            _, new = models()
+            assert str(new.load_state_dict(state, assign=assign)) == "<All keys matched successfully>"
+            assert same(new.state_dict(), source.module.state_dict())
+            if not assign:  # it unties, as ever
+                new(*batch(3)).backward()
+    _, new = models()
+    without = {key: value for key, value in source.module.state_dict().items() if "scale" not in key} | {"more": torch.ones(1)}
+    result = new.load_state_dict(without, strict=False)
+    assert result.missing_keys == ["scale"] and result.unexpected_keys == ["more"]
+    assert str(new.layers[0].load_state_dict(source.module.layers[1].state_dict())) == "<All keys matched successfully>"
+    holder = nn.ModuleDict({"net": new})
+    assert holder.load_state_dict(nn.ModuleDict({"net": source}).state_dict()).missing_keys == []
+    assert close(parameters_of(new), parameters_of(source))
+
+
+def check_optimizers() -> None:
+    for make in OPTIMIZERS:
+        for loads_late in (False, True):
+            results = []
+            for model in models():
+                optimizer = make(model.parameters())
+                train(model, optimizer, 0, 2)
+                file = io.BytesIO()
+                inner = getattr(model, "module", model)
+                torch.save({"model": inner.state_dict(), "optimizer": optimizer.state_dict()}, file)
+                again = next(iter(models()[model is inner :]))
+                resumed = make(again.parameters())
+                if loads_late:
+                    train(again, resumed, 5, 6)
+                loaded = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+                saved = copy.deepcopy(loaded["optimizer"])  # loading keeps tensors as they are, and steps change them
+                getattr(again, "module", again).load_state_dict(loaded["model"])
+                resumed.load_state_dict(loaded["optimizer"])
+                states = [copy.deepcopy(resumed.state_dict())]
+                train(again, resumed, 2, 4)
+                results.append((saved, *states, resumed.state_dict(), parameters_of(again)))
+            (old, *olds), (new, *news) = results
+            assert new["param_groups"] == old["param_groups"]
+            assert close(new["state"], old["state"])
+            for one, other in zip(news[:2], olds[:2], strict=True):
+                assert close(one["state"], other["state"])
+            assert close(news[-1], olds[-1])
+
+
+def check_what_is_written_into_a_state_dict_is_written_into_the_model() -> None:
+    def half(model: Any) -> None:
+        for value in model.state_dict().values():
+            if value.is_floating_point():
+                value.mul_(0.5)
+
+    def partly(model: Any) -> None:
+        state = model.state_dict()
+        state["layers.0.up.weight"].copy_(torch.ones_like(state["layers.0.up.weight"]))
+        state["layers.1.up.bias"].data.fill_(2.0)
+
+    for write in (half, partly):
+        ddp, new = models()
+        for model in (ddp, new):
+            optimizer = OPTIMIZERS[0](model.parameters())
+            train(model, optimizer, 0, 1)
+            write(getattr(model, "module", model))
+            train(model, optimizer, 1, 2)
+        assert close(parameters_of(new), parameters_of(ddp), 1e-5)
+        for model in (ddp.module, new):
+            write(model)
+        assert same(new.state_dict(), ddp.module.state_dict()), "before the next state dict too"
+
+
+def check_copies_and_one_rank_alone() -> None:
+    ddp, new = models()
+    for model in (ddp, new):
+        train(model, OPTIMIZERS[0](model.parameters()), 0, 1)
+    file = io.BytesIO()
+    torch.save(as_plain(new), file)
+    loaded: Any = torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+    assert same(loaded.state_dict(), ddp.module.state_dict())
+    with whole_on_each_rank(new):
+        if torch.distributed.get_rank() == 0:
+            assert same(new.state_dict(), ddp.module.state_dict())
+    train(new, OPTIMIZERS[0](new.parameters()), 1, 2)

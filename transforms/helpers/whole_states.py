@@ -1,0 +1,82 @@
+"""State dicts that stay whole by themselves, wherever the program takes and loads them."""
+
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from .ddp_keys import own_key, rename_keys
+from .optimizer_state import shard_by_position, shard_entries
+from .whole import shard_like, whole
+
+
+def keep_state_dicts_whole(module: Any) -> None:
+    """Let state_dict() of `module` and of its parts give whole tensors, and load_state_dict() take them, as under DDP; also
+    of optimizers over its parameters. All ranks call state_dict().
+
+    What is written into a state dict gets to the module before its next forward, and before its next state dict. Keys may
+    have DDP's `module.` or not when they are loaded. Hooks of torch.nn.Module and torch.optim.Optimizer do it, so that it
+    holds in libraries too; parts that come later need a call of their own.
+    """
+    outermost: list[Any] = []  # the part whose state_dict() runs: what is in it is gathered at its end, tied tensors as one
+    shown: list[tuple[Any, torch.Tensor, int, tuple[int, int]]] = []
+
+    def versions(shard: Any) -> tuple[int, int]:
+        return shard._version, shard._local_tensor._version
+
+    @torch.no_grad()
+    def write_back(*_: Any) -> None:
+        for shard, full, version, own_versions in shown:
+            if full._version != version or versions(shard) == own_versions:  # .data is written without a new version
+                part: Any = shard_like(full, shard)
+                if not torch.equal(part.to_local(), shard.to_local()):
+                    shard.copy_(part)
+        shown.clear()
+
+    def begin(part: Any, prefix: str, _: bool) -> None:
+        if not prefix or not outermost:
+            outermost[:] = [part]
+            write_back()
+
+    def gather(part: Any, state: dict[str, Any], prefix: str, _: Any) -> None:
+        if outermost and outermost[0] is not part:
+            return
+        outermost.clear()
+        shards = {key: value for key, value in state.items() if key.startswith(prefix) and isinstance(value, DTensor)}
+        for key, full in whole(shards).items():
+            state[key] = full
+            own: Any = shards[key].detach()
+            shown.append((own, full, full._version, versions(own)))
+
+    def shard(part: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        if part is module and any(key.startswith(f"{prefix}module.") for key in state):  # needed for: ddp_keys
+            rename_keys(state, lambda key: prefix + own_key(module, key[len(prefix) :]) if key.startswith(prefix) else key)
+        for name, live in [*part._parameters.items(), *part._buffers.items()]:
+            value = state.get(prefix + name)
+            if isinstance(live, DTensor) and isinstance(value, torch.Tensor):
+                state[prefix + name] = shard_like(value, live)
+
+    for part in module.modules():
+        if not isinstance(part, torch.jit.ScriptModule):
+            part.register_state_dict_pre_hook(begin)
+            part.register_state_dict_post_hook(gather)
+            part.register_load_state_dict_pre_hook(shard)
+    module.register_forward_pre_hook(torch.compiler.disable(write_back), prepend=True)
+    register_optimizer_step_pre_hook(_keep_whole)
+
+
+def _keep_whole(optimizer: Optimizer, *_: Any) -> None:
+    """Before an optimizer's first step: shard what it has loaded, and see to its state dicts from now on."""
+    parameters: dict[Any, torch.Tensor] = {p: p for group in optimizer.param_groups for p in group["params"]}
+    if hasattr(optimizer, "_state_stays_whole") or not any(isinstance(p, DTensor) for p in parameters):
+        return
+    optimizer._state_stays_whole = True  # pyright: ignore[reportAttributeAccessIssue]
+    optimizer.state.update(shard_entries(dict(optimizer.state), parameters))
+    optimizer.register_state_dict_post_hook(lambda _, state: whole(state))
+
+    def shard(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        return shard_by_position(state, [p for group in optimizer.param_groups for p in group["params"]])
+
+    optimizer.register_load_state_dict_pre_hook(shard)

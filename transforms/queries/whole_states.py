@@ -1,0 +1,79 @@
+"""Whose state dicts are whole without an edit: those of models that were DDP's, and of optimizers over them.
+
+Where such a model is sharded, it gets hooks that gather its state dicts and distribute what is loaded, and that see to
+the optimizers that step over it. Objects of other classes answer by themselves, and may hold sharded tensors.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Collection
+from functools import cached_property
+
+from ..flow.library import is_optimizer
+from ..flow.values import Constant, Instance, Opaque, Optimizer, Value
+from .file import File
+from .packages import strange_packages
+from .program import Program
+
+_OWN = ("state_dict", "load_state_dict")
+_WITHOUT_STATES = frozenset({"torch", "torchvision", "torchaudio", "apex", "timm"})
+"""Packages whose objects with a ``load_state_dict`` are models and optimizers, or hold nothing of a model."""
+
+_HOLDS_NUMBERS = re.compile(r"(?i)sched|scaler")
+"""How objects are called whose state has no tensors of a model."""
+
+
+class WholeStates:
+    """Answers for a repository, in whose programs that share a file ``kinds_near`` it are wrapped (``fsdp1``, ``ddp``)."""
+
+    def __init__(self, program: Program, kinds_near: Callable[[str], Collection[str]]) -> None:
+        self.program = program
+        self.kinds_near = kinds_near
+        self._kinds: dict[str, Collection[str]] = {}
+
+    def of(self, file: File, owner: ast.expr, wrappers: Collection[str]) -> bool:
+        """Whether what an object says of its state is whole: it has such hooks, or is not sharded.
+
+        ``wrappers`` are those that it, or the model that it is the optimizer of, may have been in, if any is known.
+        """
+        if file.path not in self._kinds:
+            self._kinds[file.path] = self.kinds_near(file.path)
+        if set(wrappers or self._kinds[file.path]) != {"ddp"}:
+            return False
+        values = [v for v in file.values(owner) if not (isinstance(v, Constant) and v.value is None)]
+        if any(map(self._answers_itself, values)):
+            return False
+        if wrappers or not self.others_hold_states:
+            return True
+        if not values:
+            return _HOLDS_NUMBERS.search(file.text(owner).rpartition(".")[2]) is not None
+        return all(map(self._has_hooks, values))
+
+    def _answers_itself(self, value: Value) -> bool:
+        return isinstance(value, Instance) and any(self.program.flow.has_member(value.cls, name) for name in _OWN)
+
+    def _has_hooks(self, value: Value) -> bool:
+        """Whether an object is an optimizer, or of a library whose objects hold tensors as parts of modules alone."""
+        if isinstance(value, Instance):
+            bases = self.program.flow.external_bases(value.cls)
+            return bool(bases) and all(is_optimizer(base) or base.partition(".")[0] in _WITHOUT_STATES for base in bases)
+        if isinstance(value, Opaque):
+            return value.name.partition(".")[0] in _WITHOUT_STATES
+        return isinstance(value, Optimizer)
+
+    @cached_property
+    def others_hold_states(self) -> bool:
+        """Whether there may be objects with a state of tensors that are neither models nor optimizers, such as averages."""
+        files = list(map(self.program.file, self.program.relevant_files()))
+        return bool(strange_packages(files) - _WITHOUT_STATES) or any(map(_makes_states, files))
+
+
+def _makes_states(file: File) -> bool:
+    """Whether a file has a class whose objects load a state and are neither models nor optimizers."""
+    for cls in file.nodes(ast.ClassDef):
+        loads = any(isinstance(member, ast.FunctionDef) and member.name == "load_state_dict" for member in cls.body)
+        if loads and not any((file.external(base) or "").startswith(("torch.nn.", "torch.optim.")) for base in cls.bases):
+            return True
+    return re.search(r"\bload_state_dict\s*=(?!=)", file.source.text) is not None
