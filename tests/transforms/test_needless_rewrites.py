@@ -19,6 +19,14 @@ def migrated(**files: str) -> dict[str, str]:
     return texts(files)
 
 
+def helpers(**files: str) -> str:
+    """The helper modules that are written beside files."""
+    sources = {f"{name}.py": Source.decode(f"{name}.py", text.encode()) for name, text in files.items()}
+    facts = [extract(source) for source in sources.values()]
+    analysis = analyse(facts, sources.__getitem__, Options(target_torch=(2, 13)), paths=list(sources))
+    return "".join(analysis.new_files.values())
+
+
 def texts(files: dict[str, str], blind: bool = False) -> dict[str, str]:
     sources = {f"{name}.py": Source.decode(f"{name}.py", text.encode()) for name, text in files.items()}
     facts = [extract(source) for source in sources.values()]
@@ -458,7 +466,9 @@ def run(net, options):
 
 def test_an_average_that_reads_a_state_dict_needs_no_copy() -> None:
     for average in ("ModelEma", "ModelEmaV2"):
-        assert "average.update(model)" in migrated(train=UPDATED.format(average=average, wrapper="DDP"))["train"]
+        text = UPDATED.format(average=average, wrapper="DDP")
+        assert "average.update(model)" in migrated(train=text)["train"]
+        assert "    keep_state_dicts_whole(module)" in helpers(train=text)
     fsdp1 = UPDATED.replace("import torch\n", "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel\n", 1)
     for text in (UPDATED.format(average="ModelEmaV3", wrapper="DDP"),
                  fsdp1.format(average="ModelEma", wrapper="FullyShardedDataParallel")):  # fmt: skip

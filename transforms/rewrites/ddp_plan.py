@@ -43,8 +43,8 @@ _NEEDS_GENERAL_FORM = (
 """What a program does that plain units do not bear: second backwards, hooks of parameters, memory layouts."""
 
 
-STATES = r"(?i:save|load|checkpoint|ckpt|state_dict)"
-"""What stands in code that takes or loads state dicts, by itself or by a library."""
+STATES = r"(?i:save|load|checkpoint|ckpt|state_dict|modelema)"
+"""What stands in code that takes or loads state dicts, by itself or by a library; averages of timm read them."""
 
 IsBefore = Callable[[File, ast.AST], bool]
 

@@ -153,3 +153,31 @@ def check_copies_and_one_rank_alone() -> None:
         if torch.distributed.get_rank() == 0:
             assert same(new.state_dict(), ddp.module.state_dict())
     train(new, OPTIMIZERS[0](new.parameters()), 1, 2)
+
+
+@torch.no_grad()
+def update_by_names(average: Any, model: Any) -> None:
+    """What ModelEma of timm does."""
+    state, prefix = model.state_dict(), "module." if hasattr(model, "module") else ""
+    for key, value in average.state_dict().items():
+        value.copy_(value * 0.9 + 0.1 * state[prefix + key].detach())
+
+
+@torch.no_grad()
+def update_by_order(average: Any, model: Any) -> None:
+    """What ModelEmaV2 of timm does."""
+    for value, new in zip(average.state_dict().values(), model.state_dict().values(), strict=True):
+        value.copy_(0.9 * value + 0.1 * new)
+
+
+def check_averages_that_read_state_dicts() -> None:
+    for update in (update_by_names, update_by_order):
+        averages = []
+        for model in models():
+            average = copy.deepcopy(as_plain(model.module if hasattr(model, "module") else model)).requires_grad_(False)
+            optimizer = OPTIMIZERS[0](model.parameters())
+            for step in range(3):
+                train(model, optimizer, step, step + 1)
+                update(average, model)
+            averages.append(parameters_of(average))
+        assert close(*averages), update.__name__
