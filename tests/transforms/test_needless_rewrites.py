@@ -473,3 +473,10 @@ def test_an_average_that_reads_a_state_dict_needs_no_copy() -> None:
     for text in (UPDATED.format(average="ModelEmaV3", wrapper="DDP"),
                  fsdp1.format(average="ModelEma", wrapper="FullyShardedDataParallel")):  # fmt: skip
         assert "average.update(as_plain(model))" in migrated(train=text)["train"]
+
+
+@pytest.mark.parametrize(("method", "stays"), [("no_weight_decay", True), ("save_checkpoint", True), ("encode", False)])
+def test_methods_of_libraries_that_compute_nothing(method: str, stays: bool) -> None:
+    text = HEAD + "import timm\n\n\ndef run(options):\n    model = DDP(timm.create_model('vit'), **options)\n"
+    new = migrated(train=text + f"    return model.{method}()\n")["train"]
+    assert (f"return model.{method}()" in new) is stays

@@ -34,6 +34,10 @@ def registered(site: Site, migration: Migration) -> Outcome | None:
     assert isinstance(method, ast.expr)
     if site.call is not None and _name(method) == _SAVES and not values:
         return _with_state(site, migration, site.call)
+    if not values and _name(method) in _NAMES:
+        return Outcome("it gives names of parameters, and reads no numbers out of them", level=Level.OK)
+    if not values and _name(method) in _CHECKPOINTS and site.sharding.wrappers == {"ddp"}:
+        return Outcome("it belongs to an engine in the model's place, or reads a state dict, which stays whole", level=Level.OK)
     if not values and _name(method).startswith(_SWITCHES):
         return Outcome("it changes how the model runs, and computes nothing", level=Level.OK)
     reached = migration.program.callees(site.file, site.call) if site.call is not None else []
@@ -55,6 +59,10 @@ _SAVES = "save_pretrained"
 """The method by which models of transformers, diffusers and peft save themselves: it reads the state, unless it is given."""
 
 
+_NAMES = frozenset({"no_weight_decay", "no_weight_decay_keywords", "group_matcher"})
+"""Methods by which models of timm, and others after them, say how optimizers are to treat which parameters."""
+_CHECKPOINTS = frozenset({"save_checkpoint", "load_checkpoint"})
+"""Methods of DeepSpeed's engine; a model's own one of these names goes by its state dict."""
 _SWITCHES = ("enable_", "disable_", "print_", "gradient_checkpointing_")
 """How methods of libraries are called that compute nothing with parameters; one that does would raise among DTensors."""
 
