@@ -20,17 +20,15 @@ def drop_unreachable(migration: Migration) -> None:
     """Takes away the sites of programs that come to no wrapper which is replaced, unless they are of old symbols.
 
     Such a site has the right spelling, or its model comes from a function that another program wraps the result of. What
-    no file that is run reaches is a library's, where any wrapper that the library names counts, or the repository does if
+    no file that is run reaches is a library's, where any wrapper in the library counts, or the repository does if
     it imports by names that are put together at run time.
     """
-    named = {path for path, sites in migration.sites.items() if any(_is_wrapper(s) and s.role != "import" for s in sites)}
-    is_library = any(not migration.programs.is_reached(path) for path in named)
-    has_hidden_imports = bool(named) and migration.program.mentions(IMPORTED_BY_NAME)
     wrapping = {path for path, sites in migration.sites.items() if any(_is_replaced(site, migration) for site in sites)}
+    is_library = any(not migration.programs.is_reached(path) for path in wrapping)
+    has_hidden_imports = bool(wrapping) and migration.program.mentions(IMPORTED_BY_NAME)
     programs = {entry for path in wrapping for entry in migration.programs.of(path)}
     replaced = [(site.file, site.node) for sites in migration.sites.values() for site in sites if _is_replaced(site, migration)]
     reach = None if migration.options.blind else WrapReach(migration.program, migration.programs, replaced)
-    is_nothing_wrapped = bool(migration.unused) and not replaced
     for path, sites in list(migration.sites.items()):
         entries = migration.programs.of(path)
         may_wrap = reach is None or any(map(reach.may_wrap, entries))
@@ -41,7 +39,7 @@ def drop_unreachable(migration: Migration) -> None:
             may_come = is_library or has_hidden_imports or (entries == (path,) and may_wrap)
         else:
             may_come = may_wrap
-        if not may_come or not named or is_nothing_wrapped:
+        if not may_come or not wrapping:
             kept = [site for site in sites if not _looks_like_one(site)]
             if kept:
                 migration.sites[path] = kept
