@@ -7,7 +7,7 @@ import ast
 import libcst as cst
 
 from ..facts.symbols import DDP, FSDP1, FSDP_MODULE
-from ..findings import Level
+from ..findings import Form, Level
 from ..migration import Migration
 from ..queries.unwrapping import unwrapping_choice
 from ..rewrites.changes import Change, replace
@@ -37,7 +37,7 @@ def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
     asked_for = _class_expression(site)
     changes = [name_instead(site.file, asked_for, migration.torch(site, FSDP_MODULE))]
     changes += _merged(site, asked_for)
-    return Outcome("models of FSDP2 are FSDPModules", changes)
+    return Outcome("models of FSDP2 are FSDPModules", changes, form=Form.IDIOM)
 
 
 def _asks_which(site: Site, migration: Migration) -> Outcome:
@@ -46,8 +46,8 @@ def _asks_which(site: Site, migration: Migration) -> Outcome:
     asked = {s.symbol for s in migration.sites[site.file.path] if s.call is site.call and s.symbol in (FSDP1, DDP)}
     if len(asked) > 1 or _asks_for_more(site.call):
         name = migration.torch(site, FSDP_MODULE)
-        return Outcome("models of FSDP2 are FSDPModules", [name_instead(site.file, _class_expression(site), name),
-                                                           *_merged(site, _class_expression(site))])  # fmt: skip
+        changes = [name_instead(site.file, _class_expression(site), name), *_merged(site, _class_expression(site))]
+        return Outcome("models of FSDP2 are FSDPModules", changes, form=Form.IDIOM)
     kind = "ddp" if site.symbol == DDP else "fsdp1"
     name = migration.helper(site, "stands_for")
 
