@@ -28,7 +28,7 @@ from ..queries.programs import Programs
 from ..queries.sharding import ShardingQueries
 from ..queries.unwrapping import comes_unwrapped, is_unwrapped
 from ..sites import MODULE_METHODS, Site
-from .fully_shard_lines import Spell, broadcast_loop
+from .fully_shard_lines import Spell, broadcast_loop, indented
 from .wrap_place import WrapPlace, wrap_place
 
 _PERFORMANCE = frozenset(
@@ -83,11 +83,11 @@ class DdpPlan:
             over = lists[0] if len(lists) == 1 else f"[{', '.join(f'*{one}' for one in lists)}]"
             if self.are_looked_for:
                 over = f"{helper('repeated_blocks')}({module})"
-            units = (f"for {block} in {over}:\n{_indented(sharded(block))}" if lists or self.are_looked_for else "") + sharded(
+            units = (f"for {block} in {over}:\n{indented(sharded(block))}" if lists or self.are_looked_for else "") + sharded(
                 module
             )
             if self.rebinds:
-                units = f"with {helper('rebound_parameters')}({module}):\n{_indented(units)}"
+                units = f"with {helper('rebound_parameters')}({module}):\n{indented(units)}"
             lines = f"{spell('torch.cuda')}.set_device({self.device})\n" if self.device else ""
             lines += broadcast_loop(module, spell) + units
             if self.follows_buffers:
@@ -97,10 +97,6 @@ class DdpPlan:
             return lines + (f'{module}._wrapped_like = "ddp"  # {self.mark}\n' if self.mark else "")
 
         return text
-
-
-def _indented(text: str) -> str:
-    return "".join(f"    {line}\n" for line in text.splitlines())
 
 
 def ddp_plan(

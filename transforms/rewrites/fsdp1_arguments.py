@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, field
 
+from ..flow.values import External
 from ..queries.file import File
 from ..queries.local_values import resolved
 
@@ -24,8 +26,12 @@ class Fsdp1Arguments:
     Texts are Python in the user's own names. ``needless`` are assignments that only the call read.
     """
 
-    classes: list[str] = field(default_factory=list)
-    """Classes of which every module becomes a unit."""
+    unit_test: str = ""
+    """What is true of the modules that become units, called ``unit``; empty where none does."""
+    mesh: str = ""
+    is_hybrid: bool = False
+    strategy: str = ""
+    """What holds FULL_SHARD or SHARD_GRAD_OP when it runs, where it is not known before."""
     reshard: bool = True
     precision: dict[str, str] = field(default_factory=dict)
     units_cast_inputs: bool = False
@@ -51,7 +57,7 @@ def fsdp1_arguments(file: File, call: ast.Call) -> Fsdp1Arguments | None:
         if needless is not None and value is not keyword.value and not stays:
             found.needless.append(needless)
         found.absorbed += [keyword.value, value]
-    return found
+    return None if found.is_hybrid and not found.mesh else found
 
 
 def _translate(file: File, name: str, written: ast.expr, value: ast.expr, found: Fsdp1Arguments) -> bool:
@@ -62,13 +68,16 @@ def _translate(file: File, name: str, written: ast.expr, value: ast.expr, found:
         return name in ("auto_wrap_policy", "mixed_precision", "cpu_offload", "device_id", "ignored_modules", "ignored_states",
                         "param_init_fn", "sharding_strategy", "process_group", "device_mesh")  # fmt: skip
     if name == "sharding_strategy":
-        symbol = file.external(value)
-        found.reshard = symbol != f"{_STRATEGY}SHARD_GRAD_OP"
-        return symbol in (f"{_STRATEGY}FULL_SHARD", f"{_STRATEGY}SHARD_GRAD_OP")
+        return _strategy(file, written, value, found)
+    if name == "process_group":
+        return file.external(value) == "torch.distributed.group.WORLD"
+    if name == "device_mesh":
+        found.mesh = file.text(written)
+        return isinstance(written, (ast.Name, ast.Attribute))
     if name == "auto_wrap_policy":
-        classes = _classes_of_policy(file, value)
-        found.classes = classes or []
-        return classes is not None
+        test = _test_of_policy(file, value)
+        found.unit_test = test or ""
+        return test is not None
     if name == "mixed_precision":
         return _mixed_precision(file, value, found)
     if name == "cpu_offload":
@@ -84,17 +93,37 @@ def _translate(file: File, name: str, written: ast.expr, value: ast.expr, found:
     return False
 
 
-def _classes_of_policy(file: File, value: ast.expr) -> list[str] | None:
-    """The classes that a policy wraps, if it is one that asks for classes alone and names them here."""
+def _strategy(file: File, written: ast.expr, value: ast.expr, found: Fsdp1Arguments) -> bool:
+    symbol = (file.external(value) or "").removeprefix(_STRATEGY)
+    if symbol in ("FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD"):
+        found.reshard, found.is_hybrid = symbol != "SHARD_GRAD_OP", symbol == "HYBRID_SHARD"
+        return True
+    known = file.values(written)
+    names = {v.name.removeprefix(_STRATEGY) for v in known if isinstance(v, External)}
+    if len(names) != len(known) or not names:
+        return False
+    found.strategy = file.text(written)
+    return names <= {"FULL_SHARD", "SHARD_GRAD_OP"}
+
+
+def _test_of_policy(file: File, value: ast.expr) -> str | None:
+    """What a policy asks of a module ``unit``, if it is one that asks nothing else and says here what it asks."""
     if not isinstance(value, ast.Call):
         return None
     symbol = file.external(value.func)
-    if symbol == f"{_WRAP}ModuleWrapPolicy":
-        given = value.args[0] if value.args else next((k.value for k in value.keywords if k.arg == "module_classes"), None)
-    elif symbol == "functools.partial" and value.args and file.external(value.args[0]) == f"{_WRAP}transformer_auto_wrap_policy":
-        given = next((k.value for k in value.keywords if k.arg == "transformer_layer_cls"), None)
-    else:
-        return None
+    is_partial = symbol == "functools.partial" and len(value.args) == 1
+    kind = file.external(value.args[0]) if is_partial else symbol
+    given = {keyword.arg: keyword.value for keyword in value.keywords}
+    if kind == f"{_WRAP}ModuleWrapPolicy" and not is_partial:
+        return _test_of_classes(file, value.args[0] if value.args else given.get("module_classes"))
+    if kind == f"{_WRAP}transformer_auto_wrap_policy" and is_partial:
+        return _test_of_classes(file, given.get("transformer_layer_cls"))
+    if kind == f"{_WRAP}lambda_auto_wrap_policy" and is_partial:
+        return _test_of_function(file, given.get("lambda_fn"))
+    return None
+
+
+def _test_of_classes(file: File, given: ast.expr | None) -> str | None:
     if given is None:
         return None
     given, _ = resolved(file, given)
@@ -102,7 +131,21 @@ def _classes_of_policy(file: File, value: ast.expr) -> list[str] | None:
         return None
     if not all(isinstance(e, (ast.Name, ast.Attribute)) for e in given.elts):
         return None
-    return [file.text(element) for element in given.elts]
+    classes = [file.text(element) for element in given.elts]
+    names = ", ".join(classes)
+    return f"isinstance(unit, {names if len(classes) == 1 else f'({names})'})"
+
+
+def _test_of_function(file: File, given: ast.expr | None) -> str | None:
+    if isinstance(given, (ast.Name, ast.Attribute)):
+        found, _ = resolved(file, given)
+        if not isinstance(found, ast.Lambda):
+            return f"{file.text(given)}(unit)"
+        given = found
+    if not isinstance(given, ast.Lambda) or len(given.args.args) != 1:
+        return None
+    name, text = given.args.args[0].arg, file.text(given.body)
+    return None if "unit" in text or "\n" in text else re.sub(rf"(?<![\w.\"']){name}(?![\w\"']|\s*=[^=])", "unit", text)
 
 
 def _mixed_precision(file: File, value: ast.expr, found: Fsdp1Arguments) -> bool:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from ..flow.values import Instance, Opaque, Optimizer, Value
 from ..queries.model_classes import ASKS_FOR_CLASS_NAMES, may_have_special_modules
+from ..queries.model_hazards import asked_for_class_names
+from ..queries.model_structure import ModelStructure
 from ..queries.program import Program
 from ..queries.sharding import ShardingQueries
 from ..queries.unread_modules import has_unread_modules
@@ -21,30 +23,35 @@ class Fsdp1Plan:
 
     place: WrapPlace
     arguments: Fsdp1Arguments
+    rebinds: bool = False
+    """Whether optimizers may hold the parameters already."""
+    keeps_names: bool = False
+    """Whether somebody asks for the names of classes."""
 
 
 def fsdp1_plan(program: Program, sharding: ShardingQueries, site: Site) -> Fsdp1Plan | None:
     """The plan for a call; None where the general form is needed.
 
-    It is needed where an argument is not written out, where optimizers may exist by then (they have to be rebound), and
-    with mixed precision where the model may hold modules that FSDP1 keeps in full precision, and where parameters of a
-    unit may be left out of its forward: FSDP1 gave them zeros for gradients.
+    It is needed where an argument is not written out, with mixed precision where the model may hold modules that FSDP1
+    keeps in full precision, and where parameters of a unit may be left out of its forward: FSDP1 gave them zeros for
+    gradients.
     """
     assert site.call is not None
     place = wrap_place(site.file, site.call)
     arguments = fsdp1_arguments(site.file, site.call)
-    if program.mentions(ASKS_FOR_CLASS_NAMES) or has_unread_modules(program):
-        return None
-    if place is None or arguments is None:
+    if place is None or arguments is None or has_unread_modules(program):
         return None
     models: list[Value] = [v for v in site.file.values(place.module) if isinstance(v, (Instance, Opaque))]
     if not models or len(models) != len(site.file.values(place.module)):
         return None
     if arguments.precision and any(may_have_special_modules(program, model) for model in models):
         return None
-    if _keeps_originals(site.call) and has_earlier_optimizer(program, sharding, site, models):
-        return None
-    return Fsdp1Plan(place, arguments)
+    keeps_names = program.mentions(ASKS_FOR_CLASS_NAMES)
+    if keeps_names:
+        structure = ModelStructure(program, sharding, models)
+        keeps_names = not structure.is_known or asked_for_class_names(structure, structure.classes)
+    rebinds = _keeps_originals(site.call) and has_earlier_optimizer(program, sharding, site, models)
+    return Fsdp1Plan(place, arguments, rebinds, keeps_names)
 
 
 def _keeps_originals(call: ast.Call) -> bool:

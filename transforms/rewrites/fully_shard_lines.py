@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from .fsdp1_arguments import Fsdp1Arguments
+
+if TYPE_CHECKING:
+    from .fsdp1_plan import Fsdp1Plan
 
 Spell = Callable[[str], str]
 _FSDP = "torch.distributed.fsdp."
 
 
-def lines_for_fsdp1(arguments: Fsdp1Arguments, spell: Spell, free_name: Callable[[str], str]) -> Callable[[str], str]:
-    """The lines, given the module's name. ``spell`` gives the name of a torch symbol in the file."""
+def lines_for_fsdp1(plan: Fsdp1Plan, spell: Spell, helper: Spell, free_name: Callable[[str], str]) -> Callable[[str], str]:
+    """The lines, given the module's name. ``spell`` gives the name of a torch symbol in the file, ``helper`` of ours."""
+    arguments = plan.arguments
     shard = spell(f"{_FSDP}fully_shard")
     keywords: list[str] = []
     head = ""
@@ -22,21 +27,31 @@ def lines_for_fsdp1(arguments: Fsdp1Arguments, spell: Spell, free_name: Callable
         kind = spell(f"{_FSDP}MixedPrecisionPolicy")
         head += f"{policy} = {kind}({given})\n"
         keywords.append(f"mp_policy={policy}")
-        if arguments.classes and not arguments.units_cast_inputs:
+        if arguments.unit_test and not arguments.units_cast_inputs:
             head += f"{unit_policy} = {kind}({given}, cast_forward_inputs=False)\n"
             unit_keywords.append(f"mp_policy={unit_policy}")
         else:
             unit_keywords.append(f"mp_policy={policy}")
-    common = [] if arguments.reshard else ["reshard_after_forward=False"]
+    common = [f"mesh={arguments.mesh}"] if arguments.mesh else []
+    common += [] if arguments.reshard else ["reshard_after_forward=False"]
+    if arguments.strategy:  # the model itself is not resharded after forward by default
+        strategy = arguments.strategy
+        if not strategy.replace(".", "_").isidentifier():
+            strategy = free_name("strategy")
+            head += f"{strategy} = {arguments.strategy}\n"
+        unit_keywords.append(f"reshard_after_forward={strategy} != {spell(_FSDP + 'ShardingStrategy')}.SHARD_GRAD_OP")
     if arguments.offload:
         common.append(f"offload_policy={spell(_FSDP + 'CPUOffloadPolicy')}()")
 
     def lines(module: str) -> str:
         text = head
         text += _moved_and_synchronized(module, arguments, spell)
-        if arguments.classes:
-            text += units_loop(module, arguments.classes, shard, [*unit_keywords, *common])
-        text += f"{shard}({', '.join([module, *keywords, *common])})\n"
+        named = f"{helper('keep_class_name')}({{}})\n" if plan.keeps_names else ""
+        sharded = f"{shard}({', '.join([module, *keywords, *common])})\n{named.format(module)}"
+        if arguments.unit_test:
+            call = f"{shard}({', '.join(['unit', *unit_keywords, *common])})\n{named.format('unit')}"
+            sharded = units_loop(module, arguments.unit_test, call) + sharded
+        text += f"with {helper('rebound_parameters')}({module}):\n{indented(sharded)}" if plan.rebinds else sharded
         if arguments.device and not arguments.synchronize:
             # The parameters are on the device by now: whole ones were never there together.
             text += f"{module}.to({arguments.device})\n"
@@ -45,11 +60,15 @@ def lines_for_fsdp1(arguments: Fsdp1Arguments, spell: Spell, free_name: Callable
     return lines
 
 
-def units_loop(module: str, classes: Sequence[str], shard: str, keywords: Sequence[str]) -> str:
-    """A loop that shards every module of some classes, children first."""
-    test = classes[0] if len(classes) == 1 else f"({', '.join(classes)})"
-    call = f"{shard}({', '.join(['unit', *keywords])})"
-    return f"for unit in reversed(list({module}.modules())):\n    if isinstance(unit, {test}):\n        {call}\n"
+def units_loop(module: str, test: str, call: str) -> str:
+    """A loop over the modules below ``module`` that a test of ``unit`` is true of, children first."""
+    over = f"reversed(list({module}.modules()))" if test.startswith("isinstance(") else f"reversed(list({module}.modules())[1:])"
+    return f"for unit in {over}:\n    if {test}:\n{indented(indented(call))}"
+
+
+def indented(text: str) -> str:
+    """Lines, one level deeper."""
+    return "".join(f"    {line}\n" for line in text.splitlines())
 
 
 def broadcast_loop(module: str, spell: Spell) -> str:

@@ -20,7 +20,7 @@ def written_out(site: Site, migration: Migration) -> Outcome | None:
     if plan is None:
         return None
     names = migration.names(site.file)
-    lines = lines_for_fsdp1(plan.arguments, names.torch, partial(names.local, place=site.node))
+    lines = lines_for_fsdp1(plan, names.torch, names.helper, partial(names.local, place=site.node))
     changes = [plan.place.rewritten(lines), *(remove_statement(site.file, s) for s in plan.arguments.needless)]
     if plan.arguments.buffer_dtype:
         return Outcome(_BUFFERS, changes, Level.REVIEW)
