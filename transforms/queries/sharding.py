@@ -9,7 +9,7 @@ from functools import cached_property
 
 from ..facts.facts import NOTHING
 from ..findings import Step
-from ..flow.library import COLLECT, PARAMETER, PASS_THROUGH, TENSOR_MATH, is_optimizer, is_scheduler
+from ..flow.library import COLLECT, MODULES_OF_MODULES, PARAMETER, PASS_THROUGH, TENSOR_MATH, is_optimizer, is_scheduler
 from ..flow.values import (
     Annotated,
     Bound,
@@ -109,12 +109,23 @@ class ShardingQueries:
         while pending:
             holder, model = pending.pop()
             number = flow.ids.get(holder)
-            for variable in self._parts.get(number, ()) if number is not None else ():
+            variables = [*(self._parts.get(number, ()) if number is not None else ()), *self._given_to_container(holder)]
+            for variable in variables:
                 for part in flow.values_of(variable):
                     if part not in found and (isinstance(part, Container) or self._may_be_part(part)):
                         found[part] = model
                         pending.append((part, model))
         return found
+
+    def _given_to_container(self, holder: Value) -> Iterable[int]:
+        """What the constructor of a ModuleList, or of a class derived from one, was called with: its entries."""
+        flow = self.program.flow
+        if not isinstance(holder, Instance) or holder.site < 0:
+            return ()
+        if MODULES_OF_MODULES.isdisjoint(flow.external_bases(holder.cls)):
+            return ()
+        call = flow.calls[holder.site]
+        return [v for v in (*call.arguments, *(variable for _, variable in call.keywords)) if v != NOTHING]
 
     def held_values(self, models: Iterable[Value]) -> Iterable[Value]:
         """Models and all that their attributes, and those of the modules in them, may hold."""
