@@ -534,3 +534,39 @@ def main(rank, path):
 """
     new = migrated(train=text)["train"]
     assert new.index("optimizer.state_dict()") < new.index("if rank == 0"), "all ranks gather it"
+
+
+OWN_FORWARD = HEAD + """class Net(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.config, self.head = config, nn.Linear(config.width, config.width)
+
+    def forward(self, x):
+        return self.head(x)
+
+    def generate(self, x):
+        for _ in range(self.config.steps):
+            x = {step}
+        return x
+
+
+class Config:
+    width, steps = 2, 3
+
+
+def main(x, options):
+    model = DDP(Net(Config()), **options)
+    return model.module.generate(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "after"),
+    [
+        ("self(x[:, -self.config.width :])", "return model.generate(x)"),
+        ("self(x) @ self.head.weight", 'return forward_method(model, "generate")(x)'),
+        ("self.head(x)", 'return forward_method(model, "generate")(x)'),
+    ],
+)
+def test_a_method_that_calls_its_model_gathers_there(step: str, after: str) -> None:
+    assert after in migrated(train=OWN_FORWARD.replace("{step}", step))["train"]
