@@ -482,7 +482,21 @@ def test_methods_of_libraries_that_compute_nothing(method: str, stays: bool) -> 
     assert (f"return model.{method}()" in new) is stays
 
 
-STATES = HEAD + """class Trainer:
+STATES = HEAD + """def take_off(model):
+    if isinstance(model, DDP):
+        return hand_on(model.module)
+    return model
+
+
+def hand_on(model):
+    return take_off(model)
+
+
+def inside(model):
+    return take_off(model) if options else model
+
+
+class Trainer:
     def __init__(self, net, options):
         self.model = DDP(net, **options)
 
@@ -504,6 +518,7 @@ def main(net, options, path):
     [
         ("self.network.state_dict()", "torch.save(self.network.state_dict(), path)"),
         ("self.model.module.state_dict()", "torch.save(self.model.state_dict(), path)"),
+        ("inside(self.model).state_dict()", "torch.save(inside(self.model).state_dict(), path)"),
         ("self.model.state_dict()", "torch.save(model_state(self.model), path)"),
     ],
 )

@@ -99,7 +99,19 @@ def _calls_itself(file: File, choice: ast.AST, body: ast.stmt, other: ast.stmt, 
         return False
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", None)
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    return name == function.name and bool(given) and _unwrapped(given[0], subject) == subject == ast.dump(other.value)
+    if not given or not _unwrapped(given[0], subject) == subject == ast.dump(other.value):
+        return False
+    return name == function.name or any(_hands_on_to(file, callee, function) for callee in file.program.callees(file, call))
+
+
+def _hands_on_to(file: File, callee: FunctionValue, function: ast.AST) -> bool:
+    """Whether a function does nothing but call another one."""
+    owner, node = file.program.function_node(callee)
+    body = [s for s in getattr(node, "body", ()) if not isinstance(s, ast.Expr)] if isinstance(node, ast.FunctionDef) else []
+    call = body[0].value if len(body) == 1 and isinstance(body[0], ast.Return) else None
+    if not isinstance(call, ast.Call):
+        return False
+    return any(file.program.function_node(value)[1] is function for value in file.program.callees(owner, call))
 
 
 _INSIDE = re.compile(r"unwrap|without|plain|(^|_)(raw|inner|bare|base|orig(inal)?)(_|$)|_only_module")
@@ -131,12 +143,16 @@ def is_unwrapped(file: File, node: ast.expr, by_name: bool = True, depth: int = 
     return depth < _DEEPEST and any(is_unwrapped(file, value, by_name, depth + 1) for value in assigned_values(file, node))
 
 
-def _reads_module(file: File, function: FunctionValue) -> bool:
-    """Whether a function takes a module out of a wrapper."""
-    return any(
-        (isinstance(n, ast.Attribute) and n.attr == "module") or (isinstance(n, ast.Constant) and n.value == "module")
-        for n in ast.walk(file.program.function_node(function)[1])
-    )
+def _reads_module(file: File, function: FunctionValue, depth: int = 0) -> bool:
+    """Whether a function takes a module out of a wrapper, itself or by one that it calls."""
+    owner, node = file.program.function_node(function)
+    for inner in ast.walk(node):
+        if (isinstance(inner, ast.Attribute) and inner.attr == "module") or getattr(inner, "value", None) == "module":
+            return True
+        if isinstance(inner, ast.Call) and depth < _DEEPEST:
+            if any(_reads_module(owner, callee, depth + 1) for callee in owner.program.callees(owner, inner)):
+                return True
+    return False
 
 
 def _properties(file: File, node: ast.Attribute) -> Iterator[FunctionValue]:
