@@ -9,7 +9,7 @@ from functools import cached_property
 
 from ..facts.facts import NOTHING
 from ..findings import Step
-from ..flow.library import COLLECT, PARAMETER, PASS_THROUGH, TENSOR_MATH, is_optimizer, is_scheduler
+from ..flow.library import COLLECT, PARAMETER, PASS_THROUGH, TENSOR_MATH, is_optimizer, is_scheduler, is_tensor_math
 from ..flow.values import (
     Annotated,
     Bound,
@@ -373,6 +373,8 @@ class ShardingQueries:
             return self._all_wrapped_known or (all(self._given(value)) and self._gets_nothing_sharded(value))
         if value.name in _PASSING_ON or value.name == "?" or is_optimizer(value.name):
             return False
+        if is_tensor_math(value.name) and not all(self._given(value)):
+            return False  # computed from nobody knows what
         return self._gets_nothing_sharded(value)
 
     def _given(self, value: Instance | Opaque) -> list[list[Value]]:
