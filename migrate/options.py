@@ -153,8 +153,8 @@ def resolve(request: Request) -> Run:
     required = None if stated else required_torch(pyproject.parent if pyproject else workspace.root)
     notes = []
     if required and required < OLDEST_TORCH:
-        versions = format_version(required), format_version(OLDEST_TORCH)
-        notes.append("the project asks for torch>={}, the new code needs {}".format(*versions))
+        asked, needed = format_version(required), format_version(OLDEST_TORCH)
+        notes.append(f"the project asks for torch>={asked}, the new code needs {needed}: torch.load takes weights only there")
     select = _rule_ids("select", request.select or configuration.select)
     ignore = _rule_ids("ignore", request.ignore or configuration.ignore)
     traced = read_trace(request.trace, workspace) if request.trace is not None else None

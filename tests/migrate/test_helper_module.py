@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -147,3 +149,44 @@ def test_a_file_imports_it_as_it_is_imported_itself(real: Real, tmp_path: Path) 
     for name in ("logging", "other"):
         assert "from .fsdp2_helpers import" in (package / f"{name}.py").read_text()
     assert "from app.utils.fsdp2_helpers import" in (package / "wrap.py").read_text()
+
+
+SCANS = (
+    "import importlib\nimport pathlib\n\nfor path in sorted(pathlib.Path(__file__).parent.glob('*_part.py')):\n"
+    "    importlib.import_module(f'{__name__}.{path.stem}')\n"
+)
+
+
+def written(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def test_packages_that_import_whatever_lies_in_them_still_import_each_other(real: Real, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    written(tmp_path, {
+        "train.py": "import pkg.models\n",
+        "pkg/__init__.py": "from .archs import build\n",
+        "pkg/archs/__init__.py": SCANS + "\n\ndef build():\n    pass\n",
+        "pkg/util.py": "NAME = 'pkg'\n",
+        "pkg/archs/one_part.py": "from pkg.util import NAME\n" + WRAP,
+        "pkg/models/__init__.py": "from pkg.archs import build\n" + SCANS,
+        "pkg/models/base_part.py": "from pkg.archs import build\n" + WRAP,
+        "pkg/models/other_part.py": "from pkg.models.base_part import wrap\n" + WRAP.replace("def wrap", "def wrap_again"),
+    })  # fmt: skip
+    assert real("apply")[0] == 0
+    ran = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-1000:]
+
+
+def test_a_folder_that_is_called_like_a_package_from_elsewhere_is_no_place(real: Real, tmp_path: Path) -> None:
+    written(tmp_path, {
+        "tools/sam/deployment/onnx/__init__.py": "",
+        "tools/sam/deployment/onnx/run.py": "import onnx\n",
+        "pkg/export.py": "import onnx\n" + WRAP,
+        "pkg/train.py": "from .export import wrap\n" + WRAP.replace("def wrap", "def wrap_again"),
+        "pkg/__init__.py": "",
+    })  # fmt: skip
+    assert real("apply")[0] == 0
+    assert "from .fsdp2_helpers import" in (tmp_path / "pkg" / "export.py").read_text()

@@ -482,6 +482,96 @@ def test_methods_of_libraries_that_compute_nothing(method: str, stays: bool) -> 
     assert (f"return model.{method}()" in new) is stays
 
 
+STATES = HEAD + """class Trainer:
+    def __init__(self, net, options):
+        self.model = DDP(net, **options)
+
+    @property
+    def network(self):
+        return self.model.module if isinstance(self.model, DDP) else self.model
+
+    def save(self, path):
+        torch.save({state}, path)
+
+
+def main(net, options, path):
+    Trainer(net, options).save(path)
+"""
+
+
+@pytest.mark.parametrize(
+    ("state", "after"),
+    [
+        ("self.network.state_dict()", "torch.save(self.network.state_dict(), path)"),
+        ("self.model.module.state_dict()", "torch.save(self.model.state_dict(), path)"),
+        ("self.model.state_dict()", "torch.save(model_state(self.model), path)"),
+    ],
+)
+def test_a_state_dict_stays_whole_and_keeps_its_keys(state: str, after: str) -> None:
+    assert after in migrated(train=STATES.replace("{state}", state))["train"]
+
+
+def test_a_scaler_stays_where_no_model_of_fsdp1_is_migrated() -> None:
+    text = HEAD + "from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler\n\n\n"
+    text += "class Loud(ShardedGradScaler):\n    pass\n\n\ndef f(net, options):\n    return DDP(net, **options), Loud()\n"
+    new = migrated(train=text)["train"]
+    assert "class Loud(ShardedGradScaler)" in new and "shard_like_ddp(net" in new
+
+
+def test_parts_that_a_list_of_modules_was_made_of() -> None:
+    text = HEAD + """class Heads(nn.ModuleList):
+    def __init__(self, heads):
+        super().__init__(heads.values())
+
+
+def main(rank, path):
+    heads = {"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)}
+    optimizer = torch.optim.Adam([p for head in heads.values() for p in head.parameters()])
+    model = DDP(Heads(heads))
+    if rank == 0:
+        torch.save(optimizer.state_dict(), path)
+    return model
+"""
+    new = migrated(train=text)["train"]
+    assert new.index("optimizer.state_dict()") < new.index("if rank == 0"), "all ranks gather it"
+
+
+OWN_FORWARD = HEAD + """class Net(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.config, self.head = config, nn.Linear(config.width, config.width)
+
+    def forward(self, x):
+        return self.head(x)
+
+    def generate(self, x):
+        for _ in range(self.config.steps):
+            x = {step}
+        return x
+
+
+class Config:
+    width, steps = 2, 3
+
+
+def main(x, options):
+    model = DDP(Net(Config()), **options)
+    return model.module.generate(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "after"),
+    [
+        ("self(x[:, -self.config.width :])", "return model.generate(x)"),
+        ("self(x) @ self.head.weight", 'return forward_method(model, "generate")(x)'),
+        ("self.head(x)", 'return forward_method(model, "generate")(x)'),
+    ],
+)
+def test_a_method_that_calls_its_model_gathers_there(step: str, after: str) -> None:
+    assert after in migrated(train=OWN_FORWARD.replace("{step}", step))["train"]
+
+
 INSIDE_TOO = """import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 

@@ -95,6 +95,13 @@ CONTAINER_WRITES: frozenset[str] = frozenset(
 )
 
 
+def is_tensor(name: str) -> bool:
+    """Whether a call of this name from torch makes a tensor."""
+    if name.startswith(("torch.nn.functional.", "torch.Tensor.")) or name in PARAMETER:
+        return True
+    return name.startswith("torch.") and name.count(".") == 1 and name != "torch.load"
+
+
 def is_tensor_math(name: str) -> bool:
     """Whether a function of this name from outside the repository computes tensors from tensors."""
     return name.startswith("torch.") and name.rpartition(".")[2] in TENSOR_MATH

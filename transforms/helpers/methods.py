@@ -23,6 +23,8 @@ def forward_method(model: Any, name: str) -> Any:
     attributes that are no methods come as they are. What the method keeps or returns of the parameters (an optimizer,
     groups for one) has the sharded ones afterwards.
     """
+    if not isinstance(model, nn.Module) or isinstance(getattr(model, name), nn.Module):  # a part gathers by itself
+        return getattr(model, name)
     sharded: Any = getattr(model, "_orig_mod", model)  # torch.compile hands methods through to the module that it holds
     registered = getattr(sharded, "_forward_methods", ())
     if getattr(sharded, "_held_whole", False):  # needed for: each_rank

@@ -9,7 +9,16 @@ from functools import cached_property
 
 from ..facts.facts import NOTHING
 from ..findings import Step
-from ..flow.library import COLLECT, PARAMETER, PASS_THROUGH, TENSOR_MATH, is_optimizer, is_scheduler, is_tensor_math
+from ..flow.library import (
+    COLLECT,
+    MODULES_OF_MODULES,
+    PASS_THROUGH,
+    TENSOR_MATH,
+    is_optimizer,
+    is_scheduler,
+    is_tensor,
+    is_tensor_math,
+)
 from ..flow.values import (
     Annotated,
     Bound,
@@ -87,7 +96,7 @@ class ShardingQueries:
                 number = flow.ids.get(value)
                 variable = None if number is None else flow.fields.get((number, "module"))
                 for inner in flow.values_of(variable) if variable is not None else ():
-                    if isinstance(inner, Opaque) and _is_tensor(inner.name):
+                    if isinstance(inner, Opaque) and is_tensor(inner.name):
                         continue  # of a function that shares a name or a table with those that make models
                     if isinstance(inner, (Instance, Opaque)) or (isinstance(inner, Unknown) and inner.variable >= 0):
                         handed.setdefault(inner, set()).add(value.kind.lower())
@@ -109,12 +118,23 @@ class ShardingQueries:
         while pending:
             holder, model = pending.pop()
             number = flow.ids.get(holder)
-            for variable in self._parts.get(number, ()) if number is not None else ():
+            variables = [*(self._parts.get(number, ()) if number is not None else ()), *self._given_to_container(holder)]
+            for variable in variables:
                 for part in flow.values_of(variable):
                     if part not in found and (isinstance(part, Container) or self._may_be_part(part)):
                         found[part] = model
                         pending.append((part, model))
         return found
+
+    def _given_to_container(self, holder: Value) -> Iterable[int]:
+        """What the constructor of a ModuleList, or of a class derived from one, was called with: its entries."""
+        flow = self.program.flow
+        if not isinstance(holder, Instance) or holder.site < 0:
+            return ()
+        if MODULES_OF_MODULES.isdisjoint(flow.external_bases(holder.cls)):
+            return ()
+        call = flow.calls[holder.site]
+        return [v for v in (*call.arguments, *(variable for _, variable in call.keywords)) if v != NOTHING]
 
     def held_values(self, models: Iterable[Value]) -> Iterable[Value]:
         """Models and all that their attributes, and those of the modules in them, may hold."""
@@ -472,13 +492,6 @@ _OF_OTHER_OBJECTS = frozenset(name for kind in (dict, list, set, str) for name i
 _PASSING_ON = COLLECT | PASS_THROUGH
 _MAKERS_OF_ANYTHING = ("hydra.", "importlib.", "builtins.", "pickle.", "torch.load", "accelerate.", "torch.nn.", "torch.compile")
 """Functions whose results may be objects of the repository, or hold some."""
-
-
-def _is_tensor(name: str) -> bool:
-    """Whether a call of this name from torch makes a tensor."""
-    if name.startswith(("torch.nn.functional.", "torch.Tensor.")) or name in PARAMETER:
-        return True
-    return name.startswith("torch.") and name.count(".") == 1 and name != "torch.load"
 
 
 def _is_module(bases: Sequence[str]) -> bool:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 
+from ..flow.values import FunctionValue, Instance
 from .assignments import assigned_values
 from .file import File
 from .sharding import ShardingQueries
@@ -133,12 +135,10 @@ def is_unwrapped(file: File, node: ast.expr, by_name: bool = True, depth: int = 
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if name == "getattr" and any(isinstance(a, ast.Constant) and a.value == "module" for a in node.args):
             return True
-        return _INSIDE.search(name) is not None or any(
-            (isinstance(n, ast.Attribute) and n.attr == "module") or (isinstance(n, ast.Constant) and n.value == "module")
-            for value in file.program.callees(file, node)
-            for n in ast.walk(file.program.function_node(value)[1])
-        )
+        return _INSIDE.search(name) is not None or any(_reads_module(file, v) for v in file.program.callees(file, node))
     if isinstance(node, ast.Attribute) and node.attr == "module":
+        return True
+    if isinstance(node, ast.Attribute) and any(_reads_module(file, v) for v in _properties(file, node)):
         return True
     if not isinstance(node, (ast.Name, ast.Attribute)):
         return False
@@ -146,6 +146,29 @@ def is_unwrapped(file: File, node: ast.expr, by_name: bool = True, depth: int = 
     if by_name and _INSIDE.search(name):
         return True
     return depth < _DEEPEST and any(is_unwrapped(file, value, by_name, depth + 1) for value in assigned_values(file, node))
+
+
+def _reads_module(file: File, function: FunctionValue) -> bool:
+    """Whether a function takes a module out of a wrapper."""
+    return any(
+        (isinstance(n, ast.Attribute) and n.attr == "module") or (isinstance(n, ast.Constant) and n.value == "module")
+        for n in ast.walk(file.program.function_node(function)[1])
+    )
+
+
+def _properties(file: File, node: ast.Attribute) -> Iterator[FunctionValue]:
+    """The functions behind an attribute that a class of the repository computes."""
+    flow = file.program.flow
+    for value in file.values(node.value):
+        if isinstance(value, Instance):
+            for member in flow.members_of(value.cls, node.attr):
+                if isinstance(member, FunctionValue) and "property" in _decorators(file, member):
+                    yield member
+
+
+def _decorators(file: File, function: FunctionValue) -> str:
+    node = file.program.function_node(function)[1]
+    return " ".join(map(ast.unparse, getattr(node, "decorator_list", ())))
 
 
 def comes_unwrapped(sharding: ShardingQueries, file: File, node: ast.expr, by_name: bool = True, depth: int = 0) -> bool:

@@ -91,8 +91,9 @@ def _best_folder(
     """The folder from which most files can import a module, a preferred one if any can, and those files.
 
     An import of a kind that was not there counts only where no folder can do without: a library that imports from its tests
-    or examples breaks where it is installed. Of equal folders it is the one with most of the files, then the lowest. In
-    ``taken`` ones something else bears the module's name.
+    or examples breaks where it is installed. Of equal folders it is the one from which most files import already, or which
+    lies above them, for that is imported before them; then the one with most of them in it, then the lowest. In ``taken``
+    ones something else bears the module's name.
     """
     folders = {folder for style in styles.values() for folder in (style.folder, *style.folder.parents)}
     folders |= {folder for style in styles.values() for folder in style.reachable}
@@ -100,8 +101,11 @@ def _best_folder(
     for folder in (folders | preferred) - taken:
         able = [path for path, style in styles.items() if style.spelling(folder) is not None]
         served = [path for path in able if not styles[path].is_strange(folder)]
-        near = sum(style.folder == folder for style in styles.values())
-        order = bool(able) and folder in preferred, len(served), near, len(folder.parts), str(folder)
+        near = [styles[path] for path in served if styles[path].folder.is_relative_to(folder)]
+        outside = [styles[path] for path in served if not styles[path].folder.is_relative_to(folder)]
+        depends = sum(any(other.is_relative_to(folder) for other in style.imported) for style in outside)
+        inside = sum(style.folder == folder for style in near)
+        order = bool(able) and folder in preferred, len(served), depends + len(near), inside, len(folder.parts), str(folder)
         served = served or able
         ranked.append((order, folder, sorted(served)))
     return max(ranked, default=((), PurePosixPath(), []), key=lambda entry: entry[0])[1:]

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import PurePosixPath
 
 from ..queries.program import Program
+from ..queries.wrap_reach import IMPORTED_BY_NAME
 from ..text.generated import HELPER_MODULE
 
 _TESTS = re.compile(r"(?i)(.*_)?(tests?|testing|examples?|benchmarks?|docs?|demos?)$")
@@ -29,6 +30,8 @@ class ImportStyle:
     package: PurePosixPath | None
     known: frozenset[PurePosixPath] = frozenset()
     """Outermost packages that the file, or one of its own package, imports from by absolute names."""
+    imported: frozenset[PurePosixPath] = frozenset()
+    """The folders of all that the file itself imports by absolute names."""
     entangled: frozenset[PurePosixPath] = frozenset()
     """Packages that import the file while they are imported themselves."""
 
@@ -83,14 +86,15 @@ class ImportStyles:
             root = folder
         else:
             root = max(around, key=lambda r: (around.count(r), len(r.parts))) if around else min(roots, key=_depth, default=None)
-        imported = self._imported_as(index)
-        if imported is not None and self.program.facts[index].is_run:
-            root = imported.parent
+        imported_as = self._imported_as(index)
+        if imported_as is not None and self.program.facts[index].is_run:
+            root = imported_as.parent
         elif package is None:
-            package = imported
+            package = imported_as
         if root is None and package is None:
             root = folder
-        return ImportStyle(folder, root, package, self._known(index, root), self._entangled(index))
+        imported = frozenset(PurePosixPath(self.program.facts[target].path).parent for _, target in self._targets[index])
+        return ImportStyle(folder, root, package, self._known(index, root), imported, self._entangled(index))
 
     def _imported_as(self, index: int) -> PurePosixPath | None:
         """The outermost package that a file lies in by the absolute names under which all who import it do so."""
@@ -147,9 +151,23 @@ class ImportStyles:
             for item in facts.imports:  # a module itself, it may be
                 if item.name is not None:
                     names[f"{item.module}.{item.name}" if item.module.strip(".") else f"{item.module}{item.name}"] = None
-            pairs = ((name, find(index, name)) for name in names)
-            found.append([(name, target) for name, target in pairs if target is not None and target != index])
+            pairs = [(name, target) for name in names if (target := find(index, name)) is not None and target != index]
+            pairs = [(name, target) for name, target in pairs if _dots(name) or self._is_on_path(facts.path, name, target)]
+            pairs += [(f".{PurePosixPath(path).stem}", self.program.index(path)) for path in self._scanned(facts.path)]
+            found.append(pairs)
         return found
+
+    def _is_on_path(self, importer: str, name: str, target: int) -> bool:
+        """Whether a name may lead to a file, and not to a package from elsewhere that is called like a folder far away."""
+        root = _root_of(self.program.facts[target].path, name)
+        return len(root.parts) <= 1 or PurePosixPath(importer).is_relative_to(root)
+
+    def _scanned(self, path: str) -> list[str]:
+        """What the ``__init__`` of a package imports that imports whatever lies in its folder, by names at run time."""
+        folder = PurePosixPath(path).parent
+        if not path.endswith("__init__.py") or not re.search(IMPORTED_BY_NAME, self.program.text(path)):
+            return []
+        return [facts.path for facts in self.program.facts if PurePosixPath(facts.path).parent == folder and facts.path != path]
 
     @cached_property
     def _importers(self) -> list[list[tuple[int, str]]]:

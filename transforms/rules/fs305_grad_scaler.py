@@ -11,8 +11,13 @@ from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
 
-def scaler(site: Site, migration: Migration) -> Outcome:
-    """A scaler with the old signature, whose ranks agree on infinities in shards."""
+def scaler(site: Site, migration: Migration) -> Outcome | None:
+    """A scaler with the old signature, whose ranks agree on infinities in shards.
+
+    Where no model of FSDP1 is migrated it stays: it may serve shards that somebody cut by hand.
+    """
+    if "fsdp1" not in migration.wrapper_kinds_near(site.file.path):
+        return None
     if site.role in ("test", "annotation", "base"):
         return Outcome("the scaler is torch.amp's own", [name_instead(site.file, _class(site), migration.torch(site, _AMP))])
     name = migration.helper(site, "sharded_grad_scaler")
@@ -43,18 +48,20 @@ RULE = Rule(
     examples=(
         Example(
             before=(
+                "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
                 "from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler\n"
                 "\n"
                 "\n"
-                "def f(scaler: ShardedGradScaler):\n"
-                "    return scaler.get_scale()\n"
+                "def f(net, options, scaler: ShardedGradScaler):\n"
+                "    return FSDP(net, **options), scaler.get_scale()\n"
             ),
             after=(
+                "from fsdp2_helpers import shard_like_fsdp1\n"
                 "from torch.amp import GradScaler\n"
                 "\n"
                 "\n"
-                "def f(scaler: GradScaler):\n"
-                "    return scaler.get_scale()\n"
+                "def f(net, options, scaler: GradScaler):\n"
+                "    return shard_like_fsdp1(net, **options), scaler.get_scale()\n"
             ),
             level=Level.SAFE,
         ),

@@ -10,6 +10,7 @@ from ..findings import Level
 from ..flow.values import Bound, FunctionValue
 from ..migration import Migration
 from ..queries.effects import edits_parameters, only_asks
+from ..queries.own_forward import runs_forward_alone
 from ..rewrites.changes import replace
 from ..rewrites.templates import argument, expression, with_argument
 from ..rule import Example, Outcome, Rule
@@ -32,6 +33,12 @@ def registered(site: Site, migration: Migration) -> Outcome | None:
     if site.call is not None and only_asks(migration.program, site.file, site.call):
         return Outcome("it asks for names, shapes and counts: DTensors answer for the whole parameter", level=Level.OK)
     assert isinstance(method, ast.expr)
+    reached = migration.program.callees(site.file, site.call) if site.call is not None else []
+    called = [*values, *reached]
+    if called and all(runs_forward_alone(migration.program, migration.sharding, value) for value in called):
+        return Outcome("it computes by calling the model, which gathers", level=Level.OK)
+    if not values and (_name(method) in _OF_CONTAINERS or _name(method).startswith("__")):
+        return Outcome("it is a container's method, or one that copies and pickles", level=Level.OK)
     if site.call is not None and _name(method) == _SAVES and not values:
         return _with_state(site, migration, site.call)
     if not values and _name(method) in _NAMES:
@@ -40,8 +47,7 @@ def registered(site: Site, migration: Migration) -> Outcome | None:
         return Outcome("it belongs to an engine in the model's place, or reads a state dict, which stays whole", level=Level.OK)
     if not values and _name(method).startswith(_SWITCHES):
         return Outcome("it changes how the model runs, and computes nothing", level=Level.OK)
-    reached = migration.program.callees(site.file, site.call) if site.call is not None else []
-    edits = edits_parameters(migration.program, [*values, *reached])
+    edits = edits_parameters(migration.program, called)
     name, member = migration.helper(site, "method_on_full" if edits else "forward_method"), _name(method)
 
     def build(node: cst.CSTNode) -> cst.CSTNode:
@@ -61,6 +67,8 @@ _SAVES = "save_pretrained"
 
 _NAMES = frozenset({"no_weight_decay", "no_weight_decay_keywords", "group_matcher"})
 """Methods by which models of timm, and others after them, say how optimizers are to treat which parameters."""
+_OF_CONTAINERS = frozenset({*dir(dict), *dir(list), *dir(set)}) - {"update", "copy"}
+"""What objects in one place with models may be asked, and no model has under these names to compute with."""
 _CHECKPOINTS = frozenset({"save_checkpoint", "load_checkpoint"})
 """Methods of DeepSpeed's engine; a model's own one of these names goes by its state dict."""
 _SWITCHES = ("enable_", "disable_", "print_", "gradient_checkpointing_")

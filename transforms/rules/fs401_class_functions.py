@@ -58,7 +58,10 @@ def by_helper(site: Site, migration: Migration) -> Outcome | None:
             return None
         if site.call is not None and not _names_model(site.call):
             return Outcome(_MESSAGE, [method_as_function(site.file, site.call, name)])
-    return Outcome(_MESSAGE, [function_instead(site.file, site.node, site.call, name)])
+    changes = [function_instead(site.file, site.node, site.call, name)]
+    if site.receiver is None and "fsdp1" not in migration.wrapper_kinds:
+        return Outcome(_MADE_ELSEWHERE, changes, level=Level.REVIEW, advice=_WHERE)
+    return Outcome(_MESSAGE, changes)
 
 
 def _names_model(call: ast.Call) -> bool:
@@ -68,6 +71,8 @@ def _names_model(call: ast.Call) -> bool:
     return bool(call.args) and not isinstance(call.args[0], ast.Constant)
 
 
+_MADE_ELSEWHERE = "nothing here makes models of FSDP1: this serves those that are made elsewhere, before and after they move"
+_WHERE = "Switch what wraps them to FSDP2: accelerate and Trainer by `fsdp_version: 2` in their configuration."
 _MESSAGE = "a function that knows models of FSDP2 takes the place of FSDP1's"
 
 RULE = Rule(

@@ -7,7 +7,7 @@ from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.full_state import full_state_around
 from ..queries.plain_branches import is_in_plain_branch
-from ..queries.unwrapping import is_unwrapped
+from ..queries.unwrapping import comes_unwrapped
 from ..rewrites.changes import replace
 from ..rewrites.helper_calls import method_instead
 from ..rewrites.templates import expression
@@ -44,7 +44,7 @@ def gathered(site: Site, migration: Migration) -> Outcome | None:
     elif site.sharding.in_place or (
         site.sharding.wrappers
         and (
-            is_unwrapped(site.file, site.receiver, by_name=not site.sharding.certain)
+            comes_unwrapped(migration.sharding, site.file, site.receiver, by_name=not site.sharding.certain)
             or is_in_plain_branch(site.file, site.receiver)
         )
     ):
