@@ -60,6 +60,15 @@ def test_clipping_that_is_the_same_is_safe(wrap: str, clip: str) -> None:
     assert level_and_text(wrap, clip)[0] == "safe"
 
 
+@pytest.mark.parametrize("clip", [
+    f"if options.shard:\n        model.clip_grad_norm_(1.0)\n    else:\n        print({CLIP})",
+    f"if not options.shard:\n        print({CLIP})\n    else:\n        model.clip_grad_norm_(1.0)",
+    f"if options.shard:\n        return model.clip_grad_norm_(1.0)\n    print({CLIP})",
+])  # fmt: skip
+def test_torchs_clipping_beside_fsdp1s_own_is_of_plain_models(clip: str) -> None:
+    assert level_and_text("FSDP(Net().cuda()) if options.shard else Net().cuda()", clip)[0] == "safe"
+
+
 def test_torchs_clipping_is_left_where_all_is_sharded_alike() -> None:
     level, text = level_and_text("FSDP(Net().cuda())", CLIP)
     assert "fully_shard(model)" in text and f"    {CLIP}\n" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 import libcst as cst
 
@@ -135,15 +136,25 @@ def _is_beside_fsdp1(site: Site) -> bool:
     asked = site.call.args[0] if site.call is not None and site.call.args else None
     if not (isinstance(asked, ast.Call) and isinstance(asked.func, ast.Attribute) and asked.func.attr == "parameters"):
         return False
-    model, inside = ast.dump(asked.func.value), site.node
+    model = ast.dump(asked.func.value)
+    calls = (n for other in _other_branches(site) for n in ast.walk(other) if isinstance(n, ast.Attribute))
+    return any(n.attr == "clip_grad_norm_" and ast.dump(n.value) == model for n in calls)
+
+
+def _other_branches(site: Site) -> Iterator[ast.stmt]:
+    """What runs instead of a place, in its function: the other branches around it, and those in front that leave."""
+    inside = site.node
     for outer in site.file.ancestors(site.node):
-        if isinstance(outer, ast.If) and inside in outer.orelse:
-            calls = (n for statement in outer.body for n in ast.walk(statement) if isinstance(n, ast.Attribute))
-            return any(n.attr == "clip_grad_norm_" and ast.dump(n.value) == model for n in calls)
+        if isinstance(outer, ast.If) and isinstance(inside, ast.stmt):
+            yield from outer.body if inside in outer.orelse else outer.orelse
+        if isinstance(inside, ast.stmt):
+            block, index = site.file.block_of(inside)
+            for earlier in block[:index]:
+                if isinstance(earlier, ast.If) and isinstance(earlier.body[-1], ast.Return | ast.Continue):
+                    yield from earlier.body
         if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            return False
+            return
         inside = outer
-    return False
 
 
 RULE = Rule(
