@@ -449,3 +449,16 @@ def test_what_a_library_keeps_is_whole_where_its_methods_run() -> None:
                 saver.save_checkpoint(0)
     """
     assert contexts(program) == ["with everything_whole_on_each_rank():"]
+
+
+def test_a_rank_in_an_attribute_that_another_file_sets() -> None:
+    files = {
+        "main.py": HEAD + "import part\n\n\ndef main(net, args):\n    args.saves = dist.get_rank() == 0\n"
+        "    part.run(DDP(net), args)\n\n\nmain(torch.nn.Linear(2, 2), object())\n",
+        "part.py": "import torch\n\n\ndef run(model, args):\n    if args.saves:\n"
+        '        torch.save(model.module.state_dict(), "x.pt")\n',
+    }  # fmt: skip
+    sources = {path: Source.decode(path, text.encode()) for path, text in files.items()}
+    facts = [extract(source) for source in sources.values()]
+    text = analyse(facts, sources.__getitem__, Options(target_torch=(2, 13)), paths=list(files)).texts["part.py"]
+    assert text.index("model.state_dict()") < text.index("if args.saves"), "all ranks gather it"

@@ -134,8 +134,13 @@ def migrated(text: str) -> str:
         pytest.param(
             "def f(net, rank, path):\n    model = DDP(net)\n    optimizer = torch.optim.SGD(model.parameters())\n"
             '    if rank == 0:\n        torch.save(getattr(optimizer, "state_dict")(), path)\n',
-            "optimizer_state_dict = state_of(optimizer)",
+            'optimizer_state_dict = getattr(optimizer, "state_dict")()',
             id="method by its name, on rank 0",
+        ),
+        pytest.param(
+            "def f(net, path):\n    model = DDP(net)\n    torch.save(getattr(model, \"state_dict\")(), path)\n",
+            "torch.save(model_state(model), path)",
+            id="method by its name, of the wrapper itself",
         ),
     ],
 )

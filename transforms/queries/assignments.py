@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from .file import File
 
@@ -24,6 +25,14 @@ def assigned_values(file: File, node: ast.Name | ast.Attribute) -> list[ast.expr
             if isinstance(s, ast.Assign) and any(isinstance(t, ast.Name) and t.id == node.id for t in s.targets)
         ]  # fmt: skip
     return found
+
+
+def assigned_in_other_files(file: File, node: ast.Attribute) -> Iterator[tuple[File, ast.expr]]:
+    """What other files assign to an attribute of this name: of a namespace, say, that is handed to this one."""
+    for index in file.program.files_that_store(node.attr):
+        if index != file.index:
+            other = file.program.file(index)
+            yield from ((other, value) for value in _assigned_to_attribute(other, node.attr))
 
 
 def _assigned_to_attribute(file: File, name: str) -> list[ast.expr]:

@@ -6,7 +6,7 @@ import ast
 import re
 
 from ..flow.values import FunctionValue, Instance, Opaque
-from .assignments import assigned_values
+from .assignments import assigned_in_other_files, assigned_values
 from .file import File
 
 _RANK = re.compile(
@@ -49,6 +49,9 @@ def is_rank_condition(file: File, test: ast.expr, depth: int = 0) -> bool:
         assigned = assigned_values(file, test) if depth < _DEEPEST else []
         if any(is_rank_condition(file, value, depth + 1) for value in assigned):
             return True
+        if isinstance(test, ast.Attribute) and not assigned and depth < _DEEPEST:
+            if any(is_rank_condition(other, value, _DEEPEST - 1) for other, value in assigned_in_other_files(file, test)):
+                return True
         return depth < _DEEPEST and _is_property(file, test, depth)
     return False
 

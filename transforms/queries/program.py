@@ -68,6 +68,18 @@ class Program:
             self._mentions[pattern] = any(re.search(pattern, self.text(facts.path)) for facts in self.facts)
         return self._mentions[pattern]
 
+    def files_that_store(self, attribute: str) -> list[int]:
+        """The files in which something is assigned to an attribute of this name."""
+        return self._files_by_stored.get(attribute, [])
+
+    @cached_property
+    def _files_by_stored(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for index, facts in enumerate(self.facts):
+            for name in dict.fromkeys(attribute for _, attribute, _ in facts.stores):
+                found.setdefault(name, []).append(index)
+        return found
+
     # --- calls --------------------------------------------------------------------------------------------
 
     def call_node(self, site: int) -> tuple[File, ast.Call]:

@@ -6,13 +6,12 @@ from ..findings import Level
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.full_state import full_state_around
-from ..queries.plain_branches import is_in_plain_branch
-from ..queries.unwrapping import comes_unwrapped
 from ..rewrites.changes import replace
 from ..rewrites.helper_calls import method_instead
 from ..rewrites.templates import expression
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..state_functions import taker_of_state
 
 _STATE = "torch.distributed.checkpoint.state_dict"
 
@@ -39,28 +38,20 @@ def gathered(site: Site, migration: Migration) -> Outcome | None:
         return None
     if migration.is_before_wrap(site):
         return Outcome("the model is still plain here", level=Level.OK)
-    if optimizer.wrappers and not site.sharding.wrappers:
-        name, what = "optimizer_state", "the optimizer's state is gathered, in the format of the old files"
-    elif site.sharding.in_place or (
-        site.sharding.wrappers
-        and (
-            comes_unwrapped(migration.sharding, site.file, site.receiver, by_name=not site.sharding.certain)
-            or is_in_plain_branch(site.file, site.receiver)
-        )
-    ):
-        name, what = "state_of", "the model's state is gathered, in the format of the old files"
-    elif site.sharding.wrappers:
-        name, what = "model_state", "the model's state is gathered, in the format of the old files"
-    else:
-        name, what = "state_of", "the state is gathered if it is a sharded model's or its optimizer's"
-    if name != "model_state" and migration.stays_whole(site):
-        return Outcome(_KEPT, level=Level.OK)
+    name = taker_of_state(site, migration)
+    if name is None:
+        return Outcome(_STAYS, level=Level.OK)
     function = migration.helper(site, name)
     change = method_instead(site.file, site.node, site.call, function, lambda: migration.helper(site, "as_method"))
-    return Outcome(what, [change]) if change is not None else None
+    return Outcome(_GATHERED[name], [change]) if change is not None else None
 
 
-_KEPT = "the state dict stays whole: the sharded model sees to it, and to those of its optimizers"
+_GATHERED = {
+    "optimizer_state": "the optimizer's state is gathered, in the format of the old files",
+    "model_state": "the model's state is gathered, in the format of the old files",
+    "state_of": "the state is gathered if it is a sharded model's or its optimizer's, in the format of the old files",
+}
+_STAYS = "the state dict stays whole: the sharded model sees to it, and to those of its optimizers"
 
 RULE = Rule(
     id="FS402",

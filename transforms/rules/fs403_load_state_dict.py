@@ -8,6 +8,7 @@ from ..queries.answers import Answer
 from ..rewrites.helper_calls import method_instead
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from ..state_functions import loader_of_state
 
 
 def distributed(site: Site, migration: Migration) -> Outcome | None:
@@ -20,18 +21,19 @@ def distributed(site: Site, migration: Migration) -> Outcome | None:
         return Outcome("the model is still plain here", level=Level.OK)
     if site.call is not None and not site.call.args and not site.call.keywords:
         return None
-    if migration.stays_whole(site):
+    name = loader_of_state(site, migration)
+    if name is None:
         return Outcome("the sharded model, and its optimizers, take whole tensors", level=Level.OK)
-    if optimizer.wrappers and not site.sharding.wrappers:
-        name, what = "load_optimizer_state", "full state is distributed over the sharded parameters by position"
-    elif site.sharding.wrappers and not any(map(migration.sharding.is_no_module, site.file.values(site.receiver))):
-        name, what = "load_model_state", "full state is distributed over the sharded parameters by name"
-    else:
-        name, what = "load_state", "full state is distributed if it is for a sharded model or its optimizer"
     function = migration.helper(site, name)
     change = method_instead(site.file, site.node, site.call, function, lambda: migration.helper(site, "as_method"))
-    return Outcome(what, [change]) if change is not None else None
+    return Outcome(_DISTRIBUTED[name], [change]) if change is not None else None
 
+
+_DISTRIBUTED = {
+    "load_optimizer_state": "full state is distributed over the sharded parameters by position",
+    "load_model_state": "full state is distributed over the sharded parameters by name",
+    "load_state": "full state is distributed if it is for a sharded model or its optimizer",
+}
 
 RULE = Rule(
     id="FS403",

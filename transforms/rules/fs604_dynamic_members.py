@@ -15,12 +15,11 @@ from ..rewrites.helper_calls import around, as_method
 from ..rewrites.templates import call_of, expression
 from ..rule import Example, Outcome, Rule
 from ..sites import MEMBERS, Site
+from ..state_functions import loader_of_state, taker_of_state
 
-_ALSO_OF_MODULES = frozenset({"state_dict", "load_state_dict"})
+_STATES = {"state_dict": taker_of_state, "load_state_dict": loader_of_state}
 _FUNCTIONS = {
     "no_sync": "no_gradient_sync",
-    "state_dict": "state_of",
-    "load_state_dict": "load_state",
     "clip_grad_norm_": "clip_model_grad_norm",
     "summon_full_params": "full_parameters",
     "register_comm_hook": "register_comm_hook",
@@ -37,12 +36,13 @@ def on_sharded(site: Site, migration: Migration) -> Outcome | None:
     assert call is not None and site.receiver is not None and site.sharding is not None
     member, parent = _member(site), site.file.parents[call]
     is_read = (site.file.external(call.func) or "") == "builtins.getattr"
-    bilingual = member in _ALSO_OF_MODULES and len(call.args) == 2 and _has_sharded_state(site, migration)
-    if not is_read or member not in _FUNCTIONS or not (bilingual or migration.is_sharded_here(site)):
+    bilingual = member in _STATES and len(call.args) == 2 and _has_sharded_state(site, migration)
+    function = _STATES[member](site, migration) if member in _STATES else _FUNCTIONS.get(member)
+    if not is_read or function is None or not (bilingual or migration.is_sharded_here(site)):
         return None
     if not isinstance(parent, ast.Call) or parent.func is not call or migration.is_before_wrap(site):
         return None
-    name = migration.helper(site, _FUNCTIONS[member])
+    name = migration.helper(site, function)
 
     def build(node: cst.CSTNode) -> cst.CSTNode:
         assert isinstance(node, cst.Call) and isinstance(node.func, cst.Call)
@@ -61,7 +61,7 @@ def answered(site: Site, migration: Migration) -> Outcome | None:
     """What the wrapper would have answered, where the model is sharded."""
     call = site.call
     assert call is not None and site.sharding is not None and site.receiver is not None
-    has_state = _member(site) in _ALSO_OF_MODULES and _has_sharded_state(site, migration)
+    has_state = _member(site) in _STATES and _has_sharded_state(site, migration)
     if (not site.sharding.possible and not has_state) or migration.is_before_wrap(site):
         return None
     function = (site.file.external(call.func) or "").rpartition(".")[2]
@@ -80,7 +80,7 @@ def answered(site: Site, migration: Migration) -> Outcome | None:
 def _asked(site: Site, migration: Migration) -> Outcome:
     """``hasattr``: yes for sharded models as for wrapped ones, but where code takes the wrapper off."""
     member = _member(site)
-    if member in _ALSO_OF_MODULES:
+    if member in _STATES:
         return Outcome("every module has it", level=Level.OK)
     if member in INNER and _takes_wrapper_off(site):
         return Outcome("it answers no for models of FSDP2, and the branch for plain models is right", level=Level.OK)
@@ -112,7 +112,7 @@ def _read(site: Site, migration: Migration) -> Outcome:
             return Outcome("models of FSDP2 take the branch for plain models, which is right", level=Level.OK)
         if default is None:
             return Outcome("a sharded model is its own module", [_as_call(site, migration.helper(site, "unwrap"), [0])])
-    if member in _ALSO_OF_MODULES:
+    if member in _STATES:
         return _bound(site, migration, default)
     value = _value(site, migration)
     if value is None:
@@ -130,7 +130,10 @@ def _read(site: Site, migration: Migration) -> Outcome:
 def _bound(site: Site, migration: Migration, default: ast.expr | None) -> Outcome:
     """``getattr(x, "state_dict")`` as a function, for whatever has a state."""
     assert site.receiver is not None and site.call is not None
-    helper, function = migration.helper(site, "as_method"), migration.helper(site, _FUNCTIONS[_member(site)])
+    named = _STATES[_member(site)](site, migration)
+    if named is None:
+        return Outcome("its state dicts stay whole: the sharded model sees to it, and to its optimizers", level=Level.OK)
+    helper, function = migration.helper(site, "as_method"), migration.helper(site, named)
     change = as_method(site.file, site.call, helper, function)
     if default is not None:
         if not _is_path(site.receiver):
