@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 import functools
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from .facts.symbols import AVERAGES, DDP, FSDP1, is_old, is_old_module
-from .flow.library import TENSORS, is_optimizer
+from .flow.library import is_optimizer
 from .flow.values import (
     Bound,
     ClassValue,
@@ -22,10 +21,10 @@ from .flow.values import (
     ModuleValue,
     Opaque,
     Optimizer,
-    Unknown,
     Value,
     Wrapped,
 )
+from .queries import number_reads
 from .queries.file import File
 from .queries.narrowed import wrapper_asked_for
 from .queries.own_parameters import is_own_parameter
@@ -43,8 +42,6 @@ PART = "torch.Tensor.(part)"
 NUMBER = "torch.Tensor.(number)"
 """The symbol of methods that read numbers off parameters, gradients, or what is computed from them."""
 _CHAINS = (ast.Name, ast.Attribute, ast.Subscript)
-_NUMBERS = frozenset({"item", "tolist", "numpy"})
-_NUMBER_FUNCTIONS = re.compile(r"builtins\.(float|int|bool)|math\.\w+")
 PARAMETER = "torch.nn.Parameter.(read)"
 """The symbol of parameters that are read off a model by name and computed with."""
 SHAPE = "torch.Tensor.(shape)"
@@ -140,8 +137,9 @@ class Site:
 def find_sites(file: File, sharding: ShardingQueries, is_known: Callable[[str, str], bool]) -> list[Site]:
     """The sites of a file in the order of the text. ``is_known`` says whether a rule answers for a symbol in a role."""
     sites = [*_imports(file), *_references(file, is_known), *_members(file, sharding), *_dynamic(file, sharding)]
-    sites += [*_state_entries(file, sharding), *_tested_shapes(file, sharding), *_numbers(file, sharding)]
-    sites += _averages(file, sharding)
+    sites += [*_state_entries(file, sharding), *_tested_shapes(file, sharding), *_averages(file, sharding)]
+    for node, tensor, found in number_reads.numbers_read(file, sharding):
+        sites.append(Site(file, node, NUMBER, "call", node if isinstance(node, ast.Call) else None, tensor, found))
     read = parameters_read(file, sharding)
     sites += [Site(file, node, PARAMETER, "read", None, model, found) for node, model, found in read]
     return sorted(sites, key=lambda site: file.source.span(site.node))
@@ -251,8 +249,7 @@ def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:
             if found.wrappers:
                 yield Site(file, node, DATA, "store", None, node.value, found)
             continue
-        if node.attr in _NUMBERS and call is not None and not call.args:
-            yield from _number(file, sharding, call, node.value)
+        if node.attr in number_reads.METHODS and call is not None and not call.args:
             continue
         found = sharding.of(file, node.value)
         if symbol is None:
@@ -274,41 +271,6 @@ def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:
 
 def _is_of_wrapper(name: str, kind: str | None) -> bool:
     return kind is not None and (kind == "DDP") == MEMBERS[name].startswith(f"{DDP}.")
-
-
-def _numbers(file: File, sharding: ShardingQueries) -> Iterator[Site]:
-    """``float(x)``, ``math.sqrt(x)``, ``f"{x:.3f}"`` and ``if x > 3``: what reads a number off a tensor without a method."""
-    for node in file.nodes(ast.Call, ast.FormattedValue, ast.Compare):
-        if isinstance(node, ast.Call):
-            if len(node.args) == 1 and _NUMBER_FUNCTIONS.fullmatch(file.external(node.func) or ""):
-                yield from _number(file, sharding, node, node.args[0])
-        elif isinstance(node, ast.FormattedValue):
-            yield from _number(file, sharding, node, node.value)
-        elif _is_tested(file, node) and not isinstance(node.ops[0], (ast.Is, ast.IsNot, ast.In, ast.NotIn)):
-            for operand in (node.left, *node.comparators):
-                yield from _number(file, sharding, node, operand)
-
-
-def _number(file: File, sharding: ShardingQueries, node: ast.AST, tensor: ast.expr) -> Iterator[Site]:
-    values = file.values(tensor)
-    owners = [v.owner for v in values if isinstance(v, Derived) and v.kind in TENSORS]
-    found = sharding.of_owners(owners)  # type: ignore[arg-type]
-    if found.wrappers or (not values and any(_is_unknown_gradient(file, n) for n in ast.walk(tensor))):
-        yield Site(file, node, NUMBER, "call", node if isinstance(node, ast.Call) else None, tensor, found)
-
-
-def _is_unknown_gradient(file: File, node: ast.AST) -> bool:
-    if not isinstance(node, ast.Attribute) or node.attr != "grad":
-        return False
-    return all(isinstance(v, Unknown) for v in file.values(node.value))
-
-
-def _is_tested(file: File, node: ast.AST) -> bool:
-    """Whether a branch or a loop asks whether an expression is true."""
-    parent = file.parents[node]
-    while isinstance(parent, (ast.BoolOp, ast.UnaryOp)):
-        node, parent = parent, file.parents[parent]
-    return isinstance(parent, (ast.If, ast.While, ast.IfExp, ast.Assert)) and parent.test is node
 
 
 def _averages(file: File, sharding: ShardingQueries) -> Iterator[Site]:

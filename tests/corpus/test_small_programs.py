@@ -14,7 +14,9 @@ from to_fsdp2.transforms.text.source import Source
 RUN = Run("two_ranks", "torchrun", 2, "train.py", ((),), (), (), False)
 HEAD = """
 import copy
+import math
 import pickle
+import statistics
 import torch
 import torch.distributed as dist
 import torch.nn as nn
@@ -127,6 +129,29 @@ PROGRAMS = {
             dist.all_reduce(p.grad, async_op=True).wait()
         optimizer.step()
         show(model.state_dict())
+    """,
+    "norms of gradients by hand": """
+        def by_list(model):
+            return torch.norm(torch.tensor([torch.norm(p.grad) for p in model.parameters()])).item()
+
+        def by_appending(model):
+            norms = []
+            for p in model.parameters():
+                norms.append(p.grad.norm())
+            return torch.tensor(norms).norm().item(), math.fsum(norms), statistics.mean(float(norm) for norm in norms)
+
+        def largest(model):
+            return max(p.grad.abs().max() for p in model.parameters()).item()
+
+        def of_all(model):
+            total = 0.0
+            for p in model.parameters():
+                total += torch.norm(p.grad).item() ** 2
+            return total ** 0.5, torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]).item()
+
+        model = DDP(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)))
+        step(model, torch.optim.SGD(model.parameters(), 0.1))
+        print([f"{x:.5f}" for x in (by_list(model), *by_appending(model), largest(model), *of_all(model))])
     """,
 }
 

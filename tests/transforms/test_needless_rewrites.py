@@ -585,3 +585,73 @@ def main(x, options):
 )
 def test_a_method_that_calls_its_model_gathers_there(step: str, after: str) -> None:
     assert after in migrated(train=OWN_FORWARD.replace("{step}", step))["train"]
+
+
+INSIDE_TOO = """import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+class Block(torch.nn.Module):
+    pass
+
+
+def run(blocks, options, x):
+    blocks = [FSDP(block, **options) for block in blocks]
+    for block in blocks:
+        if {test}:
+            x = block(x)
+    return x
+"""
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "isinstance(block, Block) or (hasattr(block, '_fsdp_wrapped_module') and isinstance(block._fsdp_wrapped_module, Block))",
+        "hasattr(block, '_fsdp_wrapped_module') and isinstance(block._fsdp_wrapped_module, Block) or isinstance(block, Block)",
+        "isinstance(block, Block) or isinstance(block, FSDP) and isinstance(block._fsdp_wrapped_module, Block)",
+        "isinstance(block, Block) or (isinstance(block, FSDP) and isinstance(block.module, Block))",
+        "(block.first and block.on) or (isinstance(block, FSDP) and block.module.first and block.module.on)",
+        "isinstance(block._fsdp_wrapped_module if hasattr(block, '_fsdp_wrapped_module') else block, Block)",
+    ],
+)
+def test_what_is_asked_of_a_model_needs_not_be_asked_inside_of_it(test: str) -> None:
+    assert f"        if {test}:\n" in migrated(train=INSIDE_TOO.format(test=test))["train"]
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "hasattr(block, '_fsdp_wrapped_module') and isinstance(block._fsdp_wrapped_module, Block)",
+        "x is None or hasattr(block, '_fsdp_wrapped_module') and isinstance(block._fsdp_wrapped_module, Block)",
+        "isinstance(x, Block) or hasattr(block, '_fsdp_wrapped_module') and isinstance(block._fsdp_wrapped_module, Block)",
+    ],
+)
+def test_what_is_asked_inside_of_a_wrapper_alone_is_asked_of_the_model(test: str) -> None:
+    text = migrated(train=INSIDE_TOO.format(test=test))["train"]
+    assert "isinstance(block, FSDPModule)" in text and "isinstance(block, Block)" in text.replace(
+        "(block if isinstance(block, FSDPModule) else block._fsdp_wrapped_module)", "block"
+    )
+
+
+OF_BUFFERS = (
+    HEAD
+    + """class Average:
+    def __init__(self, net, average):
+        self.net, self.average = net, average
+
+    @torch.no_grad()
+    def update(self):
+        for q, p in zip(self.average.{tensors}(), self.net.{tensors}()):
+            q.copy_(p)
+
+
+def run(make, options):
+    Average(DDP(make(), **options), make()).update()
+"""
+)
+
+
+@pytest.mark.parametrize(("tensors", "stays"), [("buffers", True), ("named_buffers", True), ("parameters", False)])
+def test_buffers_are_never_sharded(tensors: str, stays: bool) -> None:
+    assert ("in zip(" in migrated(train=OF_BUFFERS.format(tensors=tensors))["train"]) is stays

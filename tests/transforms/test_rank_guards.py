@@ -22,6 +22,13 @@ def unwrap(model):
     return model.module if hasattr(model, "module") else model
 
 
+def get_dist_info():
+    rank, world_size = 0, 1
+    if dist.is_initialized():
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+    return rank, world_size
+
+
 """
 """What all programs begin with."""
 
@@ -341,6 +348,13 @@ def test_what_may_not_have_been_made_is_read_where_it_is_needed_alone() -> None:
     "out = [model(data[i]) for i in range(rank, len(data), 4)]",
     "for i, x in enumerate(data):\n        if i % 4 != rank:\n            continue\n        model(x)",
     "def predict(net, x):\n        return net(x)\n    for x in data[rank * 4 : rank * 4 + 4]:\n        predict(model, x)",
+    "for i in range(options.rank, len(data), options.world_size):\n        model(data[i])",
+    "for i in range(dist.get_rank(), len(data), dist.get_world_size()):\n        model(data[i])",
+    "first, step = get_dist_info()\n    for i in range(first, len(data), step):\n        model(data[i])",
+    "for i in range(get_dist_info()[0], len(data), 4):\n        model(data[i])",
+    "first = get_dist_info()[0]\n    for x in data[first::4]:\n        model(x)",
+    "def predict(opt, x):\n        opt = dict(opt)\n        return model(x, **opt)\n"
+    "    for i in range(rank, len(data), 4):\n        predict({}, x)",
 ])  # fmt: skip
 def test_loops_over_a_ranks_own_part_hold_the_model(loop: str) -> None:
     program = f"def run(net, options, data, rank):\n    model = DDP(net, **options)\n    {loop}\n"
@@ -350,6 +364,8 @@ def test_loops_over_a_ranks_own_part_hold_the_model(loop: str) -> None:
 @pytest.mark.parametrize("loop", [
     "for x in data:\n        model(x)",
     "for x in data[rank::4]:\n        model(x).sum().backward()",
+    "def train(opt, x):\n        step(opt, model(x))\n    for x in data[rank::4]:\n        train({}, x)",
+    "first, step = get_dist_info()\n    for i in range(0, len(data), step):\n        model(data[i])",
     "for x in data[:4]:\n        model(x)",
 ])  # fmt: skip
 def test_loops_that_all_ranks_run_alike_hold_nothing(loop: str) -> None:

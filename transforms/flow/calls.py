@@ -326,7 +326,7 @@ class Calls(NamedAttributes):
                         self.store(made, attribute, argument)
             elif name in library.PARAMETER:
                 self.add(call.result, Derived("parameters", made))
-            elif name.startswith("torch.") and name.rpartition(".")[2] in library.TENSOR_MATH:
+            elif library.is_tensor_math(name):
                 for argument in arguments:
                     if argument != NOTHING:
                         self.compute_later(argument, call.result)

@@ -75,7 +75,7 @@ TENSOR_MATH: frozenset[str] = frozenset(
         "isnan", "isinf", "isfinite", "any", "all", "linalg_norm", "vector_norm", "matrix_norm", "stack", "cat",
         "flatten", "view", "reshape", "view_as", "argmax", "argmin", "median", "count_nonzero", "mul", "div",
         "add", "sub", "clamp", "histc", "quantile", "topk", "sort", "unique", "logsumexp", "log",
-        "zeros_like", "ones_like", "empty_like", "full_like", "where", "_foreach_norm", "svd", "svdvals",
+        "zeros_like", "ones_like", "empty_like", "full_like", "where", "_foreach_norm", "get_total_norm", "svd", "svdvals",
         "matmul", "mm", "t", "mul_", "div_", "add_", "sub_", "lerp_", "clamp_", "exp", "expm1", "log1p", "log2", "log10",
         "sigmoid", "tanh", "softmax", "softplus", "relu", "rsqrt", "reciprocal", "neg", "squeeze",
     }
@@ -93,6 +93,18 @@ CONTAINER_READS: frozenset[str] = frozenset(
 CONTAINER_WRITES: frozenset[str] = frozenset(
     {"append", "add", "extend", "insert", "update", "appendleft", "add_param_group"}
 )
+
+
+def is_tensor(name: str) -> bool:
+    """Whether a call of this name from torch makes a tensor."""
+    if name.startswith(("torch.nn.functional.", "torch.Tensor.")) or name in PARAMETER:
+        return True
+    return name.startswith("torch.") and name.count(".") == 1 and name != "torch.load"
+
+
+def is_tensor_math(name: str) -> bool:
+    """Whether a function of this name from outside the repository computes tensors from tensors."""
+    return name.startswith("torch.") and name.rpartition(".")[2] in TENSOR_MATH
 
 
 def is_optimizer(name: str) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from ..facts.facts import NOTHING
 from ..facts.symbols import WRAPPERS, canonical
-from ..flow.values import ClassValue, External, ModuleValue, Value
+from ..flow.values import ClassValue, Container, External, ModuleValue, Value
 from ..text.source import Source
 from ..text.trees import children, walk
 
@@ -109,6 +109,13 @@ class File:
     def values(self, node: ast.AST) -> list[Value]:
         """What an expression may evaluate to; empty when the analysis knows nothing."""
         return self.program.flow.values_of(self.variable(node))
+
+    def held_values(self, node: ast.AST) -> Iterator[list[Value]]:
+        """What each of the containers holds that an expression may evaluate to."""
+        flow = self.program.flow
+        for value in self.values(node):
+            if isinstance(value, Container):
+                yield flow.values_of(flow.fields.get((flow.ids[value], "[any]"), NOTHING))
 
     def called_values(self, call: ast.Call) -> list[Value]:
         """What a call may call; of ``self.model(x)`` what the attribute holds, though it has no variable of its own."""

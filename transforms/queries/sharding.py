@@ -9,7 +9,16 @@ from functools import cached_property
 
 from ..facts.facts import NOTHING
 from ..findings import Step
-from ..flow.library import COLLECT, MODULES_OF_MODULES, PARAMETER, PASS_THROUGH, TENSOR_MATH, is_optimizer, is_scheduler
+from ..flow.library import (
+    COLLECT,
+    MODULES_OF_MODULES,
+    PASS_THROUGH,
+    TENSOR_MATH,
+    is_optimizer,
+    is_scheduler,
+    is_tensor,
+    is_tensor_math,
+)
 from ..flow.values import (
     Annotated,
     Bound,
@@ -87,7 +96,7 @@ class ShardingQueries:
                 number = flow.ids.get(value)
                 variable = None if number is None else flow.fields.get((number, "module"))
                 for inner in flow.values_of(variable) if variable is not None else ():
-                    if isinstance(inner, Opaque) and _is_tensor(inner.name):
+                    if isinstance(inner, Opaque) and is_tensor(inner.name):
                         continue  # of a function that shares a name or a table with those that make models
                     if isinstance(inner, (Instance, Opaque)) or (isinstance(inner, Unknown) and inner.variable >= 0):
                         handed.setdefault(inner, set()).add(value.kind.lower())
@@ -384,6 +393,8 @@ class ShardingQueries:
             return self._all_wrapped_known or (all(self._given(value)) and self._gets_nothing_sharded(value))
         if value.name in _PASSING_ON or value.name == "?" or is_optimizer(value.name):
             return False
+        if is_tensor_math(value.name) and not all(self._given(value)):
+            return False  # computed from nobody knows what
         return self._gets_nothing_sharded(value)
 
     def _given(self, value: Instance | Opaque) -> list[list[Value]]:
@@ -481,13 +492,6 @@ _OF_OTHER_OBJECTS = frozenset(name for kind in (dict, list, set, str) for name i
 _PASSING_ON = COLLECT | PASS_THROUGH
 _MAKERS_OF_ANYTHING = ("hydra.", "importlib.", "builtins.", "pickle.", "torch.load", "accelerate.", "torch.nn.", "torch.compile")
 """Functions whose results may be objects of the repository, or hold some."""
-
-
-def _is_tensor(name: str) -> bool:
-    """Whether a call of this name from torch makes a tensor."""
-    if name.startswith(("torch.nn.functional.", "torch.Tensor.")) or name in PARAMETER:
-        return True
-    return name.startswith("torch.") and name.count(".") == 1 and name != "torch.load"
 
 
 def _is_module(bases: Sequence[str]) -> bool:

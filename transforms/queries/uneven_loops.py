@@ -12,6 +12,7 @@ from .file import File
 
 _TRAINING = re.compile(r"backward|zero_grad|^optim(izers?)?$|^grad_scaler$")
 _OPTIMIZER = re.compile(r"(?i)^optim(izers?)?$|^opt$|^(loss|grad)_scaler$")
+_OF_OPTIMIZERS = frozenset({"step", "zero_grad", "param_groups", "add_param_group", "state", "state_dict", "load_state_dict"})
 _DEEPEST = 4
 _CALLS_DEEP = 2
 
@@ -83,11 +84,25 @@ def trains(file: File, node: ast.AST, depth: int = 0) -> bool:
     for inner in ast.walk(node):
         if isinstance(inner, ast.Attribute) and _TRAINING.search(inner.attr):
             return True
-        if isinstance(inner, ast.Name) and _OPTIMIZER.search(inner.id):
+        if isinstance(inner, ast.Name) and _OPTIMIZER.search(inner.id) and not _is_configuration(file, inner):
             return True
         if isinstance(inner, ast.Call) and depth < _CALLS_DEEP:
             handed = [v for a in inner.args for v in file.values(a) if isinstance(v, FunctionValue)]
             functions = (file.program.function_node(value) for value in (*file.program.callees(file, inner), *handed))
             if any(trains(owner, function, depth + 1) for owner, function in functions):
+                return True
+    return False
+
+
+def _is_configuration(file: File, name: ast.Name) -> bool:
+    """Whether what is called ``opt`` stands for options: something else than optimizers have is read off it in its function."""
+    for use in ast.walk(file.function(name) or file.tree):
+        if isinstance(use, ast.Name) and use.id == name.id:
+            parent = file.parents[use]
+            if isinstance(parent, ast.Attribute) and parent.attr not in _OF_OPTIMIZERS:
+                return True
+            if isinstance(parent, ast.Subscript) and parent.value is use:
+                return True
+            if isinstance(parent, ast.keyword) and parent.arg is None:
                 return True
     return False

@@ -1,7 +1,7 @@
 """Choices between ``x.module`` and ``x``: code that takes a wrapper off, whatever its form.
 
-Where one branch is the other with ``x.module`` for ``x``, a test for the wrapper answers *no* for a model of FSDP2, and
-the branch that is taken then is the right one: nothing has to change.
+Where one branch is the other with ``x.module`` (FSDP1 keeps the same in ``x._fsdp_wrapped_module``) for ``x``, a test for
+the wrapper answers *no* for a model of FSDP2, and the branch that is taken then is the right one: nothing has to change.
 """
 
 from __future__ import annotations
@@ -16,13 +16,17 @@ from .file import File
 from .sharding import ShardingQueries
 from .spelling import handed_in
 
+INNER = frozenset({"module", "_fsdp_wrapped_module"})
+"""What wrappers keep their module in."""
 _TESTS = frozenset({"isinstance", "hasattr", "type", "issubclass", "callable", "getattr"})
 
 
-def unwrapping_choice(file: File, node: ast.AST) -> ast.If | ast.IfExp | ast.While | None:
+def unwrapping_choice(file: File, node: ast.AST) -> ast.If | ast.IfExp | ast.While | ast.BoolOp | None:
     """The innermost such choice around a node, be it in its test or in the branch that unwraps."""
     inside: ast.AST = node
     for around in file.ancestors(node):
+        if isinstance(around, ast.BoolOp) and _asks_inside_too(around, inside):
+            return around
         if isinstance(around, (ast.If, ast.IfExp, ast.While)) and inside is not around:
             if _in_orelse(around, inside):
                 inside = around
@@ -39,6 +43,16 @@ def unwrapping_choice(file: File, node: ast.AST) -> ast.If | ast.IfExp | ast.Whi
 def _in_orelse(around: ast.If | ast.IfExp | ast.While, inside: ast.AST) -> bool:
     orelse = around.orelse if isinstance(around.orelse, list) else [around.orelse]
     return any(inside is part for part in orelse)
+
+
+def _asks_inside_too(either: ast.BoolOp, inside: ast.AST) -> bool:
+    """``f(x) or (isinstance(x, FSDP) and f(x.module))``, seen from the second part: what is asked of x is asked inside too."""
+    if not isinstance(either.op, ast.Or) or not isinstance(inside, ast.BoolOp) or not isinstance(inside.op, ast.And):
+        return False
+    subject = _subject(inside.values[0])
+    rest = inside.values[1:]
+    asked = _unwrapped(rest[0] if len(rest) == 1 else ast.BoolOp(ast.And(), rest), subject) if subject else ""
+    return any(asked == ast.dump(part) for part in either.values if part is not inside)
 
 
 def _subject(test: ast.expr) -> str | None:
@@ -78,8 +92,11 @@ def _only_unwraps(file: File, choice: ast.If | ast.IfExp | ast.While, subject: s
 
 
 def _unwrapped(node: ast.AST, subject: str) -> str:
-    """The dump of a node with the subject in the place of its ``.module``."""
-    return ast.dump(node).replace(f"Attribute(value={subject}, attr='module', ctx=Load())", subject)
+    """The dump of a node with the subject in the place of the module in its wrapper."""
+    dump = ast.dump(node)
+    for name in INNER:
+        dump = dump.replace(f"Attribute(value={subject}, attr={name!r}, ctx=Load())", subject)
+    return dump
 
 
 def _assigns_subject_to_itself(body: ast.stmt, subject: str) -> bool:

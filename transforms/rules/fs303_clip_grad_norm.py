@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 import libcst as cst
 
 from ..facts.symbols import FSDP1
 from ..findings import Level
-from ..flow.values import Constant, Derived, Unknown
+from ..flow.values import Constant, Derived, Unknown, Wrapped
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..rewrites.changes import replace
@@ -45,9 +46,14 @@ def by_torch(site: Site, migration: Migration) -> Outcome | None:
     plain = [owner for owner in owners if owner not in models and migration.is_plain_or_written_out(owner)]
     if not models or len(models) + len(plain) != len(values) or (is_used and plain):
         return None
+    clips_otherwise = _clipped_own_shards(site, migration)
+    if not is_used and clips_otherwise:
+        return Outcome(_BY_WHOLE_NORM, level=Level.REVIEW)
     if not is_used:
         return Outcome("torch's clip_grad_norm_ knows sharded gradients", level=Level.OK)
     change = around(site.file, site.call, "{it}.full_tensor()")
+    if clips_otherwise:
+        return Outcome(_BY_WHOLE_NORM, [change], Level.REVIEW)
     return Outcome("the norm of sharded gradients is a DTensor: it is gathered where it is used", [change])
 
 
@@ -64,14 +70,20 @@ def clipped(site: Site, migration: Migration) -> Outcome | None:
     if site.call is None:
         assert isinstance(site.node, ast.expr)
         name = migration.helper(site, "clip_model_grad_norm" if site.symbol.startswith(FSDP1) else _FUNCTIONS[site.member])
-        return Outcome("it knows sharded parameters, and plain ones", [name_instead(site.file, site.node, name)])
+        changes = [name_instead(site.file, site.node, name)]
+        if not site.symbol.startswith(FSDP1) and _clipped_own_shards(site, migration):
+            return Outcome(_BY_WHOLE_NORM, changes, Level.REVIEW)
+        return Outcome("it knows sharded parameters, and plain ones", changes)
     if site.call.args and not site.symbol.startswith(FSDP1) and _are_plain(site, migration):
         return None
     if migration.wrapper_kinds == {"fsdp1"} and _is_beside_fsdp1(site) and not migration.is_result_used(site.file, site.call):
         return Outcome("the other branch clips what is sharded: this one is for plain models", level=Level.OK)
     of_model = site.symbol.startswith(FSDP1)  # FSDP.clip_grad_norm_(model, limit)
     name = migration.helper(site, "clip_model_grad_norm" if of_model else _FUNCTIONS[site.member])
-    return Outcome("gradients of all ranks are clipped by one norm, a plain tensor", [call_instead(site.file, site.call, name)])
+    change = call_instead(site.file, site.call, name)
+    if not of_model and _clipped_own_shards(site, migration):
+        return Outcome(_BY_WHOLE_NORM, [change], Level.REVIEW)
+    return Outcome("gradients of all ranks are clipped by one norm, a plain tensor", [change])
 
 
 def _as_value(site: Site, migration: Migration) -> Outcome | None:
@@ -93,6 +105,29 @@ def _are_plain(site: Site, migration: Migration) -> bool:
     return bool(owners) and migration.sharding.of_owners(owners).answer is Answer.NO  # type: ignore[arg-type]
 
 
+def _clipped_own_shards(site: Site, migration: Migration) -> bool:
+    """Whether torch's function may have clipped what was in FSDP1, where each rank has but its own part of the gradients."""
+    if site.member != "clip_grad_norm_" or _is_beside_fsdp1(site):
+        return False
+    given = site.call.args[0] if site.call is not None and site.call.args else None
+    owners = [v.owner for v in site.file.values(given) if isinstance(v, Derived)] if given is not None else []
+    if owners and all(isinstance(owner, Wrapped) and _is_whole(owner, migration) for owner in owners):
+        return False
+    found = migration.sharding.of_owners(owners)  # type: ignore[arg-type]
+    return "fsdp1" in (found.wrappers or migration.wrapper_kinds_near(site.file.path))
+
+
+def _is_whole(model: Wrapped, migration: Migration) -> bool:
+    """Whether a wrapper leaves the parameters whole on every rank: FSDP1's was told not to shard."""
+    file, call = migration.program.call_node(model.site)
+    strategies = (keyword.value for keyword in call.keywords if keyword.arg == "sharding_strategy")
+    return any((file.external(strategy) or "").endswith(".NO_SHARD") for strategy in strategies)
+
+
+_BY_WHOLE_NORM = ("torch's clip_grad_norm_ clipped each rank of FSDP1 by the norm of its own shards alone; "
+                  "now all are clipped by the norm of all gradients, which is larger")  # fmt: skip
+
+
 def _is_beside_fsdp1(site: Site) -> bool:
     """Whether the same model's own ``clip_grad_norm_``, which nothing but FSDP1's wrapper has, is called in the other branch.
 
@@ -101,15 +136,25 @@ def _is_beside_fsdp1(site: Site) -> bool:
     asked = site.call.args[0] if site.call is not None and site.call.args else None
     if not (isinstance(asked, ast.Call) and isinstance(asked.func, ast.Attribute) and asked.func.attr == "parameters"):
         return False
-    model, inside = ast.dump(asked.func.value), site.node
+    model = ast.dump(asked.func.value)
+    calls = (n for other in _other_branches(site) for n in ast.walk(other) if isinstance(n, ast.Attribute))
+    return any(n.attr == "clip_grad_norm_" and ast.dump(n.value) == model for n in calls)
+
+
+def _other_branches(site: Site) -> Iterator[ast.stmt]:
+    """What runs instead of a place, in its function: the other branches around it, and those in front that leave."""
+    inside = site.node
     for outer in site.file.ancestors(site.node):
-        if isinstance(outer, ast.If) and inside in outer.orelse:
-            calls = (n for statement in outer.body for n in ast.walk(statement) if isinstance(n, ast.Attribute))
-            return any(n.attr == "clip_grad_norm_" and ast.dump(n.value) == model for n in calls)
+        if isinstance(outer, ast.If) and isinstance(inside, ast.stmt):
+            yield from outer.body if inside in outer.orelse else outer.orelse
+        if isinstance(inside, ast.stmt):
+            block, index = site.file.block_of(inside)
+            for earlier in block[:index]:
+                if isinstance(earlier, ast.If) and isinstance(earlier.body[-1], ast.Return | ast.Continue):
+                    yield from earlier.body
         if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            return False
+            return
         inside = outer
-    return False
 
 
 RULE = Rule(
@@ -164,6 +209,26 @@ RULE = Rule(
                 "    return clip_model_grad_norm(model, 1.0)\n"
             ),
             level=Level.SAFE,
+        ),
+        Example(
+            before=(
+                "import torch\n"
+                "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = FSDP(net, **options)\n"
+                "    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+            ),
+            after=(
+                "from fsdp2_helpers import clip_grad_norm, shard_like_fsdp1\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = shard_like_fsdp1(net, **options)\n"
+                "    clip_grad_norm(model.parameters(), 1.0)\n"
+            ),
+            level=Level.REVIEW,
         ),
     ),
     proof=("trainer_class",),

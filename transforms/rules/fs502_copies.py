@@ -20,7 +20,8 @@ from ..rewrites.templates import argument
 from ..rule import Example, Outcome, Rule
 from ..sites import IN_PLACE, Site, parameters_in
 
-_TENSORS = frozenset({"parameters", "named_parameters", "buffers", "named_buffers"})
+_PARAMETERS = frozenset({"parameters", "named_parameters"})
+_BUFFERS = frozenset({"buffers", "named_buffers"})
 
 
 def plain(site: Site, migration: Migration) -> Outcome | None:
@@ -168,10 +169,12 @@ _STALE = "a model in FSDP1 may have gone on with old weights after a forward wit
 
 def _target_of(file: File, call: ast.Call, migration: Migration) -> int | None:
     """Which of ``zip(a.parameters(), b.parameters())`` a loop writes, where either model may be sharded."""
-    receivers = [a.func.value for a in call.args
-                 if isinstance(a, ast.Call) and isinstance(a.func, ast.Attribute) and a.func.attr in _TENSORS]  # fmt: skip
-    if len(receivers) != len(call.args) or len(receivers) < 2:
+    read = [a.func for a in call.args if isinstance(a, ast.Call) and isinstance(a.func, ast.Attribute)]
+    if any(method.attr not in _PARAMETERS | _BUFFERS for method in read):
         return None
+    if len(read) != len(call.args) or len(read) < 2 or all(method.attr in _BUFFERS for method in read):
+        return None  # buffers are never sharded
+    receivers = [method.value for method in read]
     if not any(migration.sharding.of(file, receiver).wrappers or may_get_models(file, receiver) for receiver in receivers):
         return None
     return _written(file, call)

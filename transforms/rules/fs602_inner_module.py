@@ -18,6 +18,8 @@ def the_model_itself(site: Site, migration: Migration) -> Outcome | None:
     """A model that is always sharded is its own module."""
     if site.role != "read" or not migration.is_sharded_here(site) or _holds_module(site, migration):
         return None
+    if unwrapping_choice(site.file, site.node) is not None:
+        return None
     assert isinstance(site.node, ast.Attribute)
     return Outcome(_MESSAGE, [attribute_as_call(site.file, site.node, "{receiver}")])
 

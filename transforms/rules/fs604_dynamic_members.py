@@ -9,7 +9,7 @@ import libcst as cst
 from ..facts.symbols import FSDP_MODULE
 from ..findings import Form, Level
 from ..migration import Migration
-from ..queries.unwrapping import unwrapping_choice
+from ..queries.unwrapping import INNER, unwrapping_choice
 from ..rewrites.changes import replace
 from ..rewrites.helper_calls import around, as_method
 from ..rewrites.templates import call_of, expression
@@ -17,7 +17,6 @@ from ..rule import Example, Outcome, Rule
 from ..sites import MEMBERS, Site
 from ..state_functions import loader_of_state, taker_of_state
 
-_INNER = frozenset({"module", "_fsdp_wrapped_module"})
 _STATES = {"state_dict": taker_of_state, "load_state_dict": loader_of_state}
 _FUNCTIONS = {
     "no_sync": "no_gradient_sync",
@@ -83,9 +82,9 @@ def _asked(site: Site, migration: Migration) -> Outcome:
     member = _member(site)
     if member in _STATES:
         return Outcome("every module has it", level=Level.OK)
-    if member in _INNER and _takes_wrapper_off(site):
+    if member in INNER and _takes_wrapper_off(site):
         return Outcome("it answers no for models of FSDP2, and the branch for plain models is right", level=Level.OK)
-    if member not in _INNER and member not in _FUNCTIONS and member not in _VALUES:
+    if member not in INNER and member not in _FUNCTIONS and member not in _VALUES:
         return Outcome("it answers no for models of FSDP2: there is nothing to set or to ask", level=Level.OK)
     if member in _OF_FSDP1 and "fsdp1" not in migration.wrapper_kinds:
         return Outcome("it answers no, as it did for DDP", level=Level.OK)
@@ -106,7 +105,7 @@ def _read(site: Site, migration: Migration) -> Outcome:
     member, call = _member(site), site.call
     assert call is not None and site.receiver is not None
     default = call.args[2] if len(call.args) > 2 else None
-    if member in _INNER:
+    if member in INNER:
         if default is not None and ast.dump(default) == ast.dump(site.receiver):
             return Outcome("it falls back to the model itself, which is right", level=Level.OK)
         if _takes_wrapper_off(site):
@@ -148,7 +147,7 @@ def _bound(site: Site, migration: Migration, default: ast.expr | None) -> Outcom
 def _value(site: Site, migration: Migration) -> str | None:
     """What stands for a member of a sharded model."""
     member, model = _member(site), site.file.text(site.receiver)  # type: ignore[arg-type]
-    if member in _INNER:
+    if member in INNER:
         return model
     if member in _VALUES:
         return f"{migration.helper(site, _VALUES[member])}({model})"

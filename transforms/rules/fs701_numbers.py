@@ -15,6 +15,7 @@ from ..sites import NUMBER, PARAMETER, Site
 from .fs712_parameters_read import is_read_whole
 
 _TEXTS = frozenset({"__repr__", "__str__", "__format__", "extra_repr"})
+_FILLS = frozenset({"append", "extend", "insert"})
 
 
 def read_whole(site: Site, migration: Migration) -> Outcome | None:
@@ -26,19 +27,34 @@ def read_whole(site: Site, migration: Migration) -> Outcome | None:
         return None  # nobody knows which ranks print the model
     if migration.guards.of(site.file, site.node):
         return None  # a gather that only some ranks make would hang: the run tells
-    made = made_for(site.file, site.receiver)
+    made = _made(site)
     if _is_of_whole_parameters(site, migration, made or site.receiver):
         return Outcome("what is read here is computed from parameters that are whole", level=Level.OK)
     if made is not None and _is_read_before(site, migration):
         return Outcome("what is read here is whole since it was computed", level=Level.OK)
-    name = migration.helper(site, "whole")
+    name, read = migration.helper(site, "whole"), made or site.receiver
+    if isinstance(read, ast.GeneratorExp):
+        read = read.elt
     return Outcome("a norm or another number of sharded tensors is that of the whole: each rank would read its own part's",
-                   [around(site.file, made or site.receiver, f"{name}({{it}})")])  # fmt: skip
+                   [around(site.file, read, f"{name}({{it}})")])  # fmt: skip
+
+
+def _made(site: Site) -> ast.expr | None:
+    """What a name that is read was assigned, if nothing is put into it afterwards, and it holds what is computed alone."""
+    assert site.receiver is not None
+    scope = site.file.function(site.receiver) or site.file.tree
+    text = ast.unparse(site.receiver)
+    filled = (n.value for n in ast.walk(scope) if isinstance(n, ast.Attribute) and n.attr in _FILLS)
+    if any(ast.unparse(each) == text for each in filled):
+        return None
+    made = made_for(site.file, site.receiver)
+    held = site.file.values(made.elt) if isinstance(made, ast.ListComp | ast.GeneratorExp) else ()
+    return None if any(isinstance(v, Derived) and v.kind != "statistic" for v in held) else made
 
 
 def _is_read_before(site: Site, migration: Migration) -> bool:
     """Whether another site reads the same name first, and has made it whole."""
-    made = made_for(site.file, site.receiver)  # type: ignore[arg-type]
+    made = _made(site)
     others = (s for s in migration.sites.get(site.file.path, ()) if s.symbol == NUMBER and s is not site)
     place = site.file.source.span(site.node)
     return any(made_for(other.file, other.receiver) is made and site.file.source.span(other.node) < place for other in others)
@@ -89,6 +105,29 @@ RULE = Rule(
                 "    model = shard_like_ddp(net, **options)\n"
                 "    model(x).sum().backward()\n"
                 "    return sum(whole(torch.norm(p.grad)).item() ** 2 for p in model.parameters())\n"
+            ),
+            level=Level.REVIEW,
+        ),
+        Example(
+            before=(
+                "import torch\n"
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "def f(net, options, x):\n"
+                "    model = DDP(net, **options)\n"
+                "    model(x).sum().backward()\n"
+                "    return torch.norm(torch.tensor([torch.norm(p.grad) for p in model.parameters()]))\n"
+            ),
+            after=(
+                "import torch\n"
+                "from fsdp2_helpers import shard_like_ddp, whole\n"
+                "\n"
+                "\n"
+                "def f(net, options, x):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                "    model(x).sum().backward()\n"
+                "    return torch.norm(torch.tensor(whole([torch.norm(p.grad) for p in model.parameters()])))\n"
             ),
             level=Level.REVIEW,
         ),

@@ -1,0 +1,75 @@
+"""Gradient clipping: where the norm that limits is another one than before, a finding says so."""
+
+from __future__ import annotations
+
+import pytest
+from to_fsdp2.transforms.engine import Options, analyse, extract
+from to_fsdp2.transforms.text.source import Source
+
+PROGRAM = """import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([torch.nn.Linear(2, 2) for _ in range(3)])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x.sum()
+
+
+def run(options, x):
+    torch.cuda.set_device(x.device)
+    model = {wrap}
+    model(x).backward()
+    {clip}
+
+
+if __name__ == "__main__":
+    run({{}}, torch.ones(2, 2).cuda())
+"""
+CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+
+
+def level_and_text(wrap: str, clip: str) -> tuple[str, str]:
+    """The level of the finding about clipping, and the migrated program."""
+    source = Source.decode("train.py", PROGRAM.format(wrap=wrap, clip=clip).encode())
+    analysis = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"])
+    assert not analysis.errors
+    (level,) = {str(finding.level.value) for finding in analysis.findings if finding.rule == "FS303"}
+    return level, analysis.texts["train.py"]
+
+
+@pytest.mark.parametrize("clip", [CLIP, f"print({CLIP})", CLIP.replace("torch", "clip = torch").replace("(", "\n    clip(", 1)])
+@pytest.mark.parametrize("wrap", ["FSDP(Net().cuda())", "FSDP(Net(), **options)"])
+def test_torchs_clipping_of_fsdp1_knew_a_ranks_own_shards_alone(wrap: str, clip: str) -> None:
+    assert level_and_text(wrap, clip)[0] == "review"
+
+
+@pytest.mark.parametrize(("wrap", "clip"), [
+    ("FSDP(Net().cuda())", "model.clip_grad_norm_(1.0)"),
+    ("DDP(Net().cuda())", f"print({CLIP})"),
+    ("FSDP(Net().cuda(), sharding_strategy=ShardingStrategy.NO_SHARD)", f"print({CLIP})"),
+    ("FSDP(Net().cuda())", "torch.nn.utils.clip_grad_value_(model.parameters(), 1.0)"),
+])  # fmt: skip
+def test_clipping_that_is_the_same_is_safe(wrap: str, clip: str) -> None:
+    assert level_and_text(wrap, clip)[0] == "safe"
+
+
+@pytest.mark.parametrize("clip", [
+    f"if options.shard:\n        model.clip_grad_norm_(1.0)\n    else:\n        print({CLIP})",
+    f"if not options.shard:\n        print({CLIP})\n    else:\n        model.clip_grad_norm_(1.0)",
+    f"if options.shard:\n        return model.clip_grad_norm_(1.0)\n    print({CLIP})",
+])  # fmt: skip
+def test_torchs_clipping_beside_fsdp1s_own_is_of_plain_models(clip: str) -> None:
+    assert level_and_text("FSDP(Net().cuda()) if options.shard else Net().cuda()", clip)[0] == "safe"
+
+
+def test_torchs_clipping_is_left_where_all_is_sharded_alike() -> None:
+    level, text = level_and_text("FSDP(Net().cuda())", CLIP)
+    assert "fully_shard(model)" in text and f"    {CLIP}\n" in text
+    assert level == "review"

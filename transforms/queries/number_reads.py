@@ -1,0 +1,85 @@
+"""Where numbers are read off parameters and gradients, or off what is computed from them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from ..flow.library import TENSORS, is_tensor_math
+from ..flow.values import Derived, Opaque, Unknown, Value
+from .file import File
+from .sharding import Sharding, ShardingQueries
+
+METHODS = frozenset({"item", "tolist", "numpy"})
+"""Methods of tensors that give numbers."""
+_FUNCTIONS = re.compile(r"builtins\.(float|int|bool)|math\.\w+")
+_OF_COLLECTIONS = re.compile(r"torch\.(tensor|as_tensor|asarray|\w*Tensor)|numpy\.[\w.]+|statistics\.\w+|math\.fsum")
+"""Functions that read a number off each tensor in what they are given."""
+
+Read = tuple[ast.AST, ast.expr, Sharding]
+"""What reads, the tensor or the collection of tensors that it reads off, and whether they are sharded."""
+
+
+def numbers_read(file: File, sharding: ShardingQueries) -> Iterator[Read]:
+    """``x.item()``, ``float(x)``, ``math.sqrt(x)``, ``torch.tensor([x, y])``, ``f"{x:.3f}"`` and ``if x > 3``."""
+    for node in file.nodes(ast.Call, ast.FormattedValue, ast.Compare):
+        if isinstance(node, ast.Call):
+            yield from _by_call(file, sharding, node)
+        elif isinstance(node, ast.FormattedValue):
+            yield from _number(file, sharding, node, node.value)
+        elif _is_tested(file, node) and not isinstance(node.ops[0], (ast.Is, ast.IsNot, ast.In, ast.NotIn)):
+            for operand in (node.left, *node.comparators):
+                yield from _number(file, sharding, node, operand)
+
+
+def _by_call(file: File, sharding: ShardingQueries, call: ast.Call) -> Iterator[Read]:
+    if isinstance(call.func, ast.Attribute) and call.func.attr in METHODS and not call.args:
+        yield from _number(file, sharding, call, call.func.value)
+        return
+    name = file.external(call.func) or "" if call.args else ""
+    if len(call.args) == 1 and _FUNCTIONS.fullmatch(name):
+        yield from _number(file, sharding, call, call.args[0])
+    if _OF_COLLECTIONS.fullmatch(name):
+        values = [v for held in _held(file, call.args[0]) for v in held]
+        yield from _number(file, sharding, call, call.args[0], values)
+
+
+def _number(
+    file: File, sharding: ShardingQueries, node: ast.AST, read: ast.expr, values: list[Value] | None = None
+) -> Iterator[Read]:
+    """A tensor that is read, or a collection with the values in it."""
+    values = file.values(read) if values is None else values
+    owners = [v.owner for v in values if isinstance(v, Derived) and v.kind in TENSORS]
+    found = sharding.of_owners(owners)  # type: ignore[arg-type]
+    if found.wrappers or (not any(map(_says_something, values)) and any(_is_unknown_gradient(file, n) for n in ast.walk(read))):
+        yield node, read, found
+
+
+def _says_something(value: Value) -> bool:
+    """Whether a value tells what a number is computed from: what a function of torch gave does not."""
+    return not (isinstance(value, Opaque) and is_tensor_math(value.name))
+
+
+def _held(file: File, collection: ast.expr) -> Iterator[list[Value]]:
+    """What is in a collection: in comprehensions and displays by what is written, else by the containers that come there."""
+    if isinstance(collection, ast.ListComp | ast.SetComp | ast.GeneratorExp):
+        yield file.values(collection.elt)
+    elif isinstance(collection, ast.List | ast.Tuple | ast.Set):
+        yield from map(file.values, collection.elts)
+    else:
+        yield from file.held_values(collection)
+
+
+def _is_unknown_gradient(file: File, node: ast.AST) -> bool:
+    if not isinstance(node, ast.Attribute) or node.attr != "grad":
+        return False
+    return all(isinstance(v, Unknown) for v in file.values(node.value))
+
+
+def _is_tested(file: File, node: ast.AST) -> bool:
+    """Whether a branch or a loop asks whether an expression is true."""
+    parent = file.parents[node]
+    while isinstance(parent, (ast.BoolOp, ast.UnaryOp)):
+        node, parent = parent, file.parents[parent]
+    return isinstance(parent, (ast.If, ast.While, ast.IfExp, ast.Assert)) and parent.test is node
