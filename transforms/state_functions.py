@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
+from .facts.facts import NOTHING
+from .flow.values import Instance, Value
 from .migration import Migration
 from .queries.plain_branches import is_in_plain_branch
 from .queries.unwrapping import comes_unwrapped
 from .sites import Site
+
+
+def has_state(site: Site, migration: Migration) -> bool:
+    """Whether the state of an object may be that of a sharded model: of it, its optimizer, or what was made with its tensors."""
+    assert site.receiver is not None and site.sharding is not None
+    if site.sharding.possible or migration.sharding.of_optimizer(site.file, site.receiver).possible:
+        return True
+    return any(_keeps_tensors(migration, value) for value in site.file.values(site.receiver))
+
+
+def _keeps_tensors(migration: Migration, value: Value) -> bool:
+    """Whether an object with state dicts of its own making was given a sharded model, or its parameters: an average, say."""
+    sharding, flow = migration.sharding, migration.program.flow
+    if not isinstance(value, Instance) or value.site < 0 or not flow.has_member(value.cls, "state_dict"):
+        return False
+    if sharding.is_module(value) or sharding.is_optimizer(value):
+        return False
+    call = flow.calls[value.site]
+    given = [v for v in (*call.arguments, *(variable for _, variable in call.keywords)) if v != NOTHING]
+    for values in map(flow.values_of, given):
+        if sharding.of_values(values).wrappers or sharding.of_owners(list(sharding.owners(values))).wrappers:
+            return True
+    return False
 
 
 def taker_of_state(site: Site, migration: Migration) -> str | None:

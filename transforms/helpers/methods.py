@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from .gathered import in_backward
@@ -33,7 +34,7 @@ def forward_method(model: Any, name: str) -> Any:
     if is_new and issubclass(type(sharded), FSDPModule) and callable(getattr(sharded, name)):
         _register(sharded, name)
         sharded._forward_methods = (*registered, name)
-    if "_gather" in vars(sharded) and name != "forward":
+    if "_gather" in vars(sharded) and name != "forward" and any(isinstance(p, DTensor) for p in sharded.parameters()):
         return functools.partial(_gathered, sharded, getattr(model, name))
     around = getattr(sharded, "_around_methods", None)  # needed for: full_parameters
     if around and name != "forward":  # needed for: full_parameters

@@ -45,7 +45,9 @@ class WholeStates:
         values = [v for v in file.values(owner) if not (isinstance(v, Constant) and v.value is None)]
         if any(map(self._answers_itself, values)):
             return False
-        if wrappers or not self.others_hold_states:
+        if not self.others_hold_states:
+            return True
+        if wrappers and not isinstance(owner, ast.Subscript):  # what else lies in a container may be an average
             return True
         if not values:
             return _HOLDS_NUMBERS.search(file.text(owner).rpartition(".")[2]) is not None

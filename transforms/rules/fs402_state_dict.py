@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from ..findings import Level
 from ..migration import Migration
-from ..queries.answers import Answer
 from ..queries.full_state import full_state_around
 from ..rewrites.changes import replace
 from ..rewrites.helper_calls import method_instead
 from ..rewrites.templates import expression
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state_functions import taker_of_state
+from ..state_functions import has_state, taker_of_state
 
 _STATE = "torch.distributed.checkpoint.state_dict"
 
@@ -33,8 +32,7 @@ def full(site: Site, migration: Migration) -> Outcome | None:
 def gathered(site: Site, migration: Migration) -> Outcome | None:
     """The state with every shard gathered, in the format that it always had."""
     assert site.receiver is not None and site.sharding is not None
-    optimizer = migration.sharding.of_optimizer(site.file, site.receiver)
-    if site.sharding.answer is Answer.NO and optimizer.answer is Answer.NO:
+    if not has_state(site, migration):
         return None
     if migration.is_before_wrap(site):
         return Outcome("the model is still plain here", level=Level.OK)

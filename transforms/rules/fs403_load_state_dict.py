@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from ..findings import Level
 from ..migration import Migration
-from ..queries.answers import Answer
 from ..rewrites.helper_calls import method_instead
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-from ..state_functions import loader_of_state
+from ..state_functions import has_state, loader_of_state
 
 
 def distributed(site: Site, migration: Migration) -> Outcome | None:
     """Full state is distributed over the ranks, whoever wrote it."""
     assert site.receiver is not None and site.sharding is not None
-    optimizer = migration.sharding.of_optimizer(site.file, site.receiver)
-    if site.sharding.answer is Answer.NO and optimizer.answer is Answer.NO:
+    if not has_state(site, migration):
         return None
     if migration.is_before_wrap(site):
         return Outcome("the model is still plain here", level=Level.OK)
