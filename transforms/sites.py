@@ -21,6 +21,7 @@ from .flow.values import (
     ModuleValue,
     Opaque,
     Optimizer,
+    Unknown,
     Value,
     Wrapped,
 )
@@ -364,17 +365,30 @@ def _may_be_tensor(file: File, value: ast.expr) -> bool:
 
 
 def _state_entries(file: File, sharding: ShardingQueries) -> Iterator[Site]:
-    """``state[name] = p`` for a parameter of a model in a wrapper."""
+    """``state[name] = p`` for a parameter of a model in a wrapper, or what nobody knows in the state of one."""
     for node in file.nodes(ast.Assign):
         target = node.targets[0]
         if len(node.targets) > 1 or not isinstance(target, ast.Subscript) or not isinstance(node.value, _CHAINS):
             continue
-        if not any(isinstance(v, Derived) and v.kind == "state_dict" for v in file.values(target.value)):
+        states = _states_in(file, target.value)
+        if not states:
             continue
-        owners = [v.owner for v in file.values(node.value) if isinstance(v, Derived) and v.kind == "parameters"]
+        values = file.values(node.value)
+        owners = [v.owner for v in values if isinstance(v, Derived) and v.kind == "parameters"]
+        if not values or any(isinstance(v, Unknown) for v in values):
+            owners += [state.owner for state in states]
         found = sharding.of_owners(owners)  # type: ignore[arg-type]
         if found.wrappers:
             yield Site(file, node, STATE_ENTRY, "store", None, node.value, found)
+
+
+def _states_in(file: File, node: ast.expr) -> list[Derived]:
+    """The state dicts that an expression may be, or be a copy of."""
+    values = file.values(node)
+    flow = file.program.flow
+    copied = [flow.calls[v.site].arguments[:1] for v in values if isinstance(v, Opaque) and v.name == "copy.deepcopy"]
+    values = [*values, *(v for variables in copied for variable in variables for v in flow.values_of(variable))]
+    return [v for v in values if isinstance(v, Derived) and v.kind == "state_dict"]
 
 
 def _tested_shapes(file: File, sharding: ShardingQueries) -> Iterator[Site]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 import libcst as cst
 
@@ -100,8 +101,7 @@ def _held(site: Site, item: Hidden, behind: list[ast.stmt]) -> str:
     """What is held for a thing: where the way to it asks for what has it, or it may not be there, what has it."""
     assert item.thing is not None
     asked = asked_about(site.file, behind, _place(item), item.thing)
-    while asked.endswith(".module"):
-        asked = asked.removesuffix(".module")
+    asked = re.split(r"\.module(?=\.|$)", asked)[0]  # what lies inside of a wrapper is held with the model
     thing = surely_there(site.file, site.node, asked)
     base = next(n.id for n in ast.walk(ast.parse(thing)) if isinstance(n, ast.Name))
     if is_surely_assigned(site.file, site.node, base):
