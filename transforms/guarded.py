@@ -13,6 +13,7 @@ from .flow.values import ClassValue, Constant, Instance, Opaque, Unknown, Value,
 from .queries.conditions import is_rank_condition
 from .queries.effects import computes_with_parameters, only_asks
 from .queries.file import File
+from .queries.group_reads import groups_read
 from .queries.guards import Guard, Guards, guard_of
 from .queries.order import is_before_wrap
 from .queries.program import Program
@@ -83,6 +84,8 @@ def _all_hidden(
                     yield from _guards_around(guards, sharding, file, site.call, thing, None)
             if site.receiver is not None and is_summoned(file, site.node, site.receiver):
                 continue
+            if groups_read(file, site.call) is not None:
+                continue  # nothing is gathered for it
             if site.symbol in COLLECTIVE and _may_be_sharded(site, sharding) and not _is_local(program, site):
                 yield from _guards_around(guards, sharding, file, work_of(site), _thing(site), site)
         for call in file.nodes(ast.Call):

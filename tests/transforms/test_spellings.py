@@ -138,6 +138,12 @@ def migrated(text: str) -> str:
             id="method by its name, on rank 0",
         ),
         pytest.param(
+            "def f(net, rank, log):\n    model = DDP(net)\n    optimizer = torch.optim.SGD(model.parameters())\n"
+            '    if rank == 0:\n        log(optimizer.state_dict()["param_groups"][0]["lr"])\n',
+            '        log(optimizer.param_groups[0]["lr"])',
+            id="a setting out of an optimizer's state",
+        ),
+        pytest.param(
             "def f(net, path):\n    model = DDP(net)\n    torch.save(getattr(model, \"state_dict\")(), path)\n",
             "torch.save(model_state(model), path)",
             id="method by its name, of the wrapper itself",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..findings import Level
 from ..migration import Migration
 from ..queries.full_state import full_state_around
+from ..queries.group_reads import groups_read
 from ..rewrites.changes import replace
 from ..rewrites.helper_calls import method_instead
 from ..rewrites.templates import expression
@@ -13,6 +14,16 @@ from ..sites import Site
 from ..state_functions import has_state, taker_of_state
 
 _STATE = "torch.distributed.checkpoint.state_dict"
+
+
+def asked(site: Site, migration: Migration) -> Outcome | None:
+    """What people write where they want no more than a setting, or full state that a context of FSDP1 asked for."""
+    groups = groups_read(site.file, site.call)
+    if groups is None or site.receiver is None or not has_state(site, migration):
+        return full(site, migration)
+    text = f"{site.file.text(site.receiver)}.param_groups"
+    return Outcome("a setting is read off the optimizer itself: its state would be gathered for it",
+                   [replace(site.file, groups, lambda _: expression(text))])  # fmt: skip
 
 
 def full(site: Site, migration: Migration) -> Outcome | None:
@@ -57,7 +68,7 @@ RULE = Rule(
     symbols=("torch.nn.Module.state_dict",),
     roles=("call", "read"),
     why="Under FSDP2 state_dict() holds DTensors: a rank that saves them saves its own rows only.",
-    idiom=full,
+    idiom=asked,
     fallback=gathered,
     examples=(
         Example(
