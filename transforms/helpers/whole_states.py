@@ -1,5 +1,6 @@
 """State dicts that stay whole by themselves, wherever the program takes and loads them."""
 
+import atexit
 from typing import Any
 
 import torch
@@ -64,6 +65,7 @@ def keep_state_dicts_whole(module: Any) -> None:
             part.register_state_dict_post_hook(gather)
             part.register_load_state_dict_pre_hook(shard)
     module.register_forward_pre_hook(torch.compiler.disable(write_back), prepend=True)
+    atexit.register(shown.clear)  # tensors that live on while Python ends can keep gloo waiting
     register_optimizer_step_pre_hook(_keep_whole)
 
 
