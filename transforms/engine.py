@@ -19,7 +19,7 @@ from .guarded import guarded_sites
 from .migration import Migration, Options
 from .queries.observed import observed_program
 from .queries.program import Program
-from .reachable_sites import drop_unreachable, unused_wraps
+from .reachable_sites import drop_in_whole_steps, drop_unreachable, unused_wraps
 from .rewrites.changes import Change
 from .rule import Outcome, Rule, contract_rules, rule_for
 from .selection import Selection, above, outside
@@ -85,8 +85,9 @@ def analyse(
         migration = with_sites(Migration(program, options, unused=frozenset(unused),
                                          wraps_left_out=migration.wraps_left_out.union(calls)))  # fmt: skip
     drop_unreachable(migration)
+    drop_in_whole_steps(migration)
     guards, migration.hidden = guarded_sites(program, migration.sharding, migration.sites, migration.runs_before_wraps,
-                                             migration.is_before_wrap)
+                                             migration.is_before_wrap, migration.is_fresh)
     for site in guards:
         migration.sites.setdefault(site.file.path, []).append(site)
     analysis = Analysis()

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 from .facts.facts import NOTHING
 from .facts.symbols import FSDP1
-from .flow.values import ClassValue, Constant, Instance, Opaque, Unknown, Value, Wrapped
+from .flow.values import Annotated, Bound, ClassValue, Constant, Derived, Instance, Opaque, Unknown, Value, Wrapped
 from .queries.conditions import is_rank_condition
+from .queries.early_leaves import behind_leaves
 from .queries.effects import computes_with_parameters, only_asks
 from .queries.file import File
 from .queries.group_reads import groups_read
 from .queries.guards import Guard, Guards, guard_of
 from .queries.order import is_before_wrap
 from .queries.program import Program
+from .queries.reshaped_parameters import PARAMETERS_OF, model_taken_apart
 from .queries.saved_models import given_to, is_writer, saved_models
 from .queries.sharding import ShardingQueries
 from .queries.spelling import Spelling, is_made_behind
 from .queries.summoned import is_summoned
+from .queries.sure_names import surely_there
+from .queries.uneven_loops import is_uneven
 from .queries.unwrapping import is_unwrapped
-from .sites import MODULE_METHODS, PARAMETER, Site
+from .sites import IN_PLACE, MODULE_METHODS, NUMBER, PARAMETER, Site, parameters_in
 
 GUARD = "torch.distributed.(rank guard)"
 """The symbol of guards."""
@@ -30,7 +34,7 @@ STATE_READS = frozenset({"torch.nn.Module.state_dict", f"{FSDP1}.optim_state_dic
 COLLECTIVE = STATE_READS | {MODULE_METHODS, PARAMETER, f"{FSDP1}.summon_full_params",
                             f"{FSDP1}.scatter_full_optim_state_dict"}  # fmt: skip
 _HARMLESS_FUNCTIONS = frozenset(
-    {"print", "len", "type", "isinstance", "str", "repr", "id", "hasattr", "getattr", "format", "sum", "info", "debug"}
+    {"print", "len", "type", "isinstance", "str", "repr", "id", "hasattr", "getattr", "format", "sum", "info", "debug", "watch"}
 )
 
 
@@ -41,7 +45,7 @@ class Hidden:
     ``thing`` is an expression, good at the guard, for the model or optimizer that it works on, or for what holds it; None
     where there is no such expression. ``site`` is set for what has a site of its own; ``calls`` are the calls that lead
     from the guard to it, none if it stands behind the guard itself. ``known`` says whether a sharded model or its
-    optimizer is known to come there.
+    optimizer is known to come there, ``model`` how the thing is spelled at its own place.
     """
 
     file: File
@@ -50,22 +54,25 @@ class Hidden:
     site: Site | None
     calls: tuple[tuple[File, ast.Call], ...] = ()
     known: bool = True
+    model: ast.expr | None = None
 
 
 def guarded_sites(
     program: Program, sharding: ShardingQueries, sites: Mapping[str, Sequence[Site]], is_early: Callable[[File, ast.AST], bool],
-    is_plain: Callable[[Site], bool],
+    is_plain: Callable[[Site], bool], is_fresh: Callable[[File, ast.AST, ast.expr], bool],
 ) -> tuple[list[Site], dict[ast.AST, list[Hidden]]]:
     """The sites of guards that hide something, and what each hides, by its statement.
 
     ``is_early`` says whether a place comes before all wraps, so that nothing there is collective, ``is_plain`` whether a
-    site works on a model that is not sharded yet.
+    site works on a model that is not sharded yet, ``is_fresh`` whether a model was made on the way to a place.
     """
     guards: dict[ast.AST, Guard] = {}
     hidden: dict[ast.AST, list[Hidden]] = {}
     for guard, found in _all_hidden(program, sharding, sites):
         known = hidden.get(guard.statement, [])
         if is_early(found.file, found.node) or (found.site is not None and is_plain(found.site)):
+            continue
+        if found.site is None and found.model is not None and is_fresh(found.file, found.node, found.model):
             continue
         if all((o.node, o.thing, o.calls[:1]) != (found.node, found.thing, found.calls[:1]) for o in known):
             guards[guard.statement] = guard
@@ -86,14 +93,25 @@ def _all_hidden(
                 continue
             if groups_read(file, site.call) is not None:
                 continue  # nothing is gathered for it
+            for model in _models_taken(sharding, site):
+                yield from _guards_around(guards, sharding, file, site.node, model, None)
+            for tensor in _copies_read(sharding, site):
+                found = _guards_around(guards, sharding, file, site.node, tensor, None)
+                yield from ((guard, hidden) for guard, hidden in found if _is_there(guard, hidden.thing))
             if site.symbol in COLLECTIVE and _may_be_sharded(site, sharding) and not _is_local(program, site):
                 yield from _guards_around(guards, sharding, file, work_of(site), _thing(site), site)
         for call in file.nodes(ast.Call):
             if sharding.of_values(file.called_values(call)).wrappers:
                 yield from _guards_around(guards, sharding, file, call, call.func, None)
+            elif isinstance(call.func, ast.Name) and _is_of_sharded(sharding, file.called_values(call)):
+                yield from ((guard, Hidden(file, call, None, None, calls)) for guard, calls in guards.of(file, call))
         for test in file.nodes(ast.If):
             if is_rank_condition(file, test.test):
-                yield from _uses_behind(program, file, sharding, test)
+                yield from _uses_behind(program, file, sharding, test, [*test.body, *behind_leaves(file, test)])
+        for loop in file.nodes(ast.For, ast.AsyncFor, ast.comprehension):
+            body = [file.parents[loop]] if isinstance(loop, ast.comprehension) else loop.body
+            if _names_model(file, sharding, body) and is_uneven(file, loop):
+                yield from _uses_behind(program, file, sharding, loop, body)
 
 
 def _saved_things(sharding: ShardingQueries, file: File, call: ast.Call) -> Iterator[ast.expr]:
@@ -124,7 +142,7 @@ def _guards_around(
     spelling = Spelling(sharding, file, node, thing)
     for guard, calls in found:
         if not spelling.is_plain(guard, calls):
-            yield guard, Hidden(file, node, spelling.at(guard, calls), site, calls, spelling.is_known)
+            yield guard, Hidden(file, node, spelling.at(guard, calls), site, calls, spelling.is_known, thing)
 
 
 def work_of(site: Site) -> ast.AST:
@@ -140,6 +158,42 @@ def _thing(site: Site) -> ast.expr | None:
     return site.call.args[0] if site.call is not None and site.call.args else None
 
 
+def _models_taken(sharding: ShardingQueries, site: Site) -> Iterator[ast.expr | None]:
+    """The models whose parameters a site gathers to copy them, to write plain ones from them, or to read a number off."""
+    if site.symbol == NUMBER and site.sharding is not None and site.sharding.wrappers == {"ddp"}:
+        yield _model_read(sharding, site)
+    given = site.call.args if site.call is not None else []
+    if site.symbol == "copy.deepcopy" and given and sharding.of(site.file, given[0]).wrappers:
+        yield given[0]
+    if site.symbol == "builtins.zip":
+        loops = [arg.func for arg in given if isinstance(arg, ast.Call) and isinstance(arg.func, ast.Attribute)]
+        models = [loop.value for loop in loops if loop.attr in PARAMETERS_OF]
+        sharded = [model for model in models if sharding.of(site.file, model).wrappers]
+        if len(sharded) < len(given):  # else each rank writes its own parts
+            yield from sharded
+
+
+def _copies_read(sharding: ShardingQueries, site: Site) -> Iterator[ast.expr]:
+    """Copies of parameters that others are written from: where the model is held whole, what was copied before is not."""
+    for given in site.call.args if site.symbol == IN_PLACE and site.call is not None else ():
+        for tensor in parameters_in(site.file, given):
+            if _is_of_model(sharding, site.file.values(tensor)):
+                yield tensor
+
+
+def _is_there(guard: Guard, thing: str | None) -> bool:
+    """Whether a guard can name a thing: what is made behind it is whole."""
+    return thing is not None and surely_there(guard.file, guard.statement, thing) == thing
+
+
+def _model_read(sharding: ShardingQueries, site: Site) -> ast.expr | None:
+    """The model whose parameters a number is read off: in the expression itself, or where its function takes them."""
+    assert site.receiver is not None
+    named = (n for n in ast.walk(site.receiver) if isinstance(n, (ast.Name, ast.Attribute)))
+    own = next((n for n in named if sharding.of(site.file, n).wrappers), None)
+    return own or model_taken_apart(site.file, sharding, site.node)
+
+
 def _is_local(program: Program, site: Site) -> bool:
     """Whether a site meets a plain model, or only asks a sharded one what it is like."""
     if site.role == "method" and isinstance(site.receiver, ast.Name) and site.receiver.id in ("self", "cls"):
@@ -148,14 +202,14 @@ def _is_local(program: Program, site: Site) -> bool:
 
 
 def _uses_behind(
-    program: Program, file: File, sharding: ShardingQueries, test: ast.If
+    program: Program, file: File, sharding: ShardingQueries, test: ast.AST, behind: Iterable[ast.AST]
 ) -> Iterator[tuple[Guard, Hidden]]:
-    """Calls that sharded models are handed to, and loops over their parameters, behind a test of the rank."""
-    guard = guard_of(file, test.body[0])
-    if guard is None:
-        return
-    for statement in test.body:
-        for node in ast.walk(statement):
+    """Calls of sharded models and their parts, or to which they are handed, and loops over their parameters, behind a guard."""
+    for place in behind:
+        guard = guard_of(file, place if isinstance(place, ast.stmt) else next(ast.iter_child_nodes(place)))
+        if guard is None:
+            return
+        for node in ast.walk(place):
             if not isinstance(node, (ast.Name, ast.Attribute)) or not isinstance(node.ctx, ast.Load):
                 continue
             parent = file.parents[node]
@@ -173,18 +227,51 @@ def _uses_behind(
             found = sharding.of_owners(values)
             if not found.wrappers or not _is_only_models(values) or is_made_behind(file, node, guard):
                 continue
+            if isinstance(parent, ast.Call) and guard_of(file, parent) is None:
+                continue  # the ranks that do not come here make this call elsewhere
             if not is_before_wrap(program, file, node, found):
                 is_part = not sharding.of_values(values).wrappers
-                yield guard, Hidden(file, node, _whole(file, sharding, node) if is_part else ast.unparse(node), None)
+                thing = _whole(file, sharding, node) if is_part else ast.unparse(node)
+                yield guard, Hidden(file, node, thing, None, model=node)
+                for optimizer in _handed_beside(program, file, sharding, parent):
+                    yield guard, Hidden(file, optimizer, ast.unparse(optimizer), None)
+
+
+def _handed_beside(program: Program, file: File, sharding: ShardingQueries, parent: ast.AST) -> Iterator[ast.expr]:
+    """The optimizers that code out of sight gets together with a model: what saves the one saves the other."""
+    call = file.parents[parent] if isinstance(parent, ast.keyword) else parent
+    if isinstance(call, ast.Call) and not program.callees(file, call):
+        for given in (*call.args, *(keyword.value for keyword in call.keywords)):
+            if isinstance(given, ast.Name | ast.Attribute) and sharding.of_optimizer(file, given).wrappers:
+                yield given
+
+
+def _names_model(file: File, sharding: ShardingQueries, body: Iterable[ast.AST]) -> bool:
+    """Whether some name or attribute in a block stands for a sharded model, or a part of one."""
+    names = (n for part in body for n in ast.walk(part) if isinstance(n, (ast.Name, ast.Attribute)))
+    return any(sharding.of_owners(file.values(name)).wrappers for name in names)
+
+
+def _is_of_sharded(sharding: ShardingQueries, called: Sequence[Value]) -> bool:
+    """Whether a method of a sharded model is called under a name of its own, as it was handed on."""
+    return any(isinstance(v, Bound) and sharding.of_owners([v.receiver]).wrappers for v in called)  # type: ignore[list-item]
 
 
 def _keeps_model(program: Program, sharding: ShardingQueries, value: Value) -> bool:
     """Whether an object of a library's class was made with a sharded model, such as what saves it now and then."""
     if not isinstance(value, Opaque) or not value.name.rpartition(".")[2][:1].isupper() or value.site < 0:
         return False
+    if value.name.startswith("torch.nn."):
+        return False  # a module around it, such as DataParallel, is for code without ranks
     call = program.flow.calls[value.site]
     handed = [*call.arguments, *(variable for _, variable in call.keywords)]
-    return any(sharding.of_values(program.flow.values_of(variable)).wrappers for variable in handed if variable != NOTHING)
+    return any(_is_of_model(sharding, program.flow.values_of(variable)) for variable in handed if variable != NOTHING)
+
+
+def _is_of_model(sharding: ShardingQueries, values: Sequence[Value]) -> bool:
+    """Whether values are sharded models, or parameters of one."""
+    owners = [v.owner for v in values if isinstance(v, Derived) and v.kind == "parameters"]
+    return bool(sharding.of_values(values).wrappers or sharding.of_owners(owners).wrappers)  # type: ignore[arg-type]
 
 
 def _whole(file: File, sharding: ShardingQueries, node: ast.expr) -> str | None:
@@ -198,7 +285,7 @@ def _whole(file: File, sharding: ShardingQueries, node: ast.expr) -> str | None:
 
 def _is_only_models(values: Sequence[Value]) -> bool:
     """Whether nothing but models is known to come to an expression: what also holds tensors is taken for one of these."""
-    return all(isinstance(v, (Wrapped, Instance, Opaque, Unknown, Constant)) for v in values)
+    return all(isinstance(v, (Wrapped, Instance, Opaque, Unknown, Constant, Annotated)) for v in values)
 
 
 def _is_work(file: File, parent: ast.AST, node: ast.AST) -> bool:

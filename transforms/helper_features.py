@@ -11,7 +11,9 @@ from collections.abc import Collection, Iterator, Sequence
 
 from .facts.symbols import DDP, ENABLE_WRAP, FSDP1, WRAP
 from .findings import Level
+from .flow.values import Wrapped
 from .migration import Migration
+from .queries.earlier_holders import is_held_earlier
 from .queries.file import File
 from .queries.forward_reach import functions_in_forwards
 from .queries.model_classes import changes_buffers, has_scalars, writes_in
@@ -21,6 +23,7 @@ from .queries.model_structure import ModelStructure
 from .queries.packages import strange_packages
 from .queries.parameter_writes import writes_parameters
 from .rewrites.ddp_plan import STATES
+from .rewrites.fsdp1_plan import keeps_originals
 from .rewrites.helper_source import definitions, features_by_file, with_needs
 from .rewrites.wrap_place import wrapped_argument
 from .sites import Site
@@ -57,6 +60,8 @@ def absent_features(migration: Migration, used: Collection[str]) -> frozenset[st
     present |= _by_arguments(migration, "ddp") | _by_arguments(migration, "fsdp1")
     if _keeps_wrappers(migration):
         present.add("old_wrappers")
+    if _has_earlier_holders(migration):
+        present.add("earlier_holders")
     if "ddp" in migration.wrapper_kinds or migration.program.mentions(_DDP_KEYS):
         present.add("ddp_keys")
     return known - present
@@ -101,6 +106,28 @@ def _by_files(migration: Migration, files: Sequence[File]) -> set[str]:
     if any(writes_in(file, node) for file, node in functions_in_forwards(files)):
         found.add("parameter_writes")
     return found
+
+
+def _has_earlier_holders(migration: Migration) -> bool:
+    """Whether optimizers may have been built before the wraps that keep parameters as they are, or some wrap is not seen."""
+    if any(True for kind in _HELPERS for _ in _migrated_calls(migration, kind)):
+        return True
+    for site in _sites(migration):
+        if site.symbol in (WRAP, ENABLE_WRAP) and site.role != "import":
+            return True
+        if site.symbol not in _CLASSES.values() or site.role not in ("call", "value", "base"):
+            continue
+        module = wrapped_argument(site.call) if site.role == "call" and site.call is not None else None
+        if module is None or site.call is None:
+            return True
+        if site.symbol == FSDP1 and not keeps_originals(site.call):
+            continue
+        paths = migration.programs.sharing_entries(site.file.path)
+        own = site.file.call_site(site.call)
+        models = [v for v in site.file.values(module) if not (isinstance(v, Wrapped) and v.site == own)]
+        if not models or is_held_earlier(migration.sharding, paths, site.file, site.call, models):
+            return True
+    return False
 
 
 def _by_structures(migration: Migration) -> set[str] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,11 +13,13 @@ from .findings import Level
 from .flow.values import Annotated, ClassValue, Wrapped
 from .guarded import Hidden
 from .queries.before_wraps import BeforeWraps
+from .queries.compiled_models import CompiledModels
 from .queries.file import File
 from .queries.fresh_models import FreshModels
 from .queries.full_state import FullState, full_state
 from .queries.guards import Guards
 from .queries.handed_self import is_self
+from .queries.local_values import local_value
 from .queries.order import is_before_wrap
 from .queries.program import Program
 from .queries.programs import Programs
@@ -27,9 +29,11 @@ from .queries.sharding import ShardingQueries
 from .queries.trace import Trace
 from .queries.unwrapping import unwrapping_choice
 from .queries.whole_states import WholeStates
+from .queries.wrapped_again import may_be_wrapped_again
 from .rewrites.ddp_plan import DdpPlan, ddp_plan
-from .rewrites.fsdp1_plan import Fsdp1Plan, fsdp1_plan
+from .rewrites.fsdp1_plan import Fsdp1Plan, fsdp1_plan, shards_alike
 from .rewrites.names import Names
+from .rewrites.wrap_place import wrapped_argument
 from .sites import Site
 
 _MIGRATED = {"fsdp1": r"shard_like_fsdp1|ShardedLikeFSDP1", "ddp": r"shard_like_ddp|ShardedLikeDDP|keep_state_dicts_whole"}
@@ -127,7 +131,8 @@ class Migration:
         if site.call is None or not (self.options.idioms and self.options.wraps) or self.tells_apart:
             return None
         if site.call not in self._plans:
-            self._plans[site.call] = fsdp1_plan(self.program, self.sharding, site)
+            paths = self.programs.sharing_entries(site.file.path)
+            self._plans[site.call] = fsdp1_plan(self.program, paths, self.sharding, site)
         return self._plans[site.call]
 
     def ddp_plan(self, site: Site) -> DdpPlan | None:
@@ -141,8 +146,17 @@ class Migration:
             return None
         if site.call not in self._ddp_plans:
             before = self.runs_before_wraps
-            self._ddp_plans[site.call] = ddp_plan(self.program, self.programs, self.sharding, site, self.sites, before)
+            found = ddp_plan(self.program, self.programs, self.sharding, site, self.sites, before)
+            self._ddp_plans[site.call] = None if found is not None and self._may_be_wrapped_again(site.call) else found
         return self._ddp_plans[site.call]
+
+    def _may_be_wrapped_again(self, call: ast.Call) -> bool:
+        """Whether a call of DDP may get a model that is sharded already, as shard_like_ddp() takes it."""
+        found = (site for sites in self.sites.values() for site in sites if site.symbol == DDP and site.role == "call")
+        calls = [(site.file, site.call) for site in found if site.call is not None]
+        wraps = [(file, made, model) for file, made in calls if (model := wrapped_argument(made)) is not None]
+        own = next((wrap for wrap in wraps if wrap[1] is call), None)
+        return own is not None and may_be_wrapped_again(own, wraps, self.is_fresh)
 
     def full_state(self, site: Site) -> FullState | None:
         """What a context of FSDP1 for full state dicts is written out as; None where it stays one."""
@@ -160,6 +174,19 @@ class Migration:
         absorbed += [node for found in map(self.full_state, contexts) if found is not None for node in found.settings]
         return {inner for node in absorbed for inner in ast.walk(node)}
 
+    def assignments_absorbed(self, file: File, settings: Iterable[ast.expr]) -> list[ast.stmt]:
+        """The assignments of names among these settings that no other code reads, each for the setting that reads it first."""
+        found = []
+        for name in settings:
+            value = local_value(file, name) if isinstance(name, ast.Name) else None
+            if value is None or value.read_once or not isinstance(name, ast.Name):
+                continue
+            loads = [n for n in file.nodes(ast.Name) if n.id == name.id and isinstance(n.ctx, ast.Load)]
+            said = sum(len(re.findall(rf"\b{name.id}\b", self.program.text(facts.path))) for facts in self.program.facts)
+            if loads[0] is name and self._absorbed.issuperset(loads) and said == len(loads) + 1:
+                found.append(value.statement)
+        return found
+
     def is_absorbed(self, site: Site) -> bool:
         """Whether a setting is part of a constructor call that is written out, so that nothing of it stays."""
         return site.node in self._absorbed
@@ -172,18 +199,20 @@ class Migration:
             return True
         return sharded_by_condition(self.program, site.file, site.node, site.sharding)
 
-    def is_written_out(self, value: object) -> bool:
-        """Whether a wrapped model is one whose wrap becomes plain calls of fully_shard, so that all of it is sharded alike."""
+    def is_sharded_alike(self, value: object) -> bool:
+        """Whether a model is wrapped so that all its parameters are sharded over one mesh, with gradients on its devices."""
         if not isinstance(value, Wrapped):
             return False
         file, call = self.program.call_node(value.site)
         site = next((s for s in self.sites.get(file.path, ()) if s.call is call and s.role == "call"), None)
-        return site is not None and (self.plan(site) if site.symbol == FSDP1 else self.ddp_plan(site)) is not None
+        if site is None or site.symbol != FSDP1:
+            return site is not None and self.ddp_plan(site) is not None
+        return shards_alike(self.program, call)
 
-    def is_plain_or_written_out(self, value: object) -> bool:
-        """Whether a model is in no wrapper but in ones that become plain calls of fully_shard, if it comes to one at all."""
+    def is_plain_or_sharded_alike(self, value: object) -> bool:
+        """Whether a model is in no wrapper but in ones that shard all of it alike, if it comes to one at all."""
         wraps = self.sharding.wraps_of(value)
-        return wraps is not None and all(map(self.is_written_out, wraps))
+        return wraps is not None and all(map(self.is_sharded_alike, wraps))
 
     def is_before_wrap(self, site: Site) -> bool:
         """Whether a site surely runs only while its model is still plain."""
@@ -238,6 +267,11 @@ class Migration:
         classes = [v for v in site.file.values(around) if isinstance(v, ClassValue)] if around is not None else []
         made = [one for cls in classes for one in self.program.flow.instances.get(cls, ())]
         return bool(made) and all(one.site >= 0 for one in made)
+
+    @cached_property
+    def compiled_models(self) -> CompiledModels:
+        """Which wrapped models torch.compile gets."""
+        return CompiledModels(self.program)
 
     @cached_property
     def whole_states(self) -> WholeStates:

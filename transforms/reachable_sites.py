@@ -9,7 +9,7 @@ from collections.abc import Callable
 from .facts.symbols import CONSTRUCTORS, FSDP1, WRAPPERS, is_old
 from .migration import Migration
 from .queries.wrap_reach import IMPORTED_BY_NAME, WrapReach
-from .sites import Site
+from .sites import OPTIMIZER, OPTIMIZER_STEP, PARAMETER, Site
 
 _NEVER_IMPORTED = re.compile(r"(^|/)tests?/|(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$|\.ipynb$")
 """Files that no program imports, not even by a name that is put together."""
@@ -45,6 +45,25 @@ def drop_unreachable(migration: Migration) -> None:
                 migration.sites[path] = kept
             else:
                 del migration.sites[path]
+
+
+def drop_in_whole_steps(migration: Migration) -> None:
+    """Takes away what would be rewritten inside of optimizers whose steps get whole parameters: nothing is sharded there.
+
+    FSDP1 showed optimizers each rank's own part, so that these stay as they are where it may be.
+    """
+    for path, sites in list(migration.sites.items()):
+        steps = [site for site in sites if site.symbol in (OPTIMIZER, OPTIMIZER_STEP)]
+        if steps and migration.wrapper_kinds_near(path) != {"ddp"}:
+            migration.sites[path] = [site for site in sites if site not in steps]
+            continue
+        whole = {site.file.enclosing_class(site.node) for site in steps if site.symbol == OPTIMIZER_STEP}
+        inside = [s for s in sites if _is_of_tensors(s) and s.file.enclosing_class(s.node) in whole] if whole else []
+        migration.sites[path] = [site for site in sites if site not in inside]
+
+
+def _is_of_tensors(site: Site) -> bool:
+    return site.symbol.startswith(("torch.Tensor.", "torch.distributed.")) or site.symbol in (PARAMETER, "builtins.zip")
 
 
 def unused_wraps(migration: Migration, is_said: Callable[[str], bool]) -> set[ast.AST]:

@@ -27,16 +27,20 @@ from .flow.values import (
 )
 from .queries import number_reads
 from .queries.file import File
+from .queries.items_written import items_written
 from .queries.narrowed import wrapper_asked_for
 from .queries.own_parameters import is_own_parameter
 from .queries.parameter_reads import parameters_read
+from .queries.reshaped_parameters import parameters_reshaped
 from .queries.sharding import Sharding, ShardingQueries
+from .queries.whole_optimizers import optimizers_made, steps_on_wholes
 
 MODULE_METHODS = "torch.nn.Module.(method)"
 """The symbol of methods that a model's own class defines."""
 DATA = "torch.Tensor.data"
 """The symbol of ``.data`` of a sharded parameter."""
 IN_PLACE = "torch.Tensor.(in place)"
+ITEMS = "torch.Tensor.(items written)"
 """The symbol of methods that write a tensor from the parameters of a model."""
 PART = "torch.Tensor.(part)"
 """The symbol of methods that write a tensor which is read off a model."""
@@ -52,6 +56,10 @@ AVERAGE_UPDATE = "torch.optim.swa_utils.AveragedModel.update_parameters"
 """The symbol of methods that update an average of a model which a library keeps."""
 STATE_ENTRY = "torch.nn.Module.(state entry)"
 """The symbol of parameters that are put into a state dict."""
+OPTIMIZER = "torch.optim.(optimizer)"
+"""The symbol of calls that make an optimizer which looks at more than single elements."""
+OPTIMIZER_STEP = "torch.optim.Optimizer.(step)"
+"""The symbol of steps that the repository's own classes of such optimizers make."""
 _IN_PLACE = frozenset({"copy_", "add_", "sub_", "mul_", "div_", "lerp_", "addcmul_", "addcdiv_"})
 MEMBERS: dict[str, str] = {
     "state_dict": "torch.nn.Module.state_dict",
@@ -84,6 +92,7 @@ MEMBERS: dict[str, str] = {
     "_handles": f"{FSDP1}._handles",
     "flat_param": f"{FSDP1}.flat_param",
     "_flat_param": f"{FSDP1}._flat_param",
+    "_fsdp_flattened": f"{FSDP1}._fsdp_flattened",
     "_fqns": f"{FSDP1}._fqns",
     "_param_infos": f"{FSDP1}._param_infos",
     "_shard_param_infos": f"{FSDP1}._shard_param_infos",
@@ -141,8 +150,11 @@ def find_sites(file: File, sharding: ShardingQueries, is_known: Callable[[str, s
     sites += [*_state_entries(file, sharding), *_tested_shapes(file, sharding), *_averages(file, sharding)]
     for node, tensor, found in number_reads.numbers_read(file, sharding):
         sites.append(Site(file, node, NUMBER, "call", node if isinstance(node, ast.Call) else None, tensor, found))
-    read = parameters_read(file, sharding)
-    sites += [Site(file, node, PARAMETER, "read", None, model, found) for node, model, found in read]
+    read = {found[0]: found for found in (*parameters_reshaped(file, sharding), *parameters_read(file, sharding))}
+    sites += [Site(file, node, PARAMETER, "read", None, model, found) for node, model, found in read.values()]
+    sites += [Site(file, node, ITEMS, "store", None, part.value, found) for node, part, found in items_written(file, sharding)]
+    sites += [Site(file, call, OPTIMIZER, "call", call, None, found) for call, found in optimizers_made(file, sharding)]
+    sites += [Site(file, step, OPTIMIZER_STEP, "method") for step in steps_on_wholes(file, sharding)]
     return sorted(sites, key=lambda site: file.source.span(site.node))
 
 

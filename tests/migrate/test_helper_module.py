@@ -190,3 +190,17 @@ def test_a_folder_that_is_called_like_a_package_from_elsewhere_is_no_place(real:
     })  # fmt: skip
     assert real("apply")[0] == 0
     assert "from .fsdp2_helpers import" in (tmp_path / "pkg" / "export.py").read_text()
+
+
+def test_what_lies_below_the_folder_of_a_script_imports_it_as_the_script_does(real: Real, tmp_path: Path) -> None:
+    folder = tmp_path / "src"
+    (folder / "data").mkdir(parents=True)
+    for package in (folder, folder / "data"):
+        (package / "__init__.py").write_text("")
+    (folder / "data" / "names.py").write_text("NAME = 'x'\n")
+    (folder / "data" / "saves.py").write_text("from .names import NAME\n" + SAVE.replace("wrap(", "save("))
+    (folder / "more.py").write_text(WRAP)
+    main = "from more import wrap\nfrom data.saves import save\n\nif __name__ == '__main__':\n    print(wrap, save)\n"
+    (folder / "main.py").write_text(main)
+    assert real("apply")[0] == 0
+    assert subprocess.run([sys.executable, "main.py"], cwd=folder, check=False).returncode == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from migrated_texts import migrated
 from to_fsdp2.transforms.engine import Options, analyse, extract
 from to_fsdp2.transforms.text.source import Source
 
@@ -73,3 +74,22 @@ def test_torchs_clipping_is_left_where_all_is_sharded_alike() -> None:
     level, text = level_and_text("FSDP(Net().cuda())", CLIP)
     assert "fully_shard(model)" in text and f"    {CLIP}\n" in text
     assert level == "review"
+
+
+@pytest.mark.parametrize(
+    ("net", "options", "after"),
+    [
+        ("nn.Linear(4, 4)", "", "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()"),
+        ("nn.Linear(4, 4).bfloat16()", "", "clip_model_grad_norm(model, 1.0)"),
+        ("nn.Linear(4, 4)", ", cpu_offload=offload", "clip_model_grad_norm(model, 1.0)"),
+        ("nn.Linear(4, 4)", ", ignored_modules=[offload]", "clip_model_grad_norm(model, 1.0)"),
+        ("nn.Linear(4, 4)", ", **offload", "clip_model_grad_norm(model, 1.0)"),
+    ],
+)
+def test_fsdp1s_own_clipping_is_torchs_where_all_is_sharded_alike(net: str, options: str, after: str) -> None:
+    text = (
+        "import torch\nfrom torch import nn\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\n"
+        f"def main(offload, x):\n    model = FSDP({net}{options})\n    model(x).sum().backward()\n"
+        "    return model.clip_grad_norm_(1.0)\n"
+    )
+    assert f"return {after}" in migrated(train=text)["train"]

@@ -148,3 +148,45 @@ def test_comments_of_imported_names_stay_with_them() -> None:
     new = migrated(text, idioms=True)
     assert "    MixedPrecision,  # C2\n    StateDictType,  # C3\n" in new
     assert "    FSDPModule,\n" in new
+
+
+def test_blank_lines_around_comments_of_what_is_removed_stay() -> None:
+    text = """import torch
+from torch.distributed.fsdp import FullStateDictConfig, FullyShardedDataParallel as FSDP, StateDictType
+
+
+def first(x):
+    return x
+
+
+# ----------
+# checkpoints
+
+# whole on the first rank
+POLICY = FullStateDictConfig(rank0_only=True, offload_to_cpu=True)
+
+
+def save(net, path):
+    model = FSDP(net)
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, POLICY):
+        torch.save(model.state_dict(), path)
+"""
+    source = Source.decode("a.py", text.encode())
+    new = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["a.py"]).texts["a.py"]
+    assert "    return x\n\n\n# ----------\n# checkpoints\n\n# whole on the first rank\n\n\ndef save" in new
+
+
+def test_a_comment_above_several_imports_stays_where_the_first_of_them_goes() -> None:
+    text = """def f(net):
+    # build models
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    from os import path
+
+    # the wrapper
+    from torch.nn.parallel import DataParallel
+
+    return DDP(net), path, DataParallel
+"""
+    source = Source.decode("a.py", text.encode())
+    new = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["a.py"]).texts["a.py"]
+    assert "    # build models\n    from os import path\n\n    # the wrapper\n" in new

@@ -57,6 +57,8 @@ FILLED = "norms = []\nfor p in self.model.parameters():\n    norms.append(p.grad
     ("return math.fsum([p.grad.norm() for p in self.model.parameters()])", "math.fsum(whole([p.grad.norm() for p in"),
     ("grads = [p.grad for p in self.model.parameters()]\nnumbers = np.array(grads)\ngrads[0].zero_()", "np.array(whole(grads))"),
     (f"return {MOST}.item()", f"whole({MOST}).item()"),
+    ("for p in self.model.parameters():\n    np.asarray(p.detach())", "np.asarray(whole(p.detach()))"),
+    ("for n, p in self.model.named_parameters():\n    self.writer.add_histogram(n, p, 0)", "add_histogram(n, whole(p), 0)"),
     (f"info = {{}}\nmost = {MOST}\ninfo['most'] = most.item()", f"most = whole({MOST})"),
     ("grads = [p.grad for p in self.model.parameters()]\nreturn torch.nn.utils.get_total_norm(grads).item()",
      "whole(torch.nn.utils.get_total_norm(grads)).item()"),

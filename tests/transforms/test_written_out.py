@@ -90,6 +90,8 @@ def test_what_needs_the_general_form(old: str, new: str) -> None:
     [
         ("nn.Linear(4, 2)", "nn.BatchNorm1d(4)", "broadcast_buffers_before_forward(model)"),
         ("    model = DDP", "    early = torch.optim.SGD(model.parameters(), 1.0)\n    model = DDP", "rebound_parameters(model)"),
+        ("4, 4)", "4, 4)\n        self.inner.weight.no_decay = True", "rebound_parameters(model)"),
+        ("4, 2)", "4, 2)\n        for p in self.parameters():\n            setattr(p, 'scale', 2)", "rebound_parameters(model)"),
         ("optimizer.step()", "print(type(model).__name__)", "keep_class_name(model)"),
         ("optimizer.step()", "torch.save(model.state_dict(), 'x.pt')", '_wrapped_like = "ddp"  # the keys of its state dict'),
         ("DDP(model)", "DDP(model, device_ids=[options['gpu']])", "torch.cuda.set_device(options['gpu'])"),

@@ -315,8 +315,13 @@ class Calls(NamedAttributes):
             self.call_static_wrapper_method(call, name.rpartition(".")[2], first)
         elif library.is_optimizer(name):
             self.build_optimizer(site, call, name)
+        elif name in library.FIELDS:  # of which objects hold what their constructors are given
+            if (default := dict(call.keywords).get("default", NOTHING)) != NOTHING:
+                self.connect(default, call.result)
         else:
             made = Opaque(self.written_at(site), name)
+            if name == "builtins.property" and first != NOTHING:
+                self.getters[made] = first
             self.add(call.result, made)
             if name in library.MODULES_OF_MODULES:
                 self.hold_modules(made, call)
@@ -326,6 +331,8 @@ class Calls(NamedAttributes):
                         self.store(made, attribute, argument)
             elif name in library.PARAMETER:
                 self.add(call.result, Derived("parameters", made))
+            elif name in library.LAID_OUT_ALIKE and first != NOTHING:
+                self.connect(first, call.result)
             elif library.is_tensor_math(name):
                 for argument in arguments:
                     if argument != NOTHING:

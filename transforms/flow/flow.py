@@ -26,6 +26,8 @@ class Flow(UnseenOptimizers):
         """``blind``: nothing is followed through calls and attributes; names of one scope and imports are."""
         super().__init__(files)
         self.instances = {}
+        self.dictionaries = {}
+        self.getters = {}
         self.packages = {}
         self._ancestors = {}
         self.calls = []
@@ -55,6 +57,8 @@ class Flow(UnseenOptimizers):
         candidates = self.mark_unseen_optimizers()
         self.solve()
         self.make_unseen_optimizers(candidates)
+        self.solve()
+        self.seed_own_optimizers()
         self.solve()
         self.seed_unknown_entries()
         self.solve()

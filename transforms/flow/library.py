@@ -75,16 +75,21 @@ TENSOR_MATH: frozenset[str] = frozenset(
         "isnan", "isinf", "isfinite", "any", "all", "linalg_norm", "vector_norm", "matrix_norm", "stack", "cat",
         "flatten", "view", "reshape", "view_as", "argmax", "argmin", "median", "count_nonzero", "mul", "div",
         "add", "sub", "clamp", "histc", "quantile", "topk", "sort", "unique", "logsumexp", "log",
-        "zeros_like", "ones_like", "empty_like", "full_like", "where", "_foreach_norm", "get_total_norm", "svd", "svdvals",
+        "where", "_foreach_norm", "get_total_norm", "svd", "svdvals",
         "matmul", "mm", "t", "mul_", "div_", "add_", "sub_", "lerp_", "clamp_", "exp", "expm1", "log1p", "log2", "log10",
         "sigmoid", "tanh", "softmax", "softplus", "relu", "rsqrt", "reciprocal", "neg", "squeeze",
     }
 )  # fmt: skip
 """Methods and functions of tensors whose result on a shard is the shard's, not the tensor's."""
 
+LAID_OUT_ALIKE = frozenset(f"torch.{name}_like" for name in ("zeros", "ones", "empty", "full", "rand", "randn"))
+"""Functions whose result is sharded as the tensor that they are given is."""
+
 MODULES_OF_MODULES = frozenset(f"torch.nn.{name}" for name in ("Sequential", "ModuleList", "ModuleDict"))
 """Modules of torch that hold what they are given, and give it back by index, by key or in a loop."""
 
+FIELDS: frozenset[str] = frozenset({"dataclasses.field", "attr.ib", "attrs.field", "pydantic.Field"})
+"""Functions that say in a class what an attribute of its objects is."""
 PARAMETER = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
 
 CONTAINER_READS: frozenset[str] = frozenset(

@@ -44,6 +44,10 @@ class Objects(Solver):
     """What reading or writing an attribute (or an element) of each kind of value means."""
 
     instances: dict[ClassValue, set[Instance]]
+    dictionaries: dict[Value, Container]
+    """Objects whose attributes are read as a dictionary."""
+    getters: dict[Value, int]
+    """The variables that hold the functions of ``property(function)``."""
     _ancestors: dict[ClassValue, list[ClassValue]]
     packages: dict[str, tuple[str, ...]]
     """Folders without a file of their own that are imported as packages, by name."""
@@ -89,7 +93,9 @@ class Objects(Solver):
             self.load_member(value, attribute, to, value)
         elif isinstance(value, Instance):
             self.connect(self.field(value, attribute), to)
-            if attribute[0] != "[":
+            if attribute == "_modules":
+                self.add(to, self.attributes_of(value))
+            elif attribute[0] != "[":
                 self.load_member(value.cls, attribute, to, value)
             self.load_derived(value, attribute, to)
         elif isinstance(value, SuperValue):
@@ -117,6 +123,17 @@ class Objects(Solver):
                 self.add(to, Derived("parameters", value), base)
             if isinstance(value, Opaque) and attribute[0] == "[" and value.name in library.MODULES_OF_MODULES:
                 self.connect(self.field(value, "[any]"), to)
+
+    def attributes_of(self, value: Instance) -> Container:
+        """A dictionary of all that is, and will be, in the attributes of an object: its parts, where it is a module."""
+        known = self.dictionaries.get(value)
+        if known is not None:
+            return known
+        found = self.dictionaries[value] = Container(self.field(value, "[attributes]"), "dict")
+        owner = self.identify(value)
+        for name in [name for number, name in list(self.fields) if number == owner and name.isidentifier()]:
+            self.store(found, f"[{name}]", self.field(value, name))
+        return found
 
     def load_derived(self, value: Value, attribute: str, to: int) -> None:
         if attribute == "no_sync":
@@ -181,6 +198,8 @@ class Objects(Solver):
             self.connect(origin, self.field(value, attribute))
             if attribute[0] == "[":
                 self.connect(origin, self.field(value, "[any]"))
+            elif value in self.dictionaries:
+                self.store(self.dictionaries[value], f"[{attribute}]", origin)
 
     def exported(self, file: int, name: str, seen: set[int]) -> int | None:
         """The variable of a module-level name, looked for through the module's own star imports."""
@@ -216,6 +235,13 @@ class Objects(Solver):
 
     def bind(self, value: Value, to: int, receiver: Value, base: int) -> None:
         """A class member read off an object or a class: functions become methods, properties are called."""
+        if value in self.getters and isinstance(receiver, Instance):
+            for function in self.values_of(self.getters[value]):
+                if isinstance(function, FunctionValue):
+                    self.pass_receiver(function, receiver)
+                    returned = self.files[function.file].functions[function.index].returns
+                    self.connect(returned + self.variable_offsets[function.file], to)
+            return
         if not isinstance(value, FunctionValue):
             self.add(to, value, base)
             return

@@ -31,7 +31,7 @@ class Optimizers(Objects):
         self.add(call.result, value)
         return value
 
-    def open_groups(self, value: Optimizer, parameters: int) -> None:
+    def open_groups(self, value: Optimizer | Instance, parameters: int) -> None:
         """``optimizer.param_groups[0]["params"]`` and ``optimizer.state[p]["exp_avg"]`` lead to what was given."""
         held, entry = self.field(value, "[params]"), self.field(value, "[group]")
         self.connect(parameters, held)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..facts.facts import NOTHING, Call
+from . import library
 from .out_of_sight import OutOfSight
-from .values import Container, Derived, FunctionValue, Instance, Opaque, Unknown, Wrapped
+from .values import Container, Derived, FunctionValue, Instance, Opaque, Optimizer, Unknown, Wrapped
 
 _USES = frozenset({"step", "zero_grad"})
 _DEEPEST = 3
@@ -42,6 +43,25 @@ class UnseenOptimizers(OutOfSight):
             name = makers.get(self.written_at(site))
             if name is not None:
                 self.build_optimizer(site, call._replace(arguments=(self._parameters_given(call),), keywords=()), name)
+
+    def seed_own_optimizers(self) -> None:
+        """The repository's own classes of optimizers that nothing shows the parameters of may get those of any wrapped model."""
+        models = [value for value in self.values if isinstance(value, Wrapped)]
+        unseen = [found for found in self._own_optimizers() if not self._has_parameters(*found)] if models else []
+        for instance, _ in unseen:
+            parameters = self.fresh()
+            for model in models:
+                self.add(parameters, Derived("parameters", model))
+            self.open_groups(instance, parameters)
+
+    def _own_optimizers(self) -> Iterator[tuple[Instance, str]]:
+        for cls, instances in list(self.instances.items()):
+            name = next((name for name in self.external_bases(cls) if library.is_optimizer(name)), None)
+            yield from ((instance, name) for instance in instances if name is not None)
+
+    def _has_parameters(self, instance: Instance, name: str) -> bool:
+        given = self.fields.get((self.identify(Optimizer(instance.site, name)), "[params]"))
+        return given is not None and any(isinstance(value, Derived) for value in self.values_of(given))
 
     def _makers(self, site: int, written: set[int], seen: set[int]) -> Iterator[int]:
         """The call that makes an object: for one in a factory of anything, those that the factory is called by."""

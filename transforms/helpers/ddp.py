@@ -94,7 +94,7 @@ def shard_like_ddp(
         left_out = plain | ignored  # needed for: plain_parameters
         keywords: dict[str, Any] = {"ignored_params": left_out} if left_out else {}
         averaged = [p for p in part.parameters() if p in plain]  # needed for: plain_parameters
-        slots = parameter_slots(part)
+        slots = parameter_slots(part)  # needed for: earlier_holders
         _make_contiguous(part)
         _cast_buffers(part, getattr(mixed_precision, "buffer_dtype", None))  # needed for: ddp.mixed_precision.set
         for unit in [*blocks, part]:
@@ -102,7 +102,7 @@ def shard_like_ddp(
                 keywords["mp_policy"] = _ddp_precision(mixed_precision, unit is part)
             fully_shard(unit, mesh=mesh, **keywords)
             keep_class_name(unit)  # needed for: class_names
-        rebind_parameters(slots)
+        rebind_parameters(slots)  # needed for: earlier_holders
         gather_irregular_blocks(part, blocks, group)
         gather_for_parts(part, blocks)
         keep_writes_in_forward([*blocks, part])  # needed for: parameter_writes
@@ -131,9 +131,9 @@ def _shard_new_modules(module: Any) -> None:
         trained = {p for p in part.parameters() if p.requires_grad} - module._plain_parameters
         if trained and not any(isinstance(p, DTensor) for p in part.parameters()):
             _sync_params_and_buffers(mesh.get_group(), [p.detach() for p in part.parameters()], 250 * 1024**2, 0)
-            slots = parameter_slots(part)
+            slots = parameter_slots(part)  # needed for: earlier_holders
             fully_shard(part, mesh=mesh)
-            rebind_parameters(slots)
+            rebind_parameters(slots)  # needed for: earlier_holders
             reshard_after_forward(part)
             keep_state_dicts_whole(part)  # needed for: state_dicts
     if any(p.requires_grad and not isinstance(p, DTensor) and p not in module._plain_parameters for p in module.parameters()):

@@ -12,6 +12,7 @@ from torch.distributed._composable_state import _module_state_mapping
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .parameters import resharded
 from .whole import whole
@@ -22,7 +23,7 @@ MAKERS_OF_HOOKS = frozenset(
      "allow_inference_first", "broadcast_buffers_before_forward", "drop_unused_gradients", "gather_for_parts",
      "gather_irregular_blocks", "keep_parameter_hooks", "keep_state_dicts_whole", "load_model_state", "on_all_ranks",
      "register_comm_hook", "reshard_after_evaluation", "reshard_after_forward", "return_no_views", "set_gradient_sync",
-     "whole", "zero_grad_of_shards", "zeros_for_unused"}
+     "step_on_whole", "whole", "zero_grad_of_shards", "zeros_for_unused"}
 )  # fmt: skip
 """The functions here that give a model hooks."""
 
@@ -31,9 +32,9 @@ MAKERS_OF_HOOKS = frozenset(
 def whole_on_each_rank(*things: Any, needed: bool = True) -> Iterator[None]:
     """Inside, each rank has these models and optimizers whole and may use them alone, as under DDP. Every rank enters.
 
-    Forwards, saves and reads inside are local to a rank. What is written to parameters is lost at the end, and a
-    backward raises RuntimeError there: training takes all ranks. Of other objects, the models, optimizers and sharded
-    tensors that they hold are taken; with `needed=False` nothing is gathered.
+    Forwards, saves and reads inside are local to a rank. What is written to parameters is lost at the end. Training
+    takes all ranks: an optimizer's step raises RuntimeError, and at the end gradients that are left do. Of other objects,
+    the models, optimizers and sharded tensors that they hold are taken; with `needed=False` nothing is gathered.
     """
     with ExitStack() as stack:
         for thing in _models_and_optimizers(things) if needed else ():
@@ -126,6 +127,16 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
         for name, method in vars(unit).items()
         if getattr(method, "__self__", None) is unit and hasattr(method, "__wrapped__")  # register_fsdp_forward_method
     ]
+    lost = (
+        "training ran behind a test of the rank, on a copy of a sharded model that only this rank has: "
+        "what it learns would be lost. Train on all ranks, outside of whole_on_each_rank"
+    )
+
+    def refuse(optimizer: Optimizer, *_: Any) -> None:
+        if any(p in full for group in optimizer.param_groups for p in group["params"]):
+            raise RuntimeError(lost)
+
+    handle = register_optimizer_step_pre_hook(refuse)
     try:
         for owner, name, p in shards:
             owner._parameters[name] = full[p]
@@ -139,11 +150,9 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
             delattr(unit, name)
         yield
         if any(p.grad is not None and (p.grad is not grad or p.grad._version != version) for p, grad, version in given):
-            raise RuntimeError(
-                "a backward ran behind a test of the rank, on a copy of a sharded model that only this rank has: "
-                "its gradients would be lost. Train on all ranks, outside of whole_on_each_rank"
-            )
+            raise RuntimeError(lost)
     finally:
+        handle.remove()
         for owner, name, p in shards:
             owner._parameters[name] = p
             vars(p).pop("_held_whole", None)

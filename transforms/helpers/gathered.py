@@ -69,14 +69,18 @@ def reshard_after_forward(module: Any) -> None:
 
 
 def return_no_views(unit: Any) -> None:
-    """Copy views that `unit` returns, before any other hook sees them.
+    """Copy views and parameters that `unit` returns, before any other hook sees them.
 
     fully_shard gathers and reduces by hooks on what a unit returns; an operation in place on a view drops them silently.
+    The memory of a gathered parameter, and of a part of it, is freed when the unit shards again: reading it would crash.
     """
 
+    def is_shared(tensor: torch.Tensor) -> bool:
+        return tensor._is_view() or isinstance(tensor, nn.Parameter)
+
     def own(_: nn.Module, __: Any, output: Any) -> Any:
-        if any(tensor.requires_grad and tensor._is_view() for tensor in tensors_in(output)):
-            return tree_map_only(torch.Tensor, lambda t: t.clone() if t._is_view() else t, output)
+        if any(map(is_shared, tensors_in(output))):
+            return tree_map_only(torch.Tensor, lambda tensor: tensor.clone() if is_shared(tensor) else tensor, output)
         return output
 
     unit.register_forward_hook(torch.compiler.disable(own), prepend=True)

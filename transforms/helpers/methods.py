@@ -70,6 +70,8 @@ def _register(module: Any, name: str) -> None:
 
     @functools.wraps(method)
     def call(_: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(module, "_held_whole", False):  # needed for: each_rank
+            return method(*args, **kwargs)
         output = inner(*args, **kwargs)
         if not in_backward() and not any(tensor.grad_fn is not None for tensor in tensors_in(output)):
             resharded(module)  # no backward will do it
@@ -82,7 +84,8 @@ def _register(module: Any, name: str) -> None:
 
 def _with_shards(output: Any, gathered: dict[str, nn.Parameter], shards: dict[str, nn.Parameter]) -> Any:
     """`output`, and all lists there are, optimizers' too, with sharded parameters in place of the gathered ones."""
-    swap = {id(p): shards[name] for name, p in gathered.items() if shards.get(name, p) is not p}
+    kept = {name: p for name, p in gathered.items() if not isinstance(p, DTensor)}  # units inside may be gathered since
+    swap = {id(p): shards[name] for name, p in kept.items() if isinstance(shards.get(name), DTensor)}
     if not swap:
         return output
     for holder in gc.get_referrers(*(p for p in gathered.values() if id(p) in swap)):

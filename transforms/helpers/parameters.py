@@ -47,6 +47,17 @@ def write_shard(sharded: DTensor, value: torch.Tensor) -> None:
     sharded.copy_(value)
 
 
+@torch.no_grad()
+def write_items(tensor: torch.Tensor, index: Any, value: Any) -> None:
+    """`tensor[index] = value`; what is written to an index of a sharded tensor would be lost. All ranks call it."""
+    if not isinstance(tensor, DTensor):
+        tensor[index] = value
+        return
+    full = tensor.full_tensor()
+    full[index] = value.full_tensor() if isinstance(value, DTensor) else value
+    write_shard(tensor.detach(), full)  # pyright: ignore[reportArgumentType]
+
+
 def handle_parameters(model: nn.Module) -> list[Any]:
     """The parameters that sharding manages, in place of `handle.flat_param` of FSDP1's handles.
 

@@ -1,11 +1,13 @@
 """What held a model's parameters before sharding holds the sharded ones afterwards."""
 
 import gc
+import sys
 import warnings
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import CellType
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -41,13 +43,15 @@ def parameter_slots(module: nn.Module) -> list[Any]:
 
 def rebind_parameters(slots: list[Any]) -> None:
     """Give whatever still holds a parameter from before sharding the one in its place now: an optimizer, with its state,
-    lists, dictionaries and objects. It would train nothing, and say nothing. What cannot be edited is warned of.
+    lists, tuples, dictionaries and objects. It would train nothing, and say nothing.
 
-    They are edited in place, so schedulers and gradient scalers that hold them need nothing. Attributes and hooks that were
+    They are edited in place, so schedulers and gradient scalers that hold them need nothing; tuples are made anew in what
+    holds them. Names of functions that run go on with what they stand for. Attributes and hooks that were
     set on a parameter move to the new one. Raises TypeError for optimizer state that cannot be sharded.
     """
     swap: dict[int, Any] = {}
     before: list[Any] = []
+    holder: Any = None
     for owner, name, reference, attributes in slots:
         old, new = reference(), owner._parameters[name]
         if new is None or old is new:
@@ -61,17 +65,36 @@ def rebind_parameters(slots: list[Any]) -> None:
     for held in gc.get_objects() if before else ():  # needed for: zero_redundancy
         if type(held).__name__ == "ZeroRedundancyOptimizer" and any(id(p) in swap for p in held._all_params):
             raise TypeError("ZeroRedundancyOptimizer splits parameters by rank, as fully_shard does: build its inner optimizer")
-    for holder in gc.get_referrers(*before) if before else ():
-        if type(holder) is list and holder is not before:
-            holder[:] = [swap.get(id(item), item) for item in holder]
-        elif isinstance(values := holder if isinstance(holder, dict) else getattr(holder, "__dict__", None), dict):
-            for key in [key for key, value in values.items() if id(value) in swap]:
-                values[key] = swap[id(values[key])]
-            if any(id(key) in swap for key in values):
-                moved = [(swap.get(id(key), key), _shard_state(value, swap.get(id(key)))) for key, value in values.items()]
-                values.clear()  # filled again in the same order, which state dicts show
-                values.update(moved)
-        elif isinstance(holder, (tuple, set, frozenset)):
+    replaced, pending = before, before  # kept alive, for their ids
+    while pending:  # what cannot be edited is made anew, and takes the old one's place in turn
+        anew: list[Any] = []
+        for holder in gc.get_referrers(*pending):
+            if type(holder) is list and all(holder is not own for own in (replaced, pending, anew)):
+                holder[:] = [swap.get(id(item), item) for item in holder]
+            elif isinstance(values := holder if isinstance(holder, dict) else getattr(holder, "__dict__", None), dict):
+                for key in [key for key, value in values.items() if id(value) in swap]:
+                    values[key] = swap[id(values[key])]
+                if any(id(key) in swap for key in values):
+                    moved = [(swap.get(id(k), k), _shard_state(value, swap.get(id(k)))) for k, value in values.items()]
+                    values.clear()  # filled again in the same order, which state dicts show
+                    values.update(moved)
+            elif isinstance(holder, set):
+                for item in [item for item in holder if id(item) in swap]:
+                    holder.remove(item)
+                    holder.add(swap[id(item)])
+            elif isinstance(holder, CellType):
+                holder.cell_contents = swap.get(id(holder.cell_contents), holder.cell_contents)
+            elif isinstance(holder, (tuple, frozenset)) and id(holder) not in swap:
+                items = [swap.get(id(item), item) for item in holder]
+                swap[id(holder)] = cast(Any, holder)._make(items) if hasattr(holder, "_make") else type(holder)(items)
+                anew.append(holder)
+        replaced, pending = [*replaced, *anew], anew
+    tuples, holder = replaced[len(before) :], None
+    del replaced[len(before) :]
+    unheld = (object(),)
+    while tuples:  # from the outside in
+        holder = tuples.pop()
+        if sys.getrefcount(holder) > sys.getrefcount(unheld):  # a name of a function that runs, which nobody else can change
             kind = type(holder).__name__
             warnings.warn(f"a {kind} still holds parameters from before sharding: make it anew from the model", stacklevel=2)
 

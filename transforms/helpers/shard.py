@@ -58,7 +58,7 @@ def shard_like_fsdp1(
         if mixed_precision is not None:  # needed for: fsdp1.mixed_precision
             chosen = full_precision_units(module, chosen, mixed_precision, skipped)
     roots = parts_with_forward(module)
-    slots = parameter_slots(module)  # needed for: fsdp1.use_orig_params.set
+    slots = parameter_slots(module)  # needed for: earlier_holders
     synchronized: set[torch.Tensor] = set()  # needed for: fsdp1.sync_module_states
     for unit, own in [*chosen, *((root, {}) for root in roots)]:
         if isinstance(unit, FSDPModule):
@@ -78,7 +78,7 @@ def shard_like_fsdp1(
         fully_shard(unit, **arguments)
         keep_class_name(unit)  # needed for: class_names
         return_no_views(unit)
-    rebind_parameters(slots)  # needed for: fsdp1.use_orig_params.set
+    rebind_parameters(slots)  # needed for: earlier_holders
     for root in roots:
         reshard_after_evaluation(root)
         allow_inference_first(root)  # needed for: inference_mode

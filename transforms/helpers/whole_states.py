@@ -1,6 +1,6 @@
 """State dicts that stay whole by themselves, wherever the program takes and loads them."""
 
-import atexit
+import weakref
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .ddp_keys import own_key, rename_keys
 from .optimizer_state import shard_by_position, shard_entries
+from .parameters import resharded
 from .whole import shard_like, whole
 
 
@@ -22,18 +23,14 @@ def keep_state_dicts_whole(module: Any) -> None:
     holds in libraries too; parts that come later need a call of their own.
     """
     outermost: list[Any] = []  # the part whose state_dict() runs: what is in it is gathered at its end, tied tensors as one
-    shown: list[tuple[Any, torch.Tensor, int, tuple[int, int]]] = []
-
-    def versions(shard: Any) -> tuple[int, int]:
-        return shard._version, shard._local_tensor._version
+    shown: list[tuple[Any, torch.Tensor, torch.Tensor]] = []  # and what the shard was: no version tells of writes by .data
 
     @torch.no_grad()
     def write_back(*_: Any) -> None:
-        for shard, full, version, own_versions in shown:
-            if full._version != version or versions(shard) == own_versions:  # .data is written without a new version
-                part: Any = shard_like(full, shard)
-                if not torch.equal(part.to_local(), shard.to_local()):
-                    shard.copy_(part)
+        for shard, full, before in shown:
+            part: Any = shard_like(full, shard)
+            if not torch.equal(part.to_local(), before):
+                shard.copy_(part)
         shown.clear()
 
     def begin(part: Any, prefix: str, _: bool) -> None:
@@ -49,9 +46,11 @@ def keep_state_dicts_whole(module: Any) -> None:
         for key, full in whole(shards).items():
             state[key] = full
             own: Any = shards[key].detach()
-            shown.append((own, full, full._version, versions(own)))
+            shown.append((own, full, own.to_local().clone()))
 
     def shard(part: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        if not prefix:
+            resharded(module)  # it stays gathered after a forward whose backward never came
         if part is module and any(key.startswith(f"{prefix}module.") for key in state):  # needed for: ddp_keys
             rename_keys(state, lambda key: prefix + own_key(module, key[len(prefix) :]) if key.startswith(prefix) else key)
         for name, live in [*part._parameters.items(), *part._buffers.items()]:
@@ -65,14 +64,16 @@ def keep_state_dicts_whole(module: Any) -> None:
             part.register_state_dict_post_hook(gather)
             part.register_load_state_dict_pre_hook(shard)
     module.register_forward_pre_hook(torch.compiler.disable(write_back), prepend=True)
-    atexit.register(shown.clear)  # tensors that live on while Python ends can keep gloo waiting
+    weakref.finalize(module, shown.clear)  # at exit too: tensors that live on while Python ends can keep gloo waiting
     register_optimizer_step_pre_hook(_keep_whole)
 
 
 def _keep_whole(optimizer: Optimizer, *_: Any) -> None:
     """Before an optimizer's first step: shard what it has loaded, and see to its state dicts from now on."""
+    if hasattr(optimizer, "_state_stays_whole"):
+        return
     parameters: dict[Any, torch.Tensor] = {p: p for group in optimizer.param_groups for p in group["params"]}
-    if hasattr(optimizer, "_state_stays_whole") or not any(isinstance(p, DTensor) for p in parameters):
+    if not any(isinstance(p, DTensor) for p in parameters):
         return
     optimizer._state_stays_whole = True  # pyright: ignore[reportAttributeAccessIssue]
     optimizer.state.update(shard_entries(dict(optimizer.state), parameters))

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from .file import File
+from .local_names import comprehension_of
 
 
 def assigned_values(file: File, node: ast.Name | ast.Attribute) -> list[ast.expr]:
@@ -16,6 +17,8 @@ def assigned_values(file: File, node: ast.Name | ast.Attribute) -> list[ast.expr
             return _assigned_to_attribute(file, node.attr)
         if node.value.id != "self":
             scope = file.tree  # a namespace such as ``args`` is handed from function to function under one name
+    elif comprehension_of(file, node) is not None:
+        return []
     else:
         scope = file.function(node)
     found = _assignments(file, scope or file.tree, ast.dump(node).replace("ctx=Store()", "ctx=Load()"))

@@ -50,7 +50,8 @@ def is_rank_condition(file: File, test: ast.expr, depth: int = 0) -> bool:
         if any(is_rank_condition(file, value, depth + 1) for value in assigned):
             return True
         if isinstance(test, ast.Attribute) and not assigned and depth < _DEEPEST:
-            if any(is_rank_condition(other, value, _DEEPEST - 1) for other, value in assigned_in_other_files(file, test)):
+            deeper = max(depth + 1, _DEEPEST - 1)  # only ever deeper: files may hand each other's attributes on in a circle
+            if any(is_rank_condition(other, value, deeper) for other, value in assigned_in_other_files(file, test)):
                 return True
         return depth < _DEEPEST and _is_property(file, test, depth)
     return False
@@ -119,12 +120,25 @@ def is_own_object(file: File, node: ast.expr, depth: int = 0) -> bool:
     if not isinstance(node, (ast.Name, ast.Attribute)) or depth >= _DEEPEST:
         return False
     values = assigned_values(file, node)
+    if any(_is_broadcast(file, value) for value in values):
+        return False
     if any(isinstance(v, ast.IfExp) and _is_nothing(v.orelse) and is_rank_condition(file, v.test, depth + 1) for v in values):
         return True
     if any(isinstance(v, ast.Call) and _answers_some_ranks(file, v, depth + 1) for v in values):
         return True
     empty = [v for v in values if isinstance(v, ast.Constant) and not v.value]
     return bool(empty) and any(_is_behind_rank(file, v, depth) for v in values if v not in empty)
+
+
+def _is_broadcast(file: File, value: ast.expr) -> bool:
+    """Whether ranks agree about a value: what a broadcast gave, or an entry of a list that one of them filled."""
+    if isinstance(value, ast.Call):
+        return "broadcast" in (_last_name(value) or "")
+    if not isinstance(value, ast.Subscript) or not isinstance(value.value, ast.Name):
+        return False
+    name, function = value.value.id, file.function(value)
+    calls = (c for c in file.nodes(ast.Call) if file.function(c) is function and "broadcast" in (_last_name(c) or ""))
+    return any(isinstance(given, ast.Name) and given.id == name for call in calls for given in call.args)
 
 
 def _answers_some_ranks(file: File, call: ast.Call, depth: int) -> bool:

@@ -6,10 +6,10 @@ import ast
 
 from ..flow.library import RETURN_SELF
 from ..flow.values import Bound, Constant, FunctionValue, Instance, Opaque
+from .arguments import handed_in
 from .before_wraps import BeforeWraps
 from .file import File
 from .sharding import ShardingQueries
-from .spelling import handed_in
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

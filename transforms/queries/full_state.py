@@ -1,18 +1,22 @@
-"""Contexts of FSDP1 in which nothing but full state dicts of one model are taken."""
+"""Contexts of FSDP1 in which nothing but full state dicts of one model, and of its optimizers, are taken or loaded."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from ..facts.symbols import FSDP1
+from ..flow.values import Optimizer
 from .file import File
 from .local_values import resolved
 from .program import Program
 
 _FSDP = "torch.distributed.fsdp."
 _PARAMETERS = ("module", "state_dict_type", "state_dict_config", "optim_state_dict_config")
+_OF_FULL_STATE = frozenset({"full_optim_state_dict", "shard_full_optim_state_dict", "scatter_full_optim_state_dict"})
+"""Functions of FSDP1's class that no context changes."""
 _RENAMED_KEYS = (
     r"torch\.compile|\.compile\(\)|_orig_mod|state_dict_(?:pre_|post_)?hook"
     r"|def (?:state_dict|_save_to_state_dict|[gs]et_extra_state)\b"
@@ -22,7 +26,7 @@ _RENAMED_KEYS = (
 
 @dataclass(frozen=True)
 class FullState:
-    """``with FSDP.state_dict_type(model, FULL_STATE_DICT, …):`` around ``model.state_dict()``.
+    """``with FSDP.state_dict_type(model, FULL_STATE_DICT, …):`` around ``model.state_dict()`` and its like.
 
     The context itself says that the model is in FSDP1: it raises KeyError for any other.
     """
@@ -30,8 +34,12 @@ class FullState:
     block: ast.With
     reads: tuple[ast.Call, ...]
     """The calls of ``state_dict()``."""
+    optimizer_reads: tuple[ast.Call, ...]
+    """The calls of ``FSDP.optim_state_dict(model, optimizer)``."""
     offloads: bool
     """Whether the state comes to the CPU, and to the first rank alone."""
+    optimizer_on_one_rank: bool
+    """Whether an optimizer's state comes to the first rank alone."""
     needless: tuple[ast.stmt, ...]
     """Assignments that only the context read."""
     settings: tuple[ast.expr, ...]
@@ -56,64 +64,93 @@ def full_state(program: Program, file: File, context: ast.Call) -> FullState | N
             given[name] = value
     if file.external(given["state_dict_type"]) != f"{_FSDP}StateDictType.FULL_STATE_DICT":
         return None
-    offloads = _offloads(file, given.get("state_dict_config"))
+    offloads = _offloads(file, given.get("state_dict_config"), "FullStateDictConfig")
+    on_one_rank = _offloads(file, given.get("optim_state_dict_config"), "FullOptimStateDictConfig")
     model = given["module"]
     if offloads is None or not isinstance(model, (ast.Name, ast.Attribute)) or program.mentions(_RENAMED_KEYS):
         return None
-    reads = _reads(file, block, ast.unparse(model))
-    if not reads:
+    uses = _uses(file, block, ast.unparse(model))
+    if not uses or (on_one_rank is None and any(map(partial(_is_optimizer_read, file), uses))):
         return None
-    return FullState(block, tuple(reads), offloads, tuple(needless), tuple(settings))
+    reads = [call for call in uses if isinstance(call.func, ast.Attribute) and call.func.attr == "state_dict"]
+    of_optimizers = [call for call in uses if _is_optimizer_read(file, call)]
+    return FullState(block, tuple(reads), tuple(of_optimizers), offloads, bool(on_one_rank), tuple(needless), tuple(settings))
 
 
 def full_state_around(program: Program, file: File, read: ast.Call) -> FullState | None:
-    """The context whose full state dict a call of ``state_dict()`` takes."""
+    """The context whose full state a call takes, of the model or of an optimizer."""
     for around in file.ancestors(read):
         if isinstance(around, ast.With) and isinstance(around.items[0].context_expr, ast.Call):
             context = around.items[0].context_expr
             if file.external(context.func) == f"{FSDP1}.state_dict_type":
                 found = full_state(program, file, context)
-                return found if found is not None and read in found.reads else None
+                return found if found is not None and read in (*found.reads, *found.optimizer_reads) else None
     return None
 
 
-def _offloads(file: File, config: ast.expr | None) -> bool | None:
-    """Whether a FullStateDictConfig asks for the CPU of the first rank; None for any other mixture, or an unknown one."""
+def _offloads(file: File, config: ast.expr | None, kind: str) -> bool | None:
+    """Whether a configuration asks for the CPU of the first rank; None for any other mixture, or an unknown one.
+
+    Without one, or without rank0_only, every rank has the state; FullOptimStateDictConfig has it on the CPU by default.
+    """
     if config is None or (isinstance(config, ast.Constant) and config.value is None):
         return False
-    if not isinstance(config, ast.Call) or file.external(config.func) != f"{_FSDP}FullStateDictConfig":
+    if not isinstance(config, ast.Call) or file.external(config.func) != f"{_FSDP}{kind}":
         return None
     names = ("offload_to_cpu", "rank0_only")
-    given = dict(zip(names, config.args, strict=False)) | {k.arg: k.value for k in config.keywords}
-    values = [given.pop(name, ast.Constant(False)) for name in names]
-    flags = {bool(value.value) for value in values if isinstance(value, ast.Constant)}
-    known = not given and all(isinstance(value, ast.Constant) for value in values)
-    return flags.pop() if known and len(flags) == 1 else None
+    given: dict[str | None, ast.expr] = dict(zip(names, config.args, strict=False))
+    given |= {keyword.arg: keyword.value for keyword in config.keywords}
+    offloads = given.pop("offload_to_cpu", ast.Constant(kind == "FullOptimStateDictConfig"))
+    alone = given.pop("rank0_only", ast.Constant(False))
+    if given or not isinstance(alone, ast.Constant):
+        return None
+    if isinstance(offloads, ast.Call) and file.external(offloads.func) == "torch.cuda.is_available" and alone.value:
+        return True  # without GPUs it is on the CPU anyway
+    if not isinstance(offloads, ast.Constant) or (bool(offloads.value) != bool(alone.value) and kind == "FullStateDictConfig"):
+        return None
+    return bool(alone.value) if offloads.value else None if kind == "FullOptimStateDictConfig" else False
 
 
-def _reads(file: File, block: ast.With, model: str) -> list[ast.Call]:
-    """The calls of the model's ``state_dict()``; none if anything else in the block may ask for a state dict."""
+def _uses(file: File, block: ast.With, model: str) -> list[ast.Call]:
+    """The calls that take or load state of the model; none if anything else in the block may ask for a state dict."""
     found: list[ast.Call] = []
     for node in _inside(block):
         if isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef, ast.Yield, ast.YieldFrom, ast.Await)):
             return []
-        if isinstance(node, ast.Attribute) and node.attr == "state_dict":
-            call = file.parents[node]
-            if ast.unparse(node.value) != model or not isinstance(call, ast.Call) or call.args or call.keywords:
-                return []
+        if not isinstance(node, (ast.Name, ast.Attribute)):
+            continue
+        call = file.parents[node]
+        if isinstance(call, ast.Call) and call.func is node and _is_full_use(file, node, call, model):
             found.append(call)
-        elif isinstance(node, (ast.Name, ast.Attribute)) and _may_use(file, node, model):
+        elif _may_use(file, node, model):
             return []
     return found
 
 
+def _is_full_use(file: File, function: ast.expr, call: ast.Call, model: str) -> bool:
+    """Whether a call takes or loads full state of the model or of an optimizer, as the context wants it."""
+    if isinstance(function, ast.Attribute) and ast.unparse(function.value) == model:
+        return function.attr == "load_state_dict" or (function.attr == "state_dict" and not (call.args or call.keywords))
+    name = file.external(function) or ""
+    return _is_optimizer_read(file, call) or (name.startswith(f"{FSDP1}.") and name.rpartition(".")[2] in _OF_FULL_STATE)
+
+
+def _is_optimizer_read(file: File, call: ast.Call) -> bool:
+    return file.external(call.func) == f"{FSDP1}.optim_state_dict" and len(call.args) + len(call.keywords) == 2
+
+
 def _may_use(file: File, node: ast.Name | ast.Attribute, model: str) -> bool:
     """Whether an expression hands the model on, or its holder, calls a method of the holder, or takes another state."""
-    if isinstance(node, ast.Attribute) and "state_dict" in node.attr:
-        return True
     text, parent = ast.unparse(node), file.parents[node]
+    if isinstance(node, ast.Attribute) and "state_dict" in node.attr:
+        values = file.values(node.value)
+        return not values or not all(isinstance(value, Optimizer) for value in values)
     if text == model:
-        return not (isinstance(parent, ast.Attribute) and parent.attr == "state_dict")
+        in_call = isinstance(parent, ast.keyword | ast.Call) and not (isinstance(parent, ast.Call) and parent.func is node)
+        call = file.parents[parent] if isinstance(parent, ast.keyword) else parent
+        if in_call and isinstance(call, ast.Call):
+            return not _is_full_use(file, call.func, call, model)
+        return not (isinstance(parent, ast.Attribute) and parent.attr in ("state_dict", "load_state_dict"))
     if isinstance(node, ast.Name) and text == model.partition(".")[0]:
         return not isinstance(parent, ast.Attribute) or _is_called(file, parent)
     return False

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..flow.values import ClassValue, FunctionValue
+from .backwards import is_trained_on_both
 from .conditions import is_rank_condition, is_rank_decorator
+from .early_leaves import leaves_of_some_ranks, parts_ranks
 from .file import File
 from .program import Program
 from .uneven_loops import is_uneven
@@ -14,13 +17,15 @@ from .uneven_loops import is_uneven
 _DEEPEST = 8
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
+Calls = tuple[tuple[File, ast.Call], ...]
+
 
 @dataclass(frozen=True)
 class Guard:
     """The outermost statement of a function in which only some ranks come to a place, or some more often than others.
 
-    ``leaves`` is set where the statement is a test that other ranks leave by (``if rank != 0: return``); ``function`` is
-    set where a decorator guards the whole function.
+    ``leaves`` is set where other ranks leave by the statement (``if rank != 0: return``); ``function`` is set where a
+    decorator guards the whole function.
     """
 
     file: File
@@ -43,24 +48,38 @@ def guard_of(file: File, node: ast.AST, asked: frozenset[ast.AST] = frozenset())
             return leaving or found
         if isinstance(around, ast.Lambda):
             return found
-        if isinstance(inside, ast.stmt) and not isinstance(inside, (ast.FunctionDef, ast.ClassDef)):
-            found = _left_before(file, inside) or found
-        if isinstance(around, (ast.If, ast.While)) and inside is not around.test:
-            if is_rank_condition(file, around.test) or _parts_ranks(file, around, inside):
-                found = Guard(file, around)
-        elif isinstance(around, (ast.For, ast.AsyncFor)) and inside in around.body and is_uneven(file, around):
-            found = Guard(file, around)
-        elif isinstance(around, ast.expr) and _guards_expression(file, around, inside):
-            found = Guard(file, file.statement(around))
+        by = _guard_by(file, around, inside)
+        if by is not None and isinstance(around, ast.If) and by.statement is around and is_trained_on_both(file, around, node):
+            by = _left_before(file, inside)
+        found = by or found
         inside = around
     return _left_before(file, inside) or found if isinstance(inside, ast.stmt) else found
 
 
-def _parts_ranks(file: File, around: ast.If | ast.While, inside: ast.AST) -> bool:
-    """Whether a run has seen some ranks alone come to the branch of a statement that a place is in."""
-    branch = around.body if any(inside is statement for statement in around.body) else around.orelse
-    reaches = file.program.is_reached_by_some_ranks
-    return isinstance(around, ast.If) and reaches(file, branch) and not reaches(file, [around])
+def _guard_by(file: File, around: ast.AST, inside: ast.AST) -> Guard | None:
+    """The guard that a node is for what lies right inside of it, or else a statement in front of that, in its block."""
+    if isinstance(around, (ast.If, ast.While)) and inside is not around.test:
+        if is_rank_condition(file, around.test) or parts_ranks(file, around, inside):
+            return Guard(file, around)
+    elif isinstance(around, (ast.For, ast.AsyncFor)) and inside in around.body and is_uneven(file, around):
+        return Guard(file, around)
+    elif isinstance(around, ast.expr) and _guards_expression(file, around, inside):
+        return Guard(file, file.statement(around))
+    return _left_before(file, inside) if not isinstance(inside, (ast.FunctionDef, ast.ClassDef)) else None
+
+
+def is_guarded_again(file: File, node: ast.AST, calls: Calls, block: Sequence[ast.stmt]) -> bool:
+    """Whether a further guard lies between a block and a place in it, or one that calls in the block lead to."""
+    if calls and any(guard_of(*place) is not None for place in (*calls[1:], (file, node))):
+        return True
+    file, inside = calls[0] if calls else (file, node)
+    for around in file.ancestors(inside):
+        if inside in block or isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return False
+        if _guard_by(file, around, inside) is not None:
+            return True
+        inside = around
+    return False
 
 
 def _calls_on_some_ranks(file: File, decorator: ast.expr, asked: frozenset[ast.AST]) -> bool:
@@ -83,9 +102,6 @@ def _is_made_by_decorator(file: File, function: ast.AST, caller: File, call: ast
     values = [v for d in decorators for v in file.values(d) if isinstance(v, FunctionValue)]
     around = set(caller.ancestors(call))
     return any(file.program.function_node(value)[1] in around for value in values)
-
-
-Calls = tuple[tuple[File, ast.Call], ...]
 
 
 class Guards:
@@ -169,23 +185,12 @@ def _guards_expression(file: File, around: ast.expr, inside: ast.AST) -> bool:
 
 
 def _left_before(file: File, inside: ast.AST) -> Guard | None:
-    """The first test in front of a statement, in its block, by which some ranks leave the block."""
+    """The first statement in front of another one, in its block, by which some ranks leave the block."""
     if not isinstance(inside, ast.stmt):
         return None
     try:
         block, index = file.block_of(inside)
     except (ValueError, KeyError):
         return None
-    for statement in block[:index]:
-        if isinstance(statement, ast.If) and not statement.orelse and _leaves(statement.body[-1]):
-            if is_rank_condition(file, statement.test) or _parts_ranks(file, statement, statement.body[0]):
-                return Guard(file, statement, leaves=True)
-    return None
-
-
-def _leaves(statement: ast.stmt) -> bool:
-    if isinstance(statement, (ast.Return, ast.Continue, ast.Break)):
-        return True
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call) and ast.unparse(
-        statement.value.func
-    ) in ("sys.exit", "exit", "quit", "os._exit")
+    found = leaves_of_some_ranks(file)
+    return next((Guard(file, statement, leaves=True) for statement in block[:index] if statement in found), None)

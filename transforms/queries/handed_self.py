@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 
+from .arguments import handed_in
 from .before_wraps import BeforeWraps
 from .file import File
-from .spelling import handed_in
 
 _DEEPEST = 3
 

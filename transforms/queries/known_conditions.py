@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..flow.values import Derived
+from .arguments import given_for_parameter
 from .assignments import assigned_values
 from .conditions import is_own_object, is_rank_condition
 from .file import File
 from .guards import guard_of
-from .spelling import given_for_parameter
 
 _IMPURE = (ast.Call, ast.Await, ast.NamedExpr, ast.Yield, ast.YieldFrom)
 _SCOPES = (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -72,6 +72,8 @@ def _shared(file: File, block: Sequence[ast.stmt], places: Sequence[ast.AST], di
     while ways and all(len(way) > len(shared) and way[len(shared)] == ways[0][len(shared)] for way in ways):
         shared.append(ways[0][len(shared)])
     rest = list(dict.fromkeys(" and ".join(way[len(shared) :]) for way in ways))
+    if any(_without_parentheses(way.removeprefix("not ")) in rest for way in rest if way.startswith("not ")):
+        rest = []  # one or its contrary, which is always
     if all(rest) and 0 < len(rest) <= _MOST_ALTERNATIVES:
         either = " or ".join(f"({way})" if " and " in way and len(rest) > 1 else way for way in rest)
         shared.append(f"({either})" if shared and len(rest) > 1 else either)

@@ -5,8 +5,26 @@ from __future__ import annotations
 import ast
 import re
 
+from .file import File
+
 MOST_STEPS = 8
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _WRAPPER = re.compile(r"(?i)parallel|ddp|fsdp|wrap")
+
+
+def comprehension_of(file: File, name: ast.Name) -> ast.comprehension | None:
+    """The part of a comprehension that a name is a variable of: such variables are no names of the function around."""
+    inside: ast.AST = name
+    for around in file.ancestors(name):
+        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            return None
+        is_outside = isinstance(inside, ast.comprehension) and name in set(ast.walk(inside.iter))
+        if isinstance(around, _COMPREHENSIONS) and not (is_outside and inside is around.generators[0]):
+            for part in reversed(around.generators):
+                if any(isinstance(n, ast.Name) and n.id == name.id for n in ast.walk(part.target)):
+                    return part
+        inside = around
+    return None
 
 
 def spelled_out(scope: ast.AST, thing: ast.expr) -> ast.expr:

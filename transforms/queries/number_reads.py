@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from ..flow.library import TENSORS, is_tensor_math
 from ..flow.values import Derived, Opaque, Unknown, Value
 from .file import File
+from .group_reads import is_setting
 from .sharding import Sharding, ShardingQueries
 
 METHODS = frozenset({"item", "tolist", "numpy"})
@@ -17,12 +18,16 @@ _FUNCTIONS = re.compile(r"builtins\.(float|int|bool)|math\.\w+")
 _OF_COLLECTIONS = re.compile(r"torch\.(tensor|as_tensor|asarray|\w*Tensor)|numpy\.[\w.]+|statistics\.\w+|math\.fsum")
 """Functions that read a number off each tensor in what they are given."""
 
+_READERS = ("wandb.", "scipy.", "sklearn.", "pandas.", "matplotlib.", "seaborn.", "plotly.", "PIL.", "cv2.")
+_DRAWS = frozenset({"add_histogram", "add_embedding", "add_image"})
+"""Methods of tensorboard's writers."""
+
 Read = tuple[ast.AST, ast.expr, Sharding]
 """What reads, the tensor or the collection of tensors that it reads off, and whether they are sharded."""
 
 
 def numbers_read(file: File, sharding: ShardingQueries) -> Iterator[Read]:
-    """``x.item()``, ``float(x)``, ``math.sqrt(x)``, ``torch.tensor([x, y])``, ``f"{x:.3f}"`` and ``if x > 3``."""
+    """``x.item()``, ``float(x)``, ``torch.tensor([x, y])``, ``wandb.Histogram(x)``, ``f"{x:.3f}"`` and ``if x > 3``."""
     for node in file.nodes(ast.Call, ast.FormattedValue, ast.Compare):
         if isinstance(node, ast.Call):
             yield from _by_call(file, sharding, node)
@@ -42,7 +47,16 @@ def _by_call(file: File, sharding: ShardingQueries, call: ast.Call) -> Iterator[
         yield from _number(file, sharding, call, call.args[0])
     if _OF_COLLECTIONS.fullmatch(name):
         values = [v for held in _held(file, call.args[0]) for v in held]
-        yield from _number(file, sharding, call, call.args[0], values)
+        itself = [v for v in file.values(call.args[0]) if isinstance(v, Derived)]
+        yield from _number(file, sharding, call, call.args[0], [*values, *itself])
+    elif _is_of_others(file, call, name):
+        for given in (*call.args, *(keyword.value for keyword in call.keywords)):
+            yield from _number(file, sharding, given, given)
+
+
+def _is_of_others(file: File, call: ast.Call, name: str) -> bool:
+    """Whether code that knows nothing of shards reads a tensor: libraries of arrays and pictures, and what draws histograms."""
+    return name.startswith(_READERS) or getattr(call.func, "attr", "") in _DRAWS
 
 
 def _number(
@@ -53,7 +67,8 @@ def _number(
     owners = [v.owner for v in values if isinstance(v, Derived) and v.kind in TENSORS]
     found = sharding.of_owners(owners)  # type: ignore[arg-type]
     if found.wrappers or (not any(map(_says_something, values)) and any(_is_unknown_gradient(file, n) for n in ast.walk(read))):
-        yield node, read, found
+        if not is_setting(file, read):
+            yield node, read, found
 
 
 def _says_something(value: Value) -> bool:

@@ -95,7 +95,7 @@ def _is_computed_with(file: File, node: ast.expr) -> bool:
     if isinstance(parent, ast.BinOp | ast.UnaryOp):
         return not isinstance(getattr(parent, "op", None), ast.Not)
     if isinstance(parent, ast.Attribute | ast.Subscript):
-        return _is_read_through(file, node)
+        return is_read_through(file, node)
     if isinstance(parent, ast.Assign):
         return any(isinstance(target, ast.Subscript) and _is_of_tensor(target) for target in parent.targets)
     if isinstance(parent, ast.keyword):
@@ -110,7 +110,7 @@ def _is_computed_with(file: File, node: ast.expr) -> bool:
     return isinstance(parent.func, ast.Attribute) and parent.func.attr in _METHODS
 
 
-def _is_read_through(file: File, node: ast.expr) -> bool:
+def is_read_through(file: File, node: ast.expr) -> bool:
     """Whether a chain of attributes, methods and items that begins with a parameter computes, and writes nothing in place."""
     computes = False
     while True:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from ..flow.values import Annotated, Instance, Opaque, Wrapped
+from .arguments import given_for_parameter
 from .assignments import assigned_values
 from .file import File
 from .sharding import ShardingQueries
-from .spelling import given_for_parameter
 
 SAVES = ("torch.save", "pickle.dump", "pickle.dumps", "cloudpickle.dump", "cloudpickle.dumps", "dill.dump", "joblib.dump")
 """Functions that pickle what they are given."""

@@ -39,6 +39,7 @@ from ..flow.values import (
 )
 from .answers import Answer
 from .file import File
+from .optimizer_objects import optimizers_around
 from .program import Program
 
 _NO_OBJECTS = (Constant, Container, External, ModuleValue, FunctionValue, ClassValue, Partial, Bound)
@@ -250,6 +251,7 @@ class ShardingQueries:
     def _of_optimizers(self, held: Iterable[Value]) -> Sharding:
         values = [v for v in held if not (isinstance(v, Constant) and v.value is None)]
         optimizers = [v for v in values if isinstance(v, Optimizer)]
+        optimizers += [inner for v in values if isinstance(v, Opaque) for inner in optimizers_around(self.program, v)]
         if not values:
             return Sharding(Answer.UNKNOWN)
         if not optimizers:

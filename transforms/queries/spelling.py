@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 from ..flow.values import Instance, Opaque, Optimizer, Value, Wrapped
 from .answers import Answer
+from .arguments import handed_in
 from .assignments import assigned_values
 from .conditions import is_own_object
 from .file import File
 from .guards import Calls, Guard, guard_of
-from .local_names import spelled_out
+from .local_names import comprehension_of, spelled_out
 from .sharding import ShardingQueries
 
 _DEEPEST = 4
@@ -57,6 +58,7 @@ class Spelling:
             return None
         scope = self.file.function(self.node) or self.file.tree
         sources = list(self._sources(self.thing, 0))
+        owner: str | None = None
         for source in [*sources, *(spelled_out(scope, source) for source in sources)]:
             if calls:
                 text = _as_seen_from(self.file, source, self.node, calls)
@@ -65,9 +67,12 @@ class Spelling:
             else:
                 text = ast.unparse(source)
             for holder in _holders(text) if text is not None else ():
-                if not is_made_behind(guard.file, holder, guard):
+                if is_made_behind(guard.file, holder, guard):
+                    continue
+                if ast.unparse(holder) != "self":
                     return ast.unparse(holder)
-        return self._other_name(guard) if calls else None
+                owner = "self"  # which may hold more than this
+        return (self._other_name(guard) if calls else None) or owner
 
     def _about(self, file: File, node: ast.expr):
         return self.sharding.of(file, node), self.sharding.of_optimizer(file, node)
@@ -77,7 +82,7 @@ class Spelling:
         if isinstance(node, ast.Call):
             given = [*node.args, *(keyword.value for keyword in node.keywords)]
             for part in given if depth < _DEEPEST else ():
-                if self._leads_there(part):
+                if self._leads_there(part) or _is_read_by_name(node, part):
                     yield from self._sources(part, depth + 1)
         yield node
         if isinstance(node, ast.Subscript):
@@ -112,17 +117,25 @@ class Spelling:
         function = guard.file.function(guard.statement)
         nodes = list(ast.walk(function or guard.file.tree))
         keys = {n.slice.id for n in nodes if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Name)}
+        sharded = {v for v in self.values if self._is_sharded(v)}
         for node in reversed([n for n in nodes if isinstance(n, (ast.Name, ast.Attribute))]):
             if node.lineno > guard.statement.lineno or guard.file.function(node) is not function:
                 continue
             if isinstance(node, ast.Name) and node.id in keys:
                 continue  # a loop over a dictionary gives its keys
             values = set(guard.file.values(node))
-            same = values & self.values
-            if same == values and same and any(isinstance(v, Optimizer) or self.sharding.of_values([v]).wrappers for v in same):
-                if not is_made_behind(guard.file, node, guard):
-                    return ast.unparse(node)
+            holds_all = sharded and sharded <= values <= self.values
+            if holds_all and not is_made_behind(guard.file, node, guard):
+                return ast.unparse(node)
         return None
+
+    def _is_sharded(self, value: Value) -> bool:
+        return isinstance(value, Optimizer) or bool(self.sharding.of_values([value]).wrappers)
+
+
+def _is_read_by_name(call: ast.Call, owner: ast.expr) -> bool:
+    """Whether a call is ``getattr(owner, name)``."""
+    return isinstance(call.func, ast.Name) and call.func.id == "getattr" and bool(call.args) and call.args[0] is owner
 
 
 def _holders(text: str) -> Iterator[ast.expr]:
@@ -168,9 +181,12 @@ def _objects(file: File, node: ast.AST) -> set[Value]:
 
 def _iterated(file: File, name: ast.Name) -> Iterator[ast.expr]:
     """What a name runs over, as the variable of a loop."""
+    if (own := comprehension_of(file, name)) is not None:
+        yield from _containers(own.iter)
+        return
     scope = file.function(name) or file.tree
     for loop in ast.walk(scope):
-        if isinstance(loop, (ast.For, ast.comprehension)):
+        if isinstance(loop, ast.For):
             if any(isinstance(n, ast.Name) and n.id == name.id for n in ast.walk(loop.target)):
                 yield from _containers(loop.iter)
 
@@ -215,36 +231,3 @@ def _as_seen_from(file: File, thing: ast.expr, node: ast.AST, calls: Calls) -> s
 
 def _is_assigned_in(function: ast.AST, name: str) -> bool:
     return any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store) for n in ast.walk(function))
-
-
-def given_for_parameter(file: File, node: ast.expr) -> Iterator[tuple[File, ast.expr]]:
-    """What the callers of the function around a name hand in for it."""
-    function = file.function(node)
-    if not isinstance(node, ast.Name) or not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        return
-    for caller, call in file.program.callers(file, function):
-        if (value := handed_in(file, node, node.id, call)) is not None:
-            yield caller, value
-
-
-def handed_in(file: File, place: ast.AST, name: str, call: ast.Call) -> ast.expr | None:
-    """What a call hands in for a parameter of the function around a place."""
-    function = file.function(place)
-    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        return None
-    return _argument_for(function, name, call, is_method=file.enclosing_class(function) is not None)
-
-
-def _argument_for(
-    function: ast.FunctionDef | ast.AsyncFunctionDef, name: str, call: ast.Call, is_method: bool
-) -> ast.expr | None:
-    """What a call hands in for a parameter; for ``self`` the object that the method is read off."""
-    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
-    given = list(call.args)
-    if is_method and names and names[0] in ("self", "cls"):
-        given.insert(0, call.func.value if isinstance(call.func, ast.Attribute) else call.func)
-    if any(isinstance(argument, ast.Starred) for argument in given):
-        return None
-    if name in names and names.index(name) < len(given):
-        return given[names.index(name)]
-    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 
 from ..flow.library import is_optimizer
@@ -27,7 +28,7 @@ def surely_there(file: File, place: ast.AST, text: str) -> str:
         if isinstance(node, ast.Attribute):
             same = [n for n in nodes if isinstance(n, (ast.Name, ast.Attribute, ast.Subscript)) and ast.unparse(n) == base]
             values = {value for n in same for value in file.values(n)}
-            if any(_lacks(file, value, node.attr, values) for value in values):
+            if any(_lacks(file, value, node.attr, values) for value in values) or _is_set_behind(file, place, ast.unparse(node)):
                 found = base
         node = node.value
     return found
@@ -49,6 +50,21 @@ def _lacks(file: File, value: Value, name: str, beside: set[Value]) -> bool:
     if stores:
         return all(_is_conditional(owner, node) for owner, node in stores)
     return all(is_optimizer(base) or base == "builtins.object" for base in flow.external_bases(value.cls))
+
+
+def _is_set_behind(file: File, place: ast.AST, path: str) -> bool:
+    """Whether nothing but functions that the place itself may call sets an attribute of ``self``."""
+    if not re.fullmatch(r"self\.\w+", path):
+        return False
+    setters = {file.function(n) for n in file.nodes(ast.Attribute) if isinstance(n.ctx, ast.Store) and ast.unparse(n) == path}
+    names = {getattr(function, "name", None) for function in setters}
+    reached: set[str] = set()
+    pending: list[ast.AST] = [place]
+    while pending:
+        said = {n.attr for n in ast.walk(pending.pop()) if isinstance(n, ast.Attribute)} - reached
+        reached |= said
+        pending += [f for f in file.nodes(ast.FunctionDef, ast.AsyncFunctionDef) if f.name in said]
+    return bool(names) and names <= reached
 
 
 def _is_conditional(file: File, node: ast.AST) -> bool:

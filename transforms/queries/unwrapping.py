@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator
 
 from ..flow.values import FunctionValue, Instance
+from .arguments import handed_in
 from .assignments import assigned_values
 from .file import File
 from .sharding import ShardingQueries
-from .spelling import handed_in
 
 INNER = frozenset({"module", "_fsdp_wrapped_module"})
 """What wrappers keep their module in."""
@@ -71,14 +71,14 @@ def _subject(test: ast.expr) -> str | None:
 def _only_unwraps(file: File, choice: ast.If | ast.IfExp | ast.While, subject: str) -> bool:
     """Whether the branch for wrappers is the other one with ``.module`` of the subject in it."""
     if isinstance(choice, ast.IfExp):
-        return _unwrapped(choice.body, subject) == ast.dump(choice.orelse) != ast.dump(choice.body)
+        return _unwrapped(choice.body, subject, file) == ast.dump(choice.orelse) != ast.dump(choice.body)
     if len(choice.body) != 1:
         return False
     (body,) = choice.body
-    if subject not in ast.dump(body) or ast.dump(body) == _unwrapped(body, subject):
+    if subject not in ast.dump(body) or ast.dump(body) == _unwrapped(body, subject, file):
         return False
     other = choice.orelse
-    if not other and _assigns_subject_to_itself(body, subject):
+    if not other and _assigns_subject_to_itself(file, body, subject):
         return True
     if isinstance(choice, ast.While):
         return False
@@ -87,23 +87,28 @@ def _only_unwraps(file: File, choice: ast.If | ast.IfExp | ast.While, subject: s
         other = block[index + 1 : index + 2]
     if len(other) != 1:
         return False
-    plain = _unwrapped(body, subject)
+    plain = _unwrapped(body, subject, file)
     return plain == ast.dump(other[0]) or _calls_itself(file, choice, body, other[0], subject)
 
 
-def _unwrapped(node: ast.AST, subject: str) -> str:
-    """The dump of a node with the subject in the place of the module in its wrapper."""
+def _unwrapped(node: ast.AST, subject: str, file: File | None = None) -> str:
+    """The dump of a node with the subject in the place of the module in its wrapper, also where a function gives that."""
     dump = ast.dump(node)
     for name in INNER:
         dump = dump.replace(f"Attribute(value={subject}, attr={name!r}, ctx=Load())", subject)
+    for call in ast.walk(node) if file is not None else ():
+        if isinstance(call, ast.Call) and len(call.args) == 1 and not call.keywords and ast.dump(call.args[0]) == subject:
+            called = file.program.callees(file, call) if file is not None else []
+            if called and all(_reads_module(file, function) for function in called):  # type: ignore[arg-type]
+                dump = dump.replace(ast.dump(call), subject)
     return dump
 
 
-def _assigns_subject_to_itself(body: ast.stmt, subject: str) -> bool:
+def _assigns_subject_to_itself(file: File, body: ast.stmt, subject: str) -> bool:
     if not isinstance(body, ast.Assign) or len(body.targets) != 1:
         return False
     target = ast.dump(body.targets[0]).replace("ctx=Store()", "ctx=Load()")
-    return target == subject and _unwrapped(body.value, subject) == subject
+    return target == subject and _unwrapped(body.value, subject, file) == subject
 
 
 def _calls_itself(file: File, choice: ast.AST, body: ast.stmt, other: ast.stmt, subject: str) -> bool:
@@ -116,7 +121,7 @@ def _calls_itself(file: File, choice: ast.AST, body: ast.stmt, other: ast.stmt, 
         return False
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", None)
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    if not given or not _unwrapped(given[0], subject) == subject == ast.dump(other.value):
+    if not given or not _unwrapped(given[0], subject, file) == subject == ast.dump(other.value):
         return False
     return name == function.name or any(_hands_on_to(file, callee, function) for callee in file.program.callees(file, call))
 

@@ -21,7 +21,7 @@ _OWN = ("state_dict", "load_state_dict")
 _WITHOUT_STATES = frozenset({"torch", "torchvision", "torchaudio", "apex", "timm"})
 """Packages whose objects with a ``load_state_dict`` are models and optimizers, or hold nothing of a model."""
 
-_HOLDS_NUMBERS = re.compile(r"(?i)sched|scaler")
+_HOLDS_NUMBERS = re.compile(r"(?i)sched|scaler|sampler|loader|(^|_)rng|meter|stopp(er|ing)|generator_state|progress")
 """How objects are called whose state has no tensors of a model."""
 
 

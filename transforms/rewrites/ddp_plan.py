@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..flow.values import Optimizer, Value, Wrapped
+from ..flow.values import Wrapped
+from ..queries.earlier_holders import is_held_earlier
 from ..queries.file import File
 from ..queries.model_blocks import blocks_of
 from ..queries.model_hazards import (
@@ -43,7 +44,7 @@ _NEEDS_GENERAL_FORM = (
 """What a program does that plain units do not bear: second backwards, hooks of parameters, memory layouts."""
 
 
-STATES = r"(?i:save|load|checkpoint|ckpt|state_dict|modelema)"
+STATES = r"(?i:save|load(?!er)|checkpoint|ckpt|state_dict|modelema)"
 """What stands in code that takes or loads state dicts, by itself or by a library; averages of timm read them."""
 
 IsBefore = Callable[[File, ast.AST], bool]
@@ -137,7 +138,7 @@ def ddp_plan(
     return DdpPlan(
         place, blocks.paths, blocks.are_looked_for,
         device=device,
-        rebinds=_has_earlier_holder(program, paths, sharding, site, models),
+        rebinds=is_held_earlier(sharding, paths, site.file, site.call, models),
         follows_buffers=_wants_buffers(site.call) and changes_buffers(structure, is_before),
         keeps_names=asked_for_class_names(structure, units),
         keeps_states=any(re.search(STATES, program.text(path)) for path in paths),
@@ -187,33 +188,6 @@ def _device_to_say(program: Program, paths: Sequence[str], site: Site) -> str | 
 def _wants_buffers(call: ast.Call) -> bool:
     given = next((k.value for k in call.keywords if k.arg == "broadcast_buffers"), None)
     return not (isinstance(given, ast.Constant) and given.value is False)
-
-
-def _has_earlier_holder(
-    program: Program, paths: Sequence[str], sharding: ShardingQueries, site: Site, models: Sequence[Value]
-) -> bool:
-    """Whether an optimizer over these models, or over nobody knows what, may exist when they are wrapped."""
-    modules = sharding.with_parts(models)
-    optimizers = [
-        value for value in list(program.flow.values)
-        if isinstance(value, Optimizer) and program.facts[program.flow.file_of_call(value.site)].path in paths
-    ]  # fmt: skip
-    for value in optimizers:
-        call = program.flow.calls[value.site]
-        handed = call.arguments[0] if call.arguments else dict(call.keywords).get("params")
-        owners = list(sharding.owners(program.flow.values_of(handed))) if handed is not None else []
-        if (not owners or any(owner in modules for owner in owners)) and not _is_behind(program, value, site):
-            return True
-    return not optimizers
-
-
-def _is_behind(program: Program, optimizer: Optimizer, site: Site) -> bool:
-    """Whether an optimizer is built further down in the function of the wrap."""
-    assert site.call is not None
-    if program.flow.file_of_call(optimizer.site) != site.file.index:
-        return False
-    _, call = program.call_node(optimizer.site)
-    return site.file.function(call) is site.file.function(site.call) and call.lineno > site.call.lineno
 
 
 def _asks_for_wrapper(sharding: ShardingQueries, sites: Mapping[str, Sequence[Site]], wrap: Site) -> bool:

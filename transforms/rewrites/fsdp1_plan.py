@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..flow.values import Instance, Opaque, Optimizer, Value
+from ..flow.values import Instance, Opaque, Value
+from ..queries.earlier_holders import is_held_earlier
 from ..queries.model_classes import ASKS_FOR_CLASS_NAMES, may_have_special_modules
 from ..queries.model_hazards import asked_for_class_names
 from ..queries.model_structure import ModelStructure
@@ -15,6 +17,13 @@ from ..queries.unread_modules import has_unread_modules
 from ..sites import Site
 from .fsdp1_arguments import Fsdp1Arguments, fsdp1_arguments
 from .wrap_place import WrapPlace, wrap_place
+
+_PER_UNIT = r"\bCustomPolicy\b|\b_Policy\b|_run_policy|enable_wrap"
+"""What gives units arguments of their own."""
+_LOW_PRECISION = r"\.(?:half|bfloat16)\(|\bto\([^()\n]*(?:bfloat16|float16|half|dtype)|torch_dtype|set_default_dtype"
+"""What parameters, and their gradients, may be of low precision by, whose norms FSDP1 took in float32."""
+_LEAVE_OUT = frozenset({None, "ignored_modules", "ignored_states", "process_group", "device_mesh"})
+"""Arguments, or a dictionary of them, that may leave parameters out or give them other meshes."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +38,8 @@ class Fsdp1Plan:
     """Whether somebody asks for the names of classes."""
 
 
-def fsdp1_plan(program: Program, sharding: ShardingQueries, site: Site) -> Fsdp1Plan | None:
-    """The plan for a call; None where the general form is needed.
+def fsdp1_plan(program: Program, paths: Sequence[str], sharding: ShardingQueries, site: Site) -> Fsdp1Plan | None:
+    """The plan for a call in a program of files ``paths``; None where the general form is needed.
 
     It is needed where an argument is not written out, with mixed precision where the model may hold modules that FSDP1
     keeps in full precision, and where parameters of a unit may be left out of its forward: FSDP1 gave them zeros for
@@ -50,28 +59,22 @@ def fsdp1_plan(program: Program, sharding: ShardingQueries, site: Site) -> Fsdp1
     if keeps_names:
         structure = ModelStructure(program, sharding, models)
         keeps_names = not structure.is_known or asked_for_class_names(structure, structure.classes)
-    rebinds = _keeps_originals(site.call) and has_earlier_optimizer(program, sharding, site, models)
+    rebinds = keeps_originals(site.call) and is_held_earlier(sharding, paths, site.file, site.call, models)
     return Fsdp1Plan(place, arguments, rebinds, keeps_names)
 
 
-def _keeps_originals(call: ast.Call) -> bool:
+def keeps_originals(call: ast.Call) -> bool:
     """Whether optimizers from before the wrap worked, because FSDP1 kept the parameters as they were."""
-    given = next((k.value for k in call.keywords if k.arg == "use_orig_params"), None)
-    return given is not None and not (isinstance(given, ast.Constant) and given.value is False)
+    given = [k.value for k in call.keywords if k.arg in ("use_orig_params", None)]
+    return any(not (isinstance(value, ast.Constant) and value.value is False) for value in given)
 
 
-def has_earlier_optimizer(program: Program, sharding: ShardingQueries, site: Site, models: list[Value]) -> bool:
-    """Whether an optimizer over these models may have been built before they are wrapped.
-
-    Not so for optimizers that are built over what the wrapper gave back.
-    """
-    del site
-    modules = sharding.with_parts(models)
-    for value in list(program.flow.values):
-        if isinstance(value, Optimizer):
-            call = program.flow.calls[value.site]
-            handed = call.arguments[0] if call.arguments else dict(call.keywords).get("params")
-            owners = list(sharding.owners(program.flow.values_of(handed))) if handed is not None else []
-            if not owners or any(owner in modules for owner in owners):
-                return True
-    return False
+def shards_alike(program: Program, call: ast.Call) -> bool:
+    """Whether a constructor call leaves no parameter out, has one mesh for all units, and gradients of full precision on it."""
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    if len(call.args) > 1 or not _LEAVE_OUT.isdisjoint(given):
+        return False
+    offload = given.get("cpu_offload")
+    if offload is not None and not (isinstance(offload, ast.Constant) and offload.value is None):
+        return False
+    return not (program.mentions(_PER_UNIT) or program.mentions(_LOW_PRECISION))

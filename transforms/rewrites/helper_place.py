@@ -78,11 +78,17 @@ def _share(
             # Files that are not looked at now may use what is there: it keeps what it has.
             less = absent & left_out if held else absent
             placement.modules[str(folder / f"{HELPER_MODULE}.py")] = module_text(wanted | held, less)
+        is_root = _is_on_path(program, folder) and any(styles[path].spelling(folder) == HELPER_MODULE for path in served)
         for path in served:
             spelled = styles[path].spelling(folder)
             assert spelled is not None
-            placement.imported_from[path] = spelled
+            placement.imported_from[path] = HELPER_MODULE if is_root and spelled.startswith("..") else spelled
             del left[path]
+
+
+def _is_on_path(program: Program, folder: PurePosixPath) -> bool:
+    """Whether a script is run in a folder, which is no package then whatever lies in it: relative imports end below it."""
+    return any(file.is_run and PurePosixPath(file.path).parent == folder for file in program.facts)
 
 
 def _best_folder(

@@ -125,11 +125,13 @@ class _Mender(cst.CSTTransformer):
     def _block(self, body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
         found: list[cst.BaseStatement] = []
         spacing: Sequence[cst.EmptyLine] = ()
-        for statement in body:
+        for statement, following in zip(body, [*body[1:], None], strict=True):
             line = self._line(statement) if isinstance(statement, cst.SimpleStatementLine) else statement
             if line is None:
-                # The lines above a removed import separate what follows, unless that brings its own.
-                spacing = spacing or _blank_lines(statement)
+                # The lines above a removed import separate what follows, unless that brings its own; a comment above
+                # several imports heads them all.
+                heads = _is_import(following) and not following.leading_lines  # type: ignore[union-attr]
+                spacing = spacing or (statement.leading_lines if heads else _blank_lines(statement))  # type: ignore[attr-defined]
                 continue
             if spacing and isinstance(line, (cst.SimpleStatementLine, cst.BaseCompoundStatement)) and not line.leading_lines:
                 line = line.with_changes(leading_lines=spacing)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
@@ -108,7 +108,9 @@ class _OnePass(cst.CSTTransformer):
         if not missing:
             return new
         self.marks = True
-        lines = [cst.EmptyLine(comment=cst.Comment(text)) for text in missing.elements()]
+        above = [line for line in getattr(old, "leading_lines", ()) if line.comment is None or missing[line.comment.value]]
+        inside = missing - Counter(line.comment.value for line in above if line.comment is not None)
+        lines = [*above, *(cst.EmptyLine(comment=cst.Comment(text)) for text in inside.elements())]
         return [cst.SimpleStatementLine([cst.Expr(cst.Name(_PLACE))], leading_lines=lines), *new]
 
 
@@ -190,7 +192,7 @@ class _LostComments(cst.CSTTransformer):
         lines: list[cst.EmptyLine] = []
         for statement in body:
             if _is_mark(statement):
-                lines += [line for line in statement.leading_lines if self._is_lost(line)]  # type: ignore[attr-defined]
+                lines += self._lost(statement.leading_lines)  # type: ignore[attr-defined]
             else:
                 if lines:
                     above = statement.leading_lines  # type: ignore[attr-defined]
@@ -199,10 +201,17 @@ class _LostComments(cst.CSTTransformer):
                 kept.append(statement)
         return kept, lines
 
-    def _is_lost(self, line: cst.EmptyLine) -> bool:
-        assert line.comment is not None
-        self.lost[line.comment.value] -= 1
-        return self.lost[line.comment.value] >= 0
+    def _lost(self, lines: Sequence[cst.EmptyLine]) -> Iterator[cst.EmptyLine]:
+        """The lines of lost comments, with the blank ones above each."""
+        blank: list[cst.EmptyLine] = []
+        for line in lines:
+            if line.comment is None:
+                blank.append(line)
+                continue
+            self.lost[line.comment.value] -= 1
+            if self.lost[line.comment.value] >= 0:
+                yield from (*blank, line)
+            blank = []
 
 
 def _is_mark(statement: cst.CSTNode) -> bool:

@@ -55,9 +55,34 @@ def context(site: Site, migration: Migration) -> Outcome | None:
     else:
         assert isinstance(site.node, ast.Attribute)
         change = attribute_as_call(site.file, site.node, f"(lambda: {name}({{receiver}}))")
+    if _reads_own_gradients(site):
+        return Outcome(_OWN, [change], Level.MANUAL, advice="Take them by torch.autograd.grad from a copy of the model.")
     if _adds_in_low_precision(site, migration):
         return Outcome(_PRECISION, [change], Level.REVIEW)
     return Outcome("gradients stay unreduced inside, as with the wrapper's own context", [change])
+
+
+_OWN = "the gradients of one rank alone are read here: fully_shard keeps them apart until a backward reduces them, p.grad is None"
+
+
+def _reads_own_gradients(site: Site) -> bool:
+    """Whether a function that calls ``no_sync()`` reads gradients, and goes on neither to another backward nor to a step."""
+    scope = site.file.function(site.node)
+    if scope is None:
+        return False
+    names = [n for n in ast.walk(scope) if isinstance(n, ast.Attribute)]
+    block = next((a for a in site.file.ancestors(site.node) if isinstance(a, ast.With)), None)
+    inside = set(ast.walk(block)) if block is not None else set()
+    goes_on = any(n.attr in ("step", "backward") and n not in inside for n in names)
+    is_read = any(n.attr == "grad" and isinstance(n.ctx, ast.Load) and _is_tensor_read(site.file, n) for n in names)
+    is_choice = isinstance(site.call, ast.Call) and isinstance(site.file.parents[site.call], ast.IfExp)
+    return is_read and not goes_on and not is_choice and block is not None
+
+
+def _is_tensor_read(file: File, gradient: ast.Attribute) -> bool:
+    """Whether a gradient is computed with, other than to ask whether it is there, or to clear it."""
+    parent = file.parents[gradient]
+    return not isinstance(parent, ast.Compare) and not (isinstance(parent, ast.Attribute) and parent.attr.endswith("_"))
 
 
 _PRECISION = "FSDP1 added the gradients of micro-batches up in param_dtype, FSDP2 does in reduce_dtype: more exact, not the same"

@@ -27,7 +27,7 @@ def by_torch(site: Site, migration: Migration) -> Outcome | None:
         return None
     is_used = migration.is_result_used(site.file, site.call)
     if site.receiver is not None:
-        if not migration.is_sharded_here(site) or not migration.is_written_out(site.sharding and site.sharding.value):
+        if not migration.is_sharded_here(site) or not migration.is_sharded_alike(site.sharding and site.sharding.value):
             return None
         function = migration.torch(site, "torch.nn.utils.clip_grad_norm_")
 
@@ -42,16 +42,17 @@ def by_torch(site: Site, migration: Migration) -> Outcome | None:
         return None
     values = [v for v in site.file.values(site.call.args[0]) if not (isinstance(v, Constant) and v.value is None)]
     owners = [v.owner for v in values if isinstance(v, Derived) and not v.pairs]
-    models = [owner for owner in owners if migration.is_written_out(owner)]  # of several, one call gets one
-    plain = [owner for owner in owners if owner not in models and migration.is_plain_or_written_out(owner)]
-    if not models or len(models) + len(plain) != len(values) or (is_used and plain):
+    models = [owner for owner in owners if migration.is_sharded_alike(owner)]  # of several, one call gets one
+    plain = [owner for owner in owners if owner not in models and migration.is_plain_or_sharded_alike(owner)]
+    if not models or len(models) + len(plain) != len(values):
         return None
     clips_otherwise = _clipped_own_shards(site, migration)
     if not is_used and clips_otherwise:
         return Outcome(_BY_WHOLE_NORM, level=Level.REVIEW)
     if not is_used:
         return Outcome("torch's clip_grad_norm_ knows sharded gradients", level=Level.OK)
-    change = around(site.file, site.call, "{it}.full_tensor()")
+    gather = f"{migration.helper(site, 'whole')}({{it}})" if plain else "{it}.full_tensor()"
+    change = around(site.file, site.call, gather)
     if clips_otherwise:
         return Outcome(_BY_WHOLE_NORM, [change], Level.REVIEW)
     return Outcome("the norm of sharded gradients is a DTensor: it is gathered where it is used", [change])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 import libcst as cst
 
@@ -45,6 +46,8 @@ def registered(site: Site, migration: Migration) -> Outcome | None:
         return Outcome("it gives names of parameters, and reads no numbers out of them", level=Level.OK)
     if not values and _name(method) in _CHECKPOINTS and site.sharding.wrappers == {"ddp"}:
         return Outcome("it belongs to an engine in the model's place, or reads a state dict, which stays whole", level=Level.OK)
+    if not values and _is_part(migration, _name(method)):
+        return Outcome("a part of the model, which gathers in its own forward", level=Level.OK)
     if not values and _name(method).startswith(_SWITCHES):
         return Outcome("it changes how the model runs, and computes nothing", level=Level.OK)
     edits = edits_parameters(migration.program, called)
@@ -59,6 +62,13 @@ def registered(site: Site, migration: Migration) -> Outcome | None:
         change = replace(site.file, method, build)
         return Outcome(f"{member} works on whole parameters and gradients, and its edits stay", [change])
     return Outcome(f"{member} gathers parameters as forward does", [replace(site.file, method, build)])
+
+
+def _is_part(migration: Migration, name: str) -> bool:
+    """Whether classes of the repository set an attribute of a name, and none has a method of it."""
+    if migration.program.flow.methods_by_name().get(name):
+        return False
+    return migration.program.mentions(rf"\bself\.{re.escape(name)}\s*(:[^=\n]+)?=[^=]")
 
 
 _SAVES = "save_pretrained"
@@ -78,6 +88,8 @@ _SWITCHES = ("enable_", "disable_", "print_", "gradient_checkpointing_")
 def _with_state(site: Site, migration: Migration, call: ast.Call) -> Outcome | None:
     if any(keyword.arg in ("state_dict", None) for keyword in call.keywords) or not isinstance(call.func, ast.Attribute):
         return None
+    if migration.program.flow.methods_by_name().get(_SAVES):
+        return Outcome("classes of the program save themselves by this name, and take no state for it", level=Level.OK)
     state = migration.helper(site, "state_of")
 
     def build(node: cst.CSTNode) -> cst.CSTNode:

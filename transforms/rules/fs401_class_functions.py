@@ -10,8 +10,10 @@ from ..facts.symbols import FSDP1
 from ..findings import Level
 from ..migration import Migration
 from ..queries.answers import Answer
-from ..rewrites.changes import Statement, remove_statement, replace_statement
+from ..queries.full_state import full_state_around
+from ..rewrites.changes import Statement, remove_statement, replace, replace_statement
 from ..rewrites.helper_calls import function_instead, method_as_function
+from ..rewrites.templates import argument, expression, with_argument
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
@@ -34,6 +36,8 @@ HELPERS = {
 
 def dissolved(site: Site, migration: Migration) -> Outcome | None:
     """A context in which only full state is taken goes: the call that takes it says what it wants (FS402)."""
+    if site.member == "optim_state_dict":
+        return of_optimizer(site, migration)
     found = migration.full_state(site) if site.member == "state_dict_type" and site.receiver is None else None
     if found is None:
         return None
@@ -45,8 +49,26 @@ def dissolved(site: Site, migration: Migration) -> Outcome | None:
         return [first.with_changes(leading_lines=lines), *rest]  # type: ignore[list-item]
 
     changes = [replace_statement(site.file, found.block, build)]
-    changes += [remove_statement(site.file, statement) for statement in found.needless]
+    needless = [*found.needless, *migration.assignments_absorbed(site.file, found.settings)]
+    changes += [remove_statement(site.file, statement) for statement in needless]
     return Outcome("the call that takes the state says which kind it wants", changes)
+
+
+def of_optimizer(site: Site, migration: Migration) -> Outcome | None:
+    """Full state of an optimizer that a context asked for, taken by the function that needs none."""
+    if site.call is None or not migration.options.idioms:
+        return None
+    found = full_state_around(migration.program, site.file, site.call)
+    if found is None:
+        return None
+    function = migration.helper(site, "full_optim_state_dict")
+
+    def build(node: cst.CSTNode) -> cst.CSTNode:
+        call = cst.ensure_type(node, cst.Call).with_changes(func=expression(function))
+        return call if found.optimizer_on_one_rank else with_argument(call, argument("False", "rank0_only"))
+
+    where = "on the first rank's CPU" if found.optimizer_on_one_rank else "on every rank's CPU"
+    return Outcome(f"the full state of the optimizer, {where}", [replace(site.file, site.call, build)])
 
 
 def by_helper(site: Site, migration: Migration) -> Outcome | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ..findings import Level
+from ..findings import Form, Level
 from ..migration import Migration
 from ..queries.full_state import full_state_around
 from ..queries.group_reads import groups_read
+from ..queries.rank_files import is_in_file_of_rank
 from ..rewrites.changes import replace
 from ..rewrites.helper_calls import method_instead
 from ..rewrites.templates import expression
@@ -48,6 +49,10 @@ def gathered(site: Site, migration: Migration) -> Outcome | None:
     if migration.is_before_wrap(site):
         return Outcome("the model is still plain here", level=Level.OK)
     name = taker_of_state(site, migration)
+    kinds = migration.wrapper_kinds_near(site.file.path)
+    if name in ("optimizer_state", "state_of") and kinds == {"fsdp1"} and is_in_file_of_rank(site.file, site.node):
+        return Outcome("each rank writes its own part to a file of its own, as before; files of flat parameters cannot be loaded",
+                       level=Level.REVIEW, form=Form.NOTE)  # fmt: skip
     if name is None:
         return Outcome(_STAYS, level=Level.OK)
     function = migration.helper(site, name)

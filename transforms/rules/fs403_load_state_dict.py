@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+
+from ..facts.symbols import FSDP1
 from ..findings import Level
 from ..migration import Migration
+from ..queries.local_values import resolved
 from ..rewrites.helper_calls import method_instead
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -19,6 +23,8 @@ def distributed(site: Site, migration: Migration) -> Outcome | None:
         return Outcome("the model is still plain here", level=Level.OK)
     if site.call is not None and not site.call.args and not site.call.keywords:
         return None
+    if _is_sharded_already(site):
+        return Outcome("the function that made this state has sharded it", level=Level.OK)
     name = loader_of_state(site, migration)
     if name is None:
         return Outcome("the sharded model, and its optimizers, take whole tensors", level=Level.OK)
@@ -27,6 +33,17 @@ def distributed(site: Site, migration: Migration) -> Outcome | None:
     return Outcome(_DISTRIBUTED[name], [change]) if change is not None else None
 
 
+def _is_sharded_already(site: Site) -> bool:
+    """Whether an optimizer loads what a function of FSDP1's class made of its state."""
+    if site.call is None or len(site.call.args) != 1 or site.call.keywords:
+        return False
+    state, _ = resolved(site.file, site.call.args[0])
+    name = site.file.external(state.func) if isinstance(state, ast.Call) else None
+    return name is not None and name.startswith(f"{FSDP1}.") and name.rpartition(".")[2] in _SHARD
+
+
+_SHARD = frozenset({"optim_state_dict_to_load", "scatter_full_optim_state_dict", "shard_full_optim_state_dict",
+                    "flatten_sharded_optim_state_dict"})  # fmt: skip
 _DISTRIBUTED = {
     "load_optimizer_state": "full state is distributed over the sharded parameters by position",
     "load_model_state": "full state is distributed over the sharded parameters by name",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 
 import libcst as cst
 
@@ -11,8 +12,11 @@ from ..findings import Form, Level
 from ..flow.values import FunctionValue
 from ..guarded import GUARD, STATE_READS, Hidden
 from ..migration import Migration
+from ..queries.backwards import has_backward, is_in_training, is_trained_on_both, is_without_gradients
+from ..queries.early_leaves import leaves_of_some_ranks
 from ..queries.file import File
-from ..queries.known_conditions import asked_about, known_conditions, needed_for
+from ..queries.guards import is_guarded_again
+from ..queries.known_conditions import Needed, asked_about, known_conditions, needed_for
 from ..queries.sure_names import is_surely_assigned, surely_there
 from ..queries.uneven_loops import trains
 from ..rewrites.changes import Change, insert_before, replace, replace_statement
@@ -22,10 +26,14 @@ from ..sites import Site
 
 
 def gathered_in_front(site: Site, migration: Migration) -> Outcome | None:
-    """State that is only read behind the guard is gathered in front of it, by all ranks."""
-    hidden = migration.hidden[site.node]
+    """State that is only read behind the guard is gathered in front of it, by all ranks, and what is read for it."""
+    all_hidden = migration.hidden[site.node]
+    read_here = {item.node for item in all_hidden if not item.calls}
+    hidden = [item for item in all_hidden if not (item.calls and item.calls[0][1] in read_here)]
     statement = site.node
     assert isinstance(statement, ast.stmt)
+    if _both_train(site.file, statement):
+        return None  # in front of it the state is that from before the training
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)) or not all(_can_move(h, statement) for h in hidden):
         return None
     changes: list[Change] = []
@@ -43,10 +51,13 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
     statement = site.node
     assert isinstance(statement, ast.stmt)
     block, index = site.file.block_of(statement)
-    leaves = isinstance(statement, ast.If) and not any(_inside(h.node, statement) for h in hidden if not h.calls)
-    rest = block[index:] if leaves and isinstance(statement, ast.If) and _leaves(statement) else []
+    rest = block[index:] if any(not _inside(_place(item), statement) for item in hidden) else []
     behind = rest or [statement]
-    if any(_trains_model(site.file, part, hidden) for part in behind):
+    if (
+        any(_trains_model(site.file, part, hidden) for part in behind)
+        or any(_is_trained(item, behind) for item in hidden)
+        or any(_both_train(site.file, part) for part in behind)
+    ):
         return Outcome("a backward behind a test of the rank takes all ranks: fully_shard gathers and reduces in it",
                        level=Level.MANUAL, form=Form.NOTE, advice="Let all ranks come to it, by the same path.")  # fmt: skip
     things = _outermost(list(dict.fromkeys(_held(site, item, behind) for item in hidden if item.thing)))
@@ -60,7 +71,7 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
             return _decorated(site, statement, expression(f"{migration.helper(site, name)}()"), held)
         return _decorated(site, statement, _with_arguments(migration.helper(site, "holding_whole"), statement, things), held)
     name = migration.helper(site, name)
-    needed = needed_for(site.file, behind, [_place(item) for item in hidden if item in unnamed or item.thing])
+    needed = _needed(site, rest, [item for item in hidden if item in unnamed or item.thing])
     if needed is not None:
         answer = f"{migration.helper(site, 'true_on_any_rank')}({needed.text})" if needed.differing else needed.text
         given = [*given, f"needed={answer}"]
@@ -75,6 +86,19 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
     return Outcome(held, [replace_statement(site.file, statement, build)], level=Level.REVIEW)
 
 
+def _needed(site: Site, rest: Sequence[ast.stmt], hidden: Sequence[Hidden]) -> Needed | None:
+    """The condition under which some ranks come alone to what is hidden, as far as it is known in front."""
+    assert isinstance(site.node, ast.stmt)
+    needed = needed_for(site.file, rest or [site.node], [_place(item) for item in hidden])
+    if not rest or any(is_guarded_again(item.file, item.node, item.calls, rest) for item in hidden):
+        return needed
+    found = leaves_of_some_ranks(site.file)
+    left = needed_for(site.file, rest, [leave for statement in rest for leave in found.get(statement, ())])
+    if left is None or needed is None or " or " in left.text + needed.text:
+        return left or needed
+    return Needed(f"{left.text} and {needed.text}", left.differing or needed.differing)
+
+
 def _trains_model(file: File, statement: ast.stmt, hidden: list[Hidden]) -> bool:
     """Whether a function that is handed on behind a guard, as LBFGS gets its closure, calls a hidden model and goes backward."""
     for call in (n for n in ast.walk(statement) if isinstance(n, ast.Call)):
@@ -86,10 +110,26 @@ def _trains_model(file: File, statement: ast.stmt, hidden: list[Hidden]) -> bool
     return False
 
 
+def _both_train(file: File, statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.If) and any(is_trained_on_both(file, statement, call) for call in ast.walk(statement))
+
+
+def _is_trained(item: Hidden, behind: Sequence[ast.stmt]) -> bool:
+    """Whether a hidden model surely trains behind a guard: where it is called, or in the functions on the way there."""
+    places = [(item.file, item.node), *item.calls]
+    if any(is_without_gradients(file, node) for file, node in places):
+        return False
+    if item.calls:
+        return any(is_in_training(file, node) for file, node in [places[0], *item.calls[1:]])
+    parent = item.file.parents[item.node]
+    call = parent if isinstance(parent, ast.Call) and parent.func is item.node else item.node
+    is_called = item.site is None and isinstance(call, ast.Call) and item.file.external(call.func) is None
+    return is_called and any(has_backward(statement) for statement in behind)
+
+
 def _outermost(things: list[str]) -> list[str]:
-    """Without optimizers that objects of other classes among them hold: ``optimizer.base`` beside ``optimizer``."""
-    held = {thing for thing in things if "opt" in thing.lower()}
-    return [thing for thing in things if thing not in held or not any(thing.startswith(f"{other}.") for other in held)]
+    """Without what others among them hold: attributes of ``self``, parts of a model, the optimizer inside of another."""
+    return [thing for thing in things if not any(thing.startswith(f"{holder}.") for holder in things)]
 
 
 def _place(item: Hidden) -> ast.AST:
@@ -148,10 +188,6 @@ def _around_rest(site: Site, rest: list[ast.stmt], context: str) -> list[Change]
         return [block.with_changes(body=cst.IndentedBlock(list(held)))]
 
     return [*(replace_statement(site.file, s, keep) for s in rest[:-1]), replace_statement(site.file, rest[-1], close)]
-
-
-def _leaves(statement: ast.If) -> bool:
-    return isinstance(statement.body[-1], (ast.Return, ast.Continue, ast.Break))
 
 
 def _can_move(item: Hidden, guard: ast.stmt) -> bool:

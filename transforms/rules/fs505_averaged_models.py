@@ -6,7 +6,7 @@ import ast
 from fnmatch import fnmatchcase
 
 from ..facts.symbols import AVERAGES, KEEPERS_OF_AVERAGES
-from ..findings import Form, Level
+from ..findings import Level
 from ..flow.values import Constant, Opaque
 from ..migration import Migration
 from ..queries.answers import Answer
@@ -22,7 +22,7 @@ def averaged(site: Site, migration: Migration) -> Outcome | None:
     if call is None or model is None:
         return None
     if not any(fnmatchcase(site.symbol, pattern) for pattern in (*AVERAGES, AVERAGE_UPDATE)):
-        return _by_others(site) if _is_of_wrapped(site, migration, model) else None
+        return _kept_whole(site, migration, call) if _is_of_wrapped(site, migration, model) else None
     if isinstance(model, ast.Call) and ast.unparse(model.func).rpartition(".")[2] == "as_plain":
         return None  # an earlier run wrote it
     if migration.runs_before_wraps(site.file, call) or migration.is_fresh(site.file, call, model):
@@ -57,11 +57,13 @@ def _is_of_wrapped(site: Site, migration: Migration, given: ast.expr) -> bool:
     return any(migration.sharding.of(site.file, model).wrappers for model in (given, around_it))
 
 
-def _by_others(site: Site) -> Outcome:
-    """Nobody knows whether it copies the model, from which tensors it goes on, or keeps those of before."""
-    return Outcome(f"{site.member} may copy the model, which FSDP2 refuses, or average this rank's parts alone",
-                   level=Level.MANUAL, form=Form.NOTE,
-                   advice="Make it before sharding, and update it on all ranks from state_of(model).")
+def _kept_whole(site: Site, migration: Migration, call: ast.Call) -> Outcome | None:
+    """Whatever a library does with a model or its parameters, it does with whole copies, and finds them up to date."""
+    name = migration.helper(site, "with_whole_copies")
+    if isinstance(call.func, ast.Call) and ast.unparse(call.func.func).rpartition(".")[2] == name:
+        return None  # an earlier run wrote it
+    return Outcome(f"{site.member} keeps whole copies of what it is given, which each call of its methods brings up to date",
+                   [around(site.file, call.func, f"{name}({{it}})")])  # fmt: skip
 
 
 RULE = Rule(
@@ -109,14 +111,14 @@ RULE = Rule(
             ),
             after=(
                 "from ema_pytorch import EMA\n"
-                "from fsdp2_helpers import shard_like_ddp\n"
+                "from fsdp2_helpers import shard_like_ddp, with_whole_copies\n"
                 "\n"
                 "\n"
                 "def f(net, options):\n"
                 "    model = shard_like_ddp(net, **options)\n"
-                "    return model, EMA(model, beta=0.99)\n"
+                "    return model, with_whole_copies(EMA)(model, beta=0.99)\n"
             ),
-            level=Level.MANUAL,
+            level=Level.REVIEW,
         ),
     ),
 )

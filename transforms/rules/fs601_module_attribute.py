@@ -31,6 +31,8 @@ def the_model_itself(site: Site, migration: Migration) -> Outcome | None:
         return None
     if unwrapping_choice(site.file, node) is not None:
         return None
+    if migration.compiled_models.may_hold(site.file.values(site.receiver)):
+        return None  # what is compiled holds the model, and has other keys
     change = attribute_as_call(site.file, node, "{receiver}")
     return Outcome("there is no wrapper to look into: the model is its own module", [change])
 

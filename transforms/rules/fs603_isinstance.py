@@ -91,13 +91,15 @@ def _without_repetition(node: cst.CSTNode) -> cst.CSTNode:
 
 
 def _union_without_repetition(node: cst.Subscript) -> cst.BaseExpression:
-    """``Union[A, B]`` that names each once."""
+    """``Union[A, B]`` that names each once; the entries of ``Tuple[A, B]`` and its like have places."""
+    name = node.value.attr if isinstance(node.value, cst.Attribute) else node.value
+    if not (isinstance(name, cst.Name) and name.value == "Union"):
+        return node
     kept: list[cst.SubscriptElement] = []
     for element in node.slice:
         if not any(element.slice.deep_equals(known.slice) for known in kept):
             kept.append(element)
-    is_union = isinstance(node.value, cst.Name) and node.value.value == "Union"
-    if is_union and len(kept) == 1 and isinstance(kept[0].slice, cst.Index):
+    if len(kept) == 1 and isinstance(kept[0].slice, cst.Index):
         return kept[0].slice.value
     return node.with_changes(slice=[*kept[:-1], kept[-1].with_changes(comma=node.slice[-1].comma)])
 

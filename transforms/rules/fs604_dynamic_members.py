@@ -214,7 +214,7 @@ def _by_hand(message: str) -> Outcome:
 RULE = Rule(
     id="FS604",
     title="members named in quotes",
-    symbols=tuple(dict.fromkeys(MEMBERS.values())),
+    symbols=tuple(dict.fromkeys(symbol for name, symbol in MEMBERS.items() if name != "_fsdp_flattened")),  # of parameters
     roles=("dynamic",),
     why="Models of FSDP2 lack the wrappers' members: hasattr silently answers no, and getattr gives its default.",
     idiom=on_sharded,

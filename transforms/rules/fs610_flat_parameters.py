@@ -16,6 +16,7 @@ from ..rule import Example, Outcome, Rule
 from ..sites import Site
 from .fs607_private_symbols import RESHARD
 
+_MARK = "_fsdp_flattened"
 _TRAVERSAL = "torch.distributed.fsdp._traversal_utils"
 _OF_FLAT_PARAMETERS = frozenset({"_fqns", "_param_infos", "_shard_param_infos"})
 _GET_HANDLES = (f"{_TRAVERSAL}._get_fsdp_handles", "torch.distributed.fsdp._common_utils._get_fsdp_handles")
@@ -40,6 +41,8 @@ def itself(site: Site, migration: Migration) -> Outcome | None:
 
 def by_helper(site: Site, migration: Migration) -> Outcome | None:
     """Parameters in the place of handles; a handle of FSDP1 gives its flat parameter as before."""
+    if site.member == _MARK:
+        return _asked_of_either(site, migration)
     if site.sharding is not None and site.member != "flat_param" and site.sharding.answer is Answer.NO:
         if site.receiver is None or wrapper_asked_for(site.file, site.node, site.receiver) != "FSDP1":
             return None  # else a part of a model, of which a test just said that it is a unit
@@ -62,6 +65,16 @@ def by_helper(site: Site, migration: Migration) -> Outcome | None:
     helper = "unit_handles" if site.member == "_handles" else "flat_parameter"
     assert isinstance(site.node, ast.Attribute)
     return Outcome(_MESSAGE, [attribute_as_call(site.file, site.node, migration.helper(site, helper) + "({receiver})")])
+
+
+def _asked_of_either(site: Site, migration: Migration) -> Outcome | None:
+    """The mark that FSDP1 set on parameters is asked for to know whether they are sharded, so that ranks add something up."""
+    if site.role == "store" or site.receiver is None:
+        return None
+    sharded = f"isinstance({ast.unparse(site.receiver)}, {migration.torch(site, 'torch.distributed.tensor.DTensor')})"
+    assert isinstance(site.node, ast.expr)
+    return Outcome("parameters of FSDP2 have no such mark: they are DTensors",
+                   [around(site.file, site.node, f"({sharded} or {{it}})")])  # fmt: skip
 
 
 def _only_for_resharding(site: Site) -> ast.stmt | None:
@@ -150,9 +163,10 @@ RULE = Rule(
     title="handles and flat parameters",
     symbols=(
         *(f"{FSDP1}.{name}" for name in ("_handles", "_handle", "flat_param", "_flat_param", *sorted(_OF_FLAT_PARAMETERS))),
+        f"{FSDP1}.{_MARK}",
         *_GET_HANDLES,
     ),
-    roles=("call", "read", "store", "value"),
+    roles=("call", "read", "store", "value", "dynamic"),
     why="FSDP1 laid the parameters of a unit into one flat tensor behind a handle; fully_shard keeps them apart.",
     idiom=idiom,
     fallback=by_helper,

@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import ast
 
-from ..findings import Level
-from ..flow.library import TENSORS
+from ..findings import Form, Level
 from ..flow.values import Derived
 from ..migration import Migration
 from ..queries.local_values import made_for
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
-from ..sites import NUMBER, PARAMETER, Site
-from .fs712_parameters_read import is_read_whole
+from ..sites import NUMBER, Site
+from .fs712_parameters_read import is_of_whole_parameters
 
+_WATCH = "wandb.watch"
 _TEXTS = frozenset({"__repr__", "__str__", "__format__", "extra_repr"})
 _FILLS = frozenset({"append", "extend", "insert"})
 
 
 def read_whole(site: Site, migration: Migration) -> Outcome | None:
     """What is read is gathered first, as every rank had it under DDP. FSDP1 showed each rank its own part."""
+    if site.symbol == _WATCH:
+        return _watched(site, migration)
     assert site.sharding is not None and site.receiver is not None
-    if (site.sharding.wrappers or migration.wrapper_kinds) != {"ddp"} or migration.is_before_wrap(site):
+    if migration.is_before_wrap(site):
+        return None
+    if site.sharding.wrappers == {"fsdp1"}:
+        return _own_part(site, migration)
+    if (site.sharding.wrappers or migration.wrapper_kinds) != {"ddp"}:
         return None
     if getattr(site.file.function(site.node), "name", "") in _TEXTS:
         return None  # nobody knows which ranks print the model
-    if migration.guards.of(site.file, site.node):
-        return None  # a gather that only some ranks make would hang: the run tells
+    if migration.guards.of(site.file, site.node):  # a gather that only some ranks make would hang
+        held = any(item.node is site.node and item.thing for hidden in migration.hidden.values() for item in hidden)
+        return Outcome(_HELD, level=Level.OK) if held else Outcome(_OF_SOME, level=Level.REVIEW, form=Form.NOTE)
     made = _made(site)
-    if _is_of_whole_parameters(site, migration, made or site.receiver):
+    if is_of_whole_parameters(site, migration, made or site.receiver):
         return Outcome("what is read here is computed from parameters that are whole", level=Level.OK)
     if made is not None and _is_read_before(site, migration):
         return Outcome("what is read here is whole since it was computed", level=Level.OK)
@@ -37,6 +44,31 @@ def read_whole(site: Site, migration: Migration) -> Outcome | None:
         read = read.elt
     return Outcome("a norm or another number of sharded tensors is that of the whole: each rank would read its own part's",
                    [around(site.file, read, f"{name}({{it}})")])  # fmt: skip
+
+
+def _watched(site: Site, migration: Migration) -> Outcome | None:
+    """Its hooks sit on sharded parameters, which get their gradients without any hook being called."""
+    models = site.call.args[:1] if site.call is not None else []
+    if not any(migration.sharding.of(site.file, model).wrappers for model in models):
+        return None
+    return Outcome("wandb.watch sees no gradients of sharded parameters, and parameters by the parts of its rank",
+                   level=Level.MANUAL, form=Form.NOTE,
+                   advice="Take it out, and log wandb.Histogram(whole(p.grad)) on all ranks where you need it.")  # fmt: skip
+
+
+def _own_part(site: Site, migration: Migration) -> Outcome | None:
+    """FSDP1 showed plain tensors, each rank's own, of which arrays are made. A number is that of the part anyway."""
+    assert site.receiver is not None
+    is_array = isinstance(site.call, ast.Call) and getattr(site.call.func, "attr", "") in ("numpy", "tolist", "asarray", "array")
+    kinds = {v.kind for v in site.file.values(site.receiver) if isinstance(v, Derived)}
+    if not (is_array or site.call is None) or not kinds <= {"parameters", "gradients"}:
+        return None
+    name = migration.helper(site, "local_part")
+    return Outcome("arrays are made of this rank's part, as under FSDP1", [around(site.file, site.receiver, f"{name}({{it}})")])
+
+
+_HELD = "every rank that comes here holds the model whole"
+_OF_SOME = "only some ranks come here, so that nothing is gathered: what is read is the number of a rank's own part"
 
 
 def _made(site: Site) -> ast.expr | None:
@@ -60,27 +92,10 @@ def _is_read_before(site: Site, migration: Migration) -> bool:
     return any(made_for(other.file, other.receiver) is made and site.file.source.span(other.node) < place for other in others)
 
 
-def _is_of_whole_parameters(site: Site, migration: Migration, tensor: ast.expr) -> bool:
-    """Whether all that is sharded in an expression is read off a model by name, which FS712 makes whole."""
-    read = (other for other in migration.sites[site.file.path] if other.symbol == PARAMETER)
-    whole = {other.node for other in read if is_read_whole(other, migration)}
-    pending: list[ast.AST] = [tensor]
-    found = False
-    while pending:
-        node = pending.pop()
-        if node in whole and node is not tensor:
-            found = True
-        elif isinstance(node, ast.Name) and any(isinstance(v, Derived) and v.kind in TENSORS for v in site.file.values(node)):
-            return False
-        else:
-            pending += ast.iter_child_nodes(node)
-    return found
-
-
 RULE = Rule(
     id="FS701",
     title="numbers read off parameters",
-    symbols=(NUMBER,),
+    symbols=(NUMBER, _WATCH),
     roles=("call",),
     why="`.item()` of a norm over a sharded tensor is the number of this rank's part, without an error.",
     fallback=read_whole,

@@ -17,6 +17,7 @@ from ..queries.saved_models import given_to
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
 from ..sites import NUMBER, Site
+from .fs712_parameters_read import is_of_whole_parameters
 
 _NAMES = ("broadcast", "all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "gather", "reduce_scatter_tensor")
 _SHARDED = frozenset({"parameters", "gradients"})
@@ -89,8 +90,11 @@ def _first_in_function(site: Site, migration: Migration) -> Site:
 def _computed(site: Site, migration: Migration, is_ddp: bool) -> Outcome | None:
     """Numbers of parameters are whole, or of a rank's own part, from where they are computed in the function."""
     assert site.call is not None
+    given = [a for a in given_to(site.call) if "statistic" in _kinds(site.file, a)]
+    if is_ddp and all(is_of_whole_parameters(site, migration, a) for a in given):
+        return Outcome("what comes here is computed from parameters that are whole", level=Level.OK)
     name = migration.helper(site, "whole" if is_ddp else "local_part")
-    made = [made_for(site.file, a) for a in given_to(site.call) if "statistic" in _kinds(site.file, a)]
+    made = [made_for(site.file, a) for a in given]
     if is_ddp and None not in made:
         numbers = (s for s in migration.sites[site.file.path] if s.symbol == NUMBER)
         read = {made_for(s.file, s.receiver) for s in numbers}  # made whole by FS701

@@ -249,7 +249,28 @@ def check_training_inside_raises() -> None:
         with whole_on_each_rank(model):
             model(*batch(0)).backward()
 
-    assert "a backward ran" in str(error_of(run))
+    assert "training ran" in str(error_of(run))
+
+
+def check_a_step_inside_raises_at_once() -> None:
+    """In front of gradients that are let go; other optimizers step, and once outside, this one does."""
+    model, optimizer = trained()
+    expected = parameters_of(model)
+    other = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+
+    def run() -> None:
+        with whole_on_each_rank(model):
+            other.step()
+            for number in range(2):
+                assert not number, "the first step has to raise"
+                model(*batch(number)).backward()
+                optimizer.step()
+                model.zero_grad()
+
+    assert "training ran" in str(error_of(run))
+    assert close(parameters_of(model), expected)
+    model(*batch(0)).backward()
+    optimizer.step()
 
 
 class Around(torch.optim.Optimizer):

@@ -18,7 +18,7 @@ from to_fsdp2.transforms.helpers.units import is_root, units
 from torch import nn
 from torch.distributed.algorithms._comm_hooks import default_hooks as fsdp1_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
@@ -199,3 +199,40 @@ def check_roots() -> None:
     for _ in range(2):
         assert [is_root(unit) for unit in units(text)] == [True] + [False] * (len(units(text)) - 1)
         text(*batch(0)).backward()
+
+
+def check_a_method_that_leaves_blocks_gathered() -> None:
+    """With reshard_after_forward=False; optimizers keep the shards."""
+
+    class WithLoss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks, self.out = nn.ModuleList(nn.Linear(6, 6) for _ in range(2)), nn.Linear(6, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for block in self.blocks:
+                x = block(x).relu()
+            return self.out(x)
+
+        def loss(self, x: torch.Tensor) -> torch.Tensor:
+            return self(x).square().mean()
+
+    def losses(wrap: Any) -> list[float]:
+        torch.manual_seed(0)
+        model = WithLoss()
+        run = wrap(model)
+        optimizer, found = torch.optim.AdamW(run.parameters(), lr=0.01), []
+        for step in range(4):
+            loss = forward_method(run, "loss")(torch.full((2, 6), 1.0 + step))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            found.append(loss.item())
+        return found
+
+    def sharded(model: Any) -> Any:
+        for block in model.blocks:
+            fully_shard(block, reshard_after_forward=False)
+        return fully_shard(model, reshard_after_forward=False)
+
+    assert close(losses(sharded), losses(lambda model: model), 1e-6)

@@ -115,6 +115,11 @@ def check_everything_that_holds_parameters() -> None:
             self.params = [p for p in model.parameters() if p.dim() > 1]
             self.named = dict(model.named_parameters())
             self.name_of = {p: name for name, p in model.named_parameters()}
+            self.pairs = list(zip(model.parameters(), model.parameters(), strict=True))
+            self.fixed = (tuple(model.parameters()), frozenset(model.parameters()))
+            self.set = set(model.parameters())
+            first = model.emb.weight
+            self.read = lambda: first
             self.optimizers = [torch.optim.SGD(self.params, lr=0.1), torch.optim.LBFGS(model.parameters())]
 
     trainer = Trainer()
@@ -127,6 +132,9 @@ def check_everything_that_holds_parameters() -> None:
     assert [trainer.name_of[p] for p in now.values()] == names
     assert trainer.params[0] is now["emb.weight"]
     assert trainer.weight is now["head.bias"]
+    everything = set(now.values())
+    assert {p for pair in trainer.pairs for p in pair} == set(trainer.fixed[0]) == trainer.fixed[1] == trainer.set == everything
+    assert trainer.read() is now["emb.weight"]
     assert trainer.weight.no_decay
     for optimizer in trainer.optimizers:
         assert all(isinstance(p, DTensor) for group in optimizer.param_groups for p in group["params"])

@@ -17,6 +17,7 @@ from to_fsdp2.transforms.helpers.join import join, until_all_ranks_finish
 from to_fsdp2.transforms.helpers.parameters import assign_data, handle_parameters, resharded
 from to_fsdp2.transforms.helpers.ranks import on_all_ranks
 from to_fsdp2.transforms.helpers.scaling import sharded_grad_scaler
+from to_fsdp2.transforms.helpers.shard import shard_like_fsdp1
 from to_fsdp2.transforms.helpers.stops import holds_shards
 from to_fsdp2.transforms.helpers.units import units
 from to_fsdp2.transforms.helpers.zero_gradients import zero_gradients
@@ -195,3 +196,36 @@ def check_parts_that_are_sharded_inside_a_plain_model() -> None:
     assert close(parameters_of(model), parameters_of(plain))
     assert close(clip_grad_norm(model.parameters(), 0.1), clip_grad_norm(plain.parameters(), 0.1), 1e-5)
     assert close(gradients_of(model), gradients_of(plain), 1e-5)
+
+
+class Generous(nn.Module):
+    """Returns a parameter, and a part of one, beside what it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights, self.first = nn.Parameter(torch.zeros(3)), nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.first(x), self.weights, self.first.weight[0]
+
+
+def check_parameters_that_a_forward_returns() -> None:
+    results = []
+    for wrap in (nn.parallel.DistributedDataParallel, shard_like_ddp, lambda net: shard_like_fsdp1(net, use_orig_params=True)):
+        torch.manual_seed(0)
+        model: Any = wrap(Generous())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+        losses = []
+        for step in range(3):
+            x = torch.full((2, 5), 0.1 * step + dist.get_rank())
+            with torch.no_grad():
+                losses.append(float(sum(part.sum() for part in model(x))))
+            out, weights, part = model(x)
+            loss = (torch.exp(-weights) * out.mean(0) + 0.5 * weights).sum() + part.pow(2).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        results.append((parameters_of(model), losses))
+    for parameters, losses in results[1:]:
+        assert close(parameters, results[0][0], 1e-5) and close(losses, results[0][1], 1e-5)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -141,6 +143,26 @@ def check_what_is_written_into_a_state_dict_is_written_into_the_model() -> None:
         assert same(new.state_dict(), ddp.module.state_dict()), "before the next state dict too"
 
 
+def check_what_is_written_to_parameters_behind_a_state_dict_stays() -> None:
+    def by_data(parameter: Any) -> None:
+        parameter.data.mul_(0.5)
+
+    @torch.no_grad()
+    def in_place(parameter: Any) -> None:
+        parameter.add_(1.0)
+
+    for write in (by_data, in_place):
+        results = []
+        for model in models():
+            state = model.state_dict()
+            for parameter in model.parameters():
+                write(parameter)
+            with torch.no_grad():
+                model(batch(0)[0])
+            results.append((parameters_of(model), state))
+        assert close(results[1][0], results[0][0], 1e-6), write.__name__
+
+
 def check_copies_and_one_rank_alone() -> None:
     ddp, new = models()
     for model in (ddp, new):
@@ -181,3 +203,12 @@ def check_averages_that_read_state_dicts() -> None:
                 update(average, model)
             averages.append(parameters_of(average))
         assert close(*averages), update.__name__
+
+
+def check_what_was_shown_is_let_go_with_the_model() -> None:
+    ddp, new = models()
+    shown = [weakref.ref(value) for value in new.state_dict().values() if value.is_floating_point()]
+    assert any(reference() is not None for reference in shown), "kept until the next forward: it may be written"
+    del ddp, new
+    gc.collect()
+    assert all(reference() is None for reference in shown)

@@ -7,6 +7,7 @@ A check passes if it returns on both ranks.
 from __future__ import annotations
 
 import ast
+import faulthandler
 import functools
 import importlib
 import json
@@ -56,11 +57,17 @@ def run(check: Callable[[], None]) -> str:
     ranks = [fork(check, rank, port, pipes[rank][1]) for rank in range(2)]
     deadline = time.monotonic() + SECONDS
     waiting = dict(enumerate(ranks))
+    ends: dict[int, int] = {}
     while waiting and time.monotonic() < deadline:
         for rank, pid in list(waiting.items()):
-            if os.waitpid(pid, os.WNOHANG)[0]:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
                 del waiting[rank]
+                ends[rank] = os.waitstatus_to_exitcode(status)
         time.sleep(0.005)
+    for pid in waiting.values():
+        os.kill(pid, signal.SIGUSR1)  # each says where it stands before one of them goes
+    time.sleep(1 if waiting else 0)
     for pid in waiting.values():
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -68,7 +75,11 @@ def run(check: Callable[[], None]) -> str:
     for rank, (end, other) in enumerate(pipes):
         os.close(other)
         with os.fdopen(end) as stream:
-            text = stream.read() or "died or hung"
+            text = stream.read() or "nothing"
+        if rank in waiting:
+            text = f"did not end in {SECONDS} s: {text}"
+        elif ends[rank]:
+            text = f"ended with {ends[rank]}: {text}"
         said += [f"rank {rank}: {text}"] if text != "passed" else []
     return "\n".join(said) or "passed"
 
@@ -81,6 +92,8 @@ def fork(check: Callable[[], None], rank: int, port: int, answer: int) -> int:
 
     text = "passed"
     os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), MASTER_ADDR="localhost", MASTER_PORT=str(port))
+    faulthandler.enable(answer)
+    faulthandler.register(signal.SIGUSR1, answer, all_threads=True)
     try:
         dist.init_process_group("gloo")
         check()

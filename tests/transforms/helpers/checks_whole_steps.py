@@ -1,0 +1,168 @@
+# pyright: reportIncompatibleMethodOverride=false
+"""What whole_steps.py must do on two ranks: what the same optimizers do under DDP. Run by test_whole_steps.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from models import batch, build, close, parameters_of
+from to_fsdp2.transforms.helpers.whole_states import keep_state_dicts_whole
+from to_fsdp2.transforms.helpers.whole_steps import on_whole_parameters, step_on_whole
+from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+
+class Lamb(torch.optim.Optimizer):
+    """Norms of single parameters."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 1e-2})
+
+    @on_whole_parameters
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if not state:
+                    state["m"], state["step"] = torch.zeros_like(p), 0
+                state["step"] += 1
+                state["m"].mul_(0.9).add_(p.grad, alpha=0.1)
+                if p.norm() > 0:
+                    p.sub_(state["m"], alpha=group["lr"] * (p.norm() / (state["m"].norm() + 1e-6)).item())
+
+
+class Factored(torch.optim.Optimizer):
+    """State of another shape than the parameter's, and views of it, by an optimizer that nobody can edit."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 1e-2})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    flat = p.grad.view(p.size(0), -1)
+                    rows = self.state[p].setdefault("rows", torch.zeros(p.size(0), 1))
+                    rows.mul_(0.9).add_(flat.pow(2).mean(1, keepdim=True))
+                    p.sub_((flat / (rows.sqrt() + 1e-3)).view_as(p), alpha=group["lr"])
+
+
+class Around:
+    """What stands for an optimizer and is none, as apex's LARC."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optim = optimizer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.optim, name)
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.optim.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.grad.mul_(p.detach().norm() / (p.grad.norm() + 1e-6))
+        self.optim.step()
+
+
+class Ahead(torch.optim.Optimizer):
+    """An optimizer around another that has none of torch's own attributes, as older Lookahead classes."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.inner, self.param_groups, self.state = optimizer, optimizer.param_groups, optimizer.state
+        self.defaults = optimizer.defaults
+
+    def step(self, closure: Any = None) -> None:
+        self.inner.step()
+        with torch.no_grad():
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.div_(1 + 1e-3 * p.norm())
+
+    def state_dict(self) -> Any:
+        return self.inner.state_dict()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.inner.zero_grad(set_to_none)
+
+
+OPTIMIZERS: list[Callable[[Any], Any]] = [
+    Lamb,
+    lambda params: step_on_whole(Factored(params)),
+    lambda params: step_on_whole(Around(torch.optim.SGD(params, lr=1e-2, momentum=0.9))),
+    lambda params: step_on_whole(torch.optim.LBFGS(params, lr=0.1, max_iter=3)),
+    lambda params: step_on_whole(torch.optim.Adafactor(params, lr=1e-2)),
+    lambda params: step_on_whole(Ahead(torch.optim.SGD(params, lr=1e-2, momentum=0.9))),
+]  # fmt: skip
+
+
+def train(model: Any, optimizer: Any, start: int, end: int) -> None:
+    for step in range(start, end):
+        def closure(step: int = step) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(*batch(step))
+            loss.backward()
+            return loss
+
+        closure()
+        optimizer.step(closure) if isinstance(optimizer, torch.optim.LBFGS) else optimizer.step()
+
+
+def models() -> tuple[Any, Any]:
+    return build("ddp"), build("fsdp2", like="ddp")
+
+
+def check_steps_are_those_of_ddp() -> None:
+    for make in OPTIMIZERS:
+        results: list[Any] = []
+        for model in models():
+            optimizer = make(model.parameters())
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2) if isinstance(optimizer, torch.optim.Optimizer) else None
+            for step in range(4):
+                train(model, optimizer, step, step + 1)
+                scheduler.step() if scheduler is not None else None
+            results.append((parameters_of(model), optimizer.state_dict()["state"]))
+        assert close(results[1][0], results[0][0], 1e-5), OPTIMIZERS.index(make)
+        for own, given in zip(results[0][1].values(), results[1][1].values(), strict=True):
+            for key, value in own.items():
+                assert not isinstance(value, torch.Tensor) or torch.allclose(value, given[key], atol=1e-5), key
+
+
+def check_other_hooks_of_steps_see_shards() -> None:
+    seen: list[bool] = []
+
+    def look(optimizer: Any, *_: Any) -> None:
+        seen.append(all(isinstance(p, DTensor) for group in optimizer.param_groups for p in group["params"]))
+
+    handles = [register_optimizer_step_pre_hook(look), register_optimizer_step_post_hook(look)]
+    for make in (OPTIMIZERS[0], OPTIMIZERS[1], OPTIMIZERS[3]):
+        model = models()[1]
+        train(model, make(model.parameters()), 0, 1)
+    for handle in handles:
+        handle.remove()
+    assert len(seen) == 6 and all(seen)
+
+
+def check_state_that_was_saved_is_loaded() -> None:
+    for make in OPTIMIZERS[:2]:
+        model = models()[1]
+        keep_state_dicts_whole(model)
+        optimizer = make(model.parameters())
+        train(model, optimizer, 0, 2)
+        saved, weights = optimizer.state_dict(), {key: value.clone() for key, value in model.state_dict().items()}
+        saved = {**saved, "state": {key: {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in entry.items()}
+                                    for key, entry in saved["state"].items()}}  # fmt: skip
+        train(model, optimizer, 2, 4)
+        after = parameters_of(model)
+        fresh = models()[1]
+        keep_state_dicts_whole(fresh)
+        fresh.load_state_dict(weights)
+        resumed = make(fresh.parameters())
+        resumed.load_state_dict(saved)
+        train(fresh, resumed, 2, 4)
+        assert close(parameters_of(fresh), after, 1e-6)

@@ -1,0 +1,188 @@
+"""What some ranks alone read off a model, copy or average: every rank holds the model whole for it."""
+
+from __future__ import annotations
+
+import pytest
+from migrated_texts import HEAD, findings, migrated
+
+PROGRAM = (
+    HEAD
+    + """import copy
+import torch.distributed as dist
+
+
+class Average(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.online = [model]
+        self.average = copy.deepcopy(model)
+
+    def update(self):
+        for mine, new in zip(self.average.parameters(), self.online[0].parameters()):
+            mine.lerp_(new, 0.1)
+
+
+class Trainer:
+    def __init__(self, net, options):
+        self.model = DDP(net, **options)
+        self.rank = dist.get_rank()
+        if self.rank == 0:
+            self.average = Average(self.model.module)
+
+    def report(self, names):
+        {body}
+
+
+Trainer(nn.Linear(4, 4), {{}}).report([])
+"""
+)
+HELD = "        with whole_on_each_rank(self.model):\n"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if self.rank == 0:\n            return [p.grad.norm().item() for p in self.model.parameters()]",
+        "if self.rank != 0:\n            return\n        params = dict(self.model.named_parameters())\n"
+        "        print([params[n].norm().item() for n in names])",
+        "if self.rank == 0:\n            return copy.deepcopy(self.model)",
+    ],
+)
+def test_the_model_is_whole_where_one_rank_reads_it(body: str) -> None:
+    new = migrated(train=PROGRAM.format(body=body))["train"]
+    assert HELD in new.partition("def report")[2]
+
+
+def test_an_average_of_one_rank_is_made_and_updated_with_the_model_whole() -> None:
+    new = migrated(train=PROGRAM.format(body="if self.rank == 0:\n            self.average.update()"))["train"]
+    made, _, reported = new.partition("def report")
+    assert HELD + "            if self.rank == 0:\n                self.average = Average(self.model)\n" in made
+    assert "whole_on_each_rank(self" in reported
+
+
+FLAT = (
+    HEAD
+    + """from torch.nn.utils import parameters_to_vector
+
+
+def report(model):
+    {body}
+
+
+def main(net, options):
+    model = DDP(net, **options)
+    report(model)
+
+
+main(nn.Linear(4, 4), {{}})
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "after"),
+    [
+        ("return torch.cat([p.grad.view(-1) for p in model.parameters()])", "torch.cat([whole(p.grad).view(-1) for p in "),
+        ("return parameters_to_vector(model.parameters())", "parameters_to_vector(map(whole, model.parameters()))"),
+        ("return [torch.flatten(p) for p in model.parameters()]", "[torch.flatten(whole(p)) for p in "),
+        ("g = torch.cat([p.grad.flatten() for p in model.parameters()])\n    return g.norm().item()", "return g.norm().item()"),
+    ],
+)
+def test_what_is_flattened_is_whole(body: str, after: str) -> None:
+    assert after in migrated(train=FLAT.format(body=body))["train"]
+
+
+OPTIMIZER = HEAD + """REGISTRY = {}
+
+
+def register(cls):
+    REGISTRY[cls.__name__] = cls
+    return cls
+
+
+@register
+class Lars(torch.optim.Optimizer):
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                norm, update = p.norm().item(), p.grad.norm().item()
+                p.add_(p.grad, alpha=-norm / update)
+
+
+def build(name, options):
+    return REGISTRY[name](**options)
+
+
+def main(net, options, name):
+    model = DDP(net, **options)
+    optimizer = build(name, {"params": list(model.parameters())})
+    model(torch.ones(4)).sum().backward()
+    optimizer.step()
+
+
+main(nn.Linear(4, 4), {}, "Lars")
+"""
+
+
+def test_norms_in_an_optimizer_that_a_registry_makes_are_of_whole_tensors() -> None:
+    assert "norm, update = whole(p.norm()).item(), whole(p.grad.norm()).item()" in migrated(train=OPTIMIZER)["train"]
+
+
+OWN = HEAD + """def noise(model, x):
+    model.zero_grad()
+    with model.no_sync():
+        model(x).sum().backward()
+    {after}
+    return [p.grad.norm() for p in model.parameters() if p.grad is not None]
+
+
+def main(net, options, x):
+    return noise(DDP(net, **options), x)
+"""
+
+
+@pytest.mark.parametrize(("after", "levels"), [("pass", ["manual"]), ("model(x).sum().backward()", [])])
+def test_gradients_of_one_rank_alone_are_told_of(after: str, levels: list[str]) -> None:
+    found = findings(train=OWN.replace("{after}", after))
+    assert [f.level.value for f in found if f.rule == "FS301" and f.level.value == "manual"] == levels
+
+
+AROUND = HEAD + """import torch.distributed as dist
+
+
+class Around(torch.optim.Optimizer):
+    def __init__(self, inner):
+        self.inner, self.param_groups = inner, inner.param_groups
+
+    def state_dict(self):
+        return {"inner": self.inner.state_dict()}
+
+
+def main(net, options, path):
+    model = DDP(net, **options)
+    optimizer = Around(torch.optim.SGD(model.parameters(), lr=0.1))
+    if dist.get_rank() == 0:
+        torch.save({"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}, path)
+"""
+
+
+def test_state_that_is_read_for_other_state_moves_with_it() -> None:
+    new = migrated(train=AROUND)["train"]
+    assert "    model_state_dict = model.state_dict()\n" in new
+    assert '        torch.save({"model": model_state_dict, "optimizer": optimizer_state_dict}, path)\n' in new
+    assert "whole_on_each_rank" not in new
+
+
+@pytest.mark.parametrize(
+    ("made", "is_whole"),
+    [
+        ("torch.optim.AdamW(model.parameters())", False),
+        ("torch.optim.LBFGS(model.parameters())", True),
+        ("LARC(torch.optim.SGD(model.parameters(), lr=0.1))", True),
+        ("ScheduleFreeWrapper(torch.optim.SGD(model.parameters(), lr=0.1))", False),
+    ],
+)
+def test_optimizers_of_libraries_that_look_at_whole_parameters(made: str, is_whole: bool) -> None:
+    imports = "from apex.parallel import LARC\nfrom schedulefree import ScheduleFreeWrapper\n\n\n"
+    text = HEAD + imports + f"def main(net, options):\n    model = DDP(net, **options)\n    return {made}\n"
+    assert f"    return {f'step_on_whole({made})' if is_whole else made}\n" in migrated(train=text)["train"]

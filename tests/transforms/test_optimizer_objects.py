@@ -1,0 +1,33 @@
+"""Objects of libraries that get an optimizer: some stand for it, others only hold it."""
+
+from __future__ import annotations
+
+import pytest
+from migrated_texts import HEAD, migrated
+
+PROGRAM = HEAD + """import argparse
+import fvcore
+from apex.parallel.LARC import LARC
+
+
+def main():
+    model = DDP(nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    made = {made}
+    model(torch.ones(2, 4)).sum().backward()
+    return made
+
+
+main()
+"""
+
+
+@pytest.mark.parametrize(("made", "stands_for_it"), [
+    ("LARC(optimizer)", True),
+    ("LARC(optimizer=optimizer, trust_coefficient=0.1)", True),
+    ("argparse.Namespace(optimizer=optimizer)", False),
+    ("fvcore.Checkpointer(model, '.', optimizer=optimizer)", False),
+    ("fvcore.Trainer(optimizer=optimizer, model=model)", False),
+])  # fmt: skip
+def test_what_stands_for_an_optimizer_steps_on_whole_parameters(made: str, stands_for_it: bool) -> None:
+    assert ("step_on_whole(" in migrated(train=PROGRAM.format(made=made))["train"]) is stands_for_it

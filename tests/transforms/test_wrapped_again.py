@@ -1,0 +1,53 @@
+"""Models that DDP is put around more than once: the second time they are sharded already."""
+
+from __future__ import annotations
+
+import pytest
+from migrated_texts import HEAD, migrated
+
+LOOP = """
+def main():
+    net = nn.Linear(4, 4)
+    for phase in range(2):
+        {made}
+        model = DDP(net)
+        model(torch.ones(2, 4)).sum().backward()
+
+
+main()
+"""
+PHASES = """
+def main():
+    net = nn.Linear(4, 4)
+    first = DDP(net)
+    first(torch.ones(2, 4)).sum().backward()
+    {made}
+    second = DDP(net)
+    second(torch.ones(2, 4)).sum().backward()
+
+
+main()
+"""
+
+
+@pytest.mark.parametrize("program", [LOOP, PHASES])
+def test_wrapped_anew(program: str) -> None:
+    again = migrated(train=HEAD + program.format(made="net.requires_grad_(True)"))["train"]
+    assert "shard_like_ddp(net)" in again and "    fully_shard(net)" not in again
+    anew = migrated(train=HEAD + program.format(made="net = nn.Linear(4, 4)"))["train"]
+    assert "fully_shard(net)" in anew and "shard_like_ddp" not in anew
+
+
+def test_models_of_a_loop_are_wrapped_once_each() -> None:
+    program = """
+def main():
+    nets = [nn.Linear(4, 4), nn.Linear(4, 2)]
+    models = []
+    for net in nets:
+        models.append(DDP(net))
+    models[0](torch.ones(2, 4)).sum().backward()
+
+
+main()
+"""
+    assert "shard_like_ddp(net)" in migrated(train=HEAD + program)["train"]

@@ -1,0 +1,88 @@
+"""Optimizers that look at more than single elements: norms of parameters, their shapes, rows and columns, own kernels."""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from .parameters import write_shard
+from .whole import whole
+
+
+def step_on_whole(optimizer: Any) -> Any:
+    """`optimizer`, or what stands for one, with steps that see whole parameters and gradients: `on_whole_parameters`."""
+    step, running = getattr(optimizer, "step", None), ExitStack()
+    if step is None:
+        return optimizer
+    if not isinstance(optimizer, Optimizer) or not hasattr(optimizer, "_optimizer_step_pre_hooks"):  # made around another
+        optimizer.step = MethodType(on_whole_parameters(lambda _, *args, **kwargs: step(*args, **kwargs)), optimizer)
+        return optimizer
+
+    def enter(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:  # innermost: all other hooks of steps see shards
+        wrapped = running.enter_context(_whole_parameters_of(optimizer))
+        return tuple(map(wrapped, args)), {key: wrapped(value) for key, value in kwargs.items()}
+
+    optimizer.register_step_pre_hook(enter)
+    optimizer.register_step_post_hook(lambda *_: running.close())
+    return optimizer
+
+
+def on_whole_parameters(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator of an optimizer's `step`, which then sees whole parameters and gradients on every rank, as under DDP.
+
+    Its state is whole on every rank too. All ranks step. Without sharded parameters it is the step as it is.
+    """
+
+    @functools.wraps(step)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with _whole_parameters_of(self) as wrapped:
+            return step(self, *map(wrapped, args), **{key: wrapped(value) for key, value in kwargs.items()})
+
+    return run
+
+
+@contextmanager
+def _whole_parameters_of(optimizer: Any) -> Iterator[Callable[[Any], Any]]:
+    """Whole parameters in the optimizer's groups. Gives a function that lets closures among arguments see shards."""
+    lists: list[list[Any]] = [group["params"] for group in optimizer.param_groups]
+    held = [list(params) for params in lists]
+    sharded = [p for params in held for p in params if isinstance(p, DTensor)]
+    full = {p: nn.Parameter(whole(p.detach()), p.requires_grad) for p in sharded}
+
+    def show_whole() -> None:
+        for p, mine in full.items():
+            mine.grad = whole(p.grad)
+        for params in lists:
+            params[:] = [full.get(p, p) for p in params]  # in place: LBFGS keeps the list
+
+    def show_shards() -> None:
+        for p, mine in full.items():
+            write_shard(p, mine)
+        for params, before in zip(lists, held, strict=True):
+            params[:] = before
+
+    def evaluated(closure: Callable[[], Any]) -> Any:
+        show_shards()
+        with torch.enable_grad():
+            result = closure()
+        show_whole()
+        return result
+
+    def rename_state(keys: dict[Any, Any]) -> None:
+        for old, new in keys.items():
+            if old in optimizer.state:
+                optimizer.state[new] = whole(optimizer.state.pop(old))
+
+    show_whole()
+    rename_state(full)
+    try:
+        yield lambda value: functools.partial(evaluated, value) if full and callable(value) else value
+    finally:
+        show_shards()
+        rename_state({mine: p for p, mine in full.items()})

@@ -1,0 +1,41 @@
+"""What callers hand in for the parameters of a function."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from .file import File
+
+
+def given_for_parameter(file: File, node: ast.expr) -> Iterator[tuple[File, ast.expr]]:
+    """What the callers of the function around a name hand in for it."""
+    function = file.function(node)
+    if not isinstance(node, ast.Name) or not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return
+    for caller, call in file.program.callers(file, function):
+        if (value := handed_in(file, node, node.id, call)) is not None:
+            yield caller, value
+
+
+def handed_in(file: File, place: ast.AST, name: str, call: ast.Call) -> ast.expr | None:
+    """What a call hands in for a parameter of the function around a place."""
+    function = file.function(place)
+    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return None
+    return _argument_for(function, name, call, is_method=file.enclosing_class(function) is not None)
+
+
+def _argument_for(
+    function: ast.FunctionDef | ast.AsyncFunctionDef, name: str, call: ast.Call, is_method: bool
+) -> ast.expr | None:
+    """What a call hands in for a parameter; for ``self`` the object that the method is read off."""
+    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+    given = list(call.args)
+    if is_method and names and names[0] in ("self", "cls"):
+        given.insert(0, call.func.value if isinstance(call.func, ast.Attribute) else call.func)
+    if any(isinstance(argument, ast.Starred) for argument in given):
+        return None
+    if name in names and names.index(name) < len(given):
+        return given[names.index(name)]
+    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)

@@ -1,0 +1,107 @@
+"""FS416: optimizers whose steps look at norms, shapes, rows or columns of a parameter, or run kernels of their own."""
+
+from __future__ import annotations
+
+import ast
+
+import libcst as cst
+
+from ..findings import Level
+from ..migration import Migration
+from ..rewrites.changes import replace_statement
+from ..rewrites.helper_calls import around
+from ..rewrites.templates import expression
+from ..rule import Example, Outcome, Rule
+from ..sites import OPTIMIZER, OPTIMIZER_STEP, Site
+
+
+def on_whole(site: Site, migration: Migration) -> Outcome | None:
+    """The steps see whole parameters and gradients on every rank, as under DDP, and keep their state so."""
+    if not migration.options.wraps:
+        return None
+    if site.symbol == OPTIMIZER:
+        assert site.call is not None
+        helper = migration.helper(site, "step_on_whole")
+        return Outcome(_OF_LIBRARY, [around(site.file, site.call, f"{helper}({{it}})")], Level.REVIEW)
+    assert isinstance(site.node, ast.FunctionDef)
+    decorator = cst.Decorator(expression(migration.helper(site, "on_whole_parameters")))
+
+    def build(node: cst.CSTNode) -> list[cst.CSTNode]:
+        assert isinstance(node, cst.FunctionDef)
+        return [node.with_changes(decorators=[decorator, *node.decorators])]
+
+    return Outcome(_OWN, [replace_statement(site.file, site.node, build)], Level.REVIEW)  # type: ignore[arg-type]
+
+
+_OF_LIBRARY = "nobody sees what this optimizer computes: every rank steps on whole parameters and keeps its state, as under DDP"
+_OWN = "its steps look at more than single elements: every rank steps on whole parameters and keeps their state, as under DDP"
+
+RULE = Rule(
+    id="FS416",
+    title="optimizers that look at whole parameters",
+    symbols=(OPTIMIZER, OPTIMIZER_STEP),
+    roles=("call", "method"),
+    why="Norms over a shard are a rank's own, views of it have other shapes, and kernels do not take DTensors.",
+    fallback=on_whole,
+    examples=(
+        Example(
+            before=(
+                "from apex.optimizers import FusedLAMB\n"
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = DDP(net, **options)\n"
+                "    return FusedLAMB(model.parameters(), lr=0.1)\n"
+            ),
+            after=(
+                "from apex.optimizers import FusedLAMB\n"
+                "from fsdp2_helpers import shard_like_ddp, step_on_whole\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                "    return step_on_whole(FusedLAMB(model.parameters(), lr=0.1))\n"
+            ),
+            level=Level.REVIEW,
+        ),
+        Example(
+            before=(
+                "import torch\n"
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "class Scaled(torch.optim.Optimizer):\n"
+                "    @torch.no_grad()\n"
+                "    def step(self):\n"
+                "        for group in self.param_groups:\n"
+                '            for p in group["params"]:\n'
+                '                p.sub_(p.grad / p.grad.norm(), alpha=group["lr"])\n'
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = DDP(net, **options)\n"
+                '    return Scaled(model.parameters(), {"lr": 0.1})\n'
+            ),
+            after=(
+                "import torch\n"
+                "from fsdp2_helpers import on_whole_parameters, shard_like_ddp\n"
+                "\n"
+                "\n"
+                "class Scaled(torch.optim.Optimizer):\n"
+                "    @on_whole_parameters\n"
+                "    @torch.no_grad()\n"
+                "    def step(self):\n"
+                "        for group in self.param_groups:\n"
+                '            for p in group["params"]:\n'
+                '                p.sub_(p.grad / p.grad.norm(), alpha=group["lr"])\n'
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                '    return Scaled(model.parameters(), {"lr": 0.1})\n'
+            ),
+            level=Level.REVIEW,
+        ),
+    ),
+)
