@@ -75,6 +75,8 @@ class _Guard:
             theirs, _, there = store.get(_key(number, other)).decode().rpartition("|")
             if theirs != name:
                 self._fired = True
+                if store.add("to_fsdp2/uneven", 1) > 1:  # both ranks can see it at once; one tells of it, with both lines
+                    return
                 text = (
                     f"has rank {rank} make {name}, while rank {other} makes {theirs} ({there}): what gathers has to be "
                     "called by all ranks, in the same order"
