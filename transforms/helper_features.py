@@ -22,7 +22,7 @@ from .queries.model_hazards import changes_buffers as structure_changes_buffers
 from .queries.model_structure import ModelStructure
 from .queries.packages import strange_packages
 from .queries.parameter_writes import writes_parameters
-from .rewrites.ddp_plan import STATES
+from .rewrites.ddp_plan import EVALUATIONS, STATES, computes_as_whole
 from .rewrites.fsdp1_plan import keeps_originals
 from .rewrites.helper_source import definitions, features_by_file, with_needs
 from .rewrites.wrap_place import wrapped_argument
@@ -37,6 +37,7 @@ _WORDS = {
     "meta": r"meta\b|init_empty_weights|deferred_init|is_meta",
     "unit_arguments": r"CustomPolicy|_Policy|_run_policy",
     "state_dict_type": r"state_dict_type|StateDictType|ShardedTensor",
+    "evaluation": EVALUATIONS,
     "state_dicts": rf"\w*(?:{STATES})",
     "forward_methods": r"register_fsdp_forward_method",
     "zero_redundancy": r"ZeroRedundancyOptimizer",
@@ -58,6 +59,8 @@ def absent_features(migration: Migration, used: Collection[str]) -> frozenset[st
     known = frozenset[str]().union(*features_by_file().values())
     present = _by_words(migration) | _by_helpers(migration, used) | _by_models(migration)
     present |= _by_arguments(migration, "ddp") | _by_arguments(migration, "fsdp1")
+    if _computes_with_parameters(migration):
+        present.add("whole_math")
     if _keeps_wrappers(migration):
         present.add("old_wrappers")
     if _has_earlier_holders(migration):
@@ -106,6 +109,15 @@ def _by_files(migration: Migration, files: Sequence[File]) -> set[str]:
     if any(writes_in(file, node) for file, node in functions_in_forwards(files)):
         found.add("parameter_writes")
     return found
+
+
+def _computes_with_parameters(migration: Migration) -> bool:
+    """Whether some code may compute with parameters of a model that was in DDP, or some wrap is not seen."""
+    wraps = {site.file.path for site in _sites(migration) if site.symbol == DDP and site.role != "import"}
+    if not wraps:
+        wraps = {migration.program.file(index).path for index in migration.program.relevant_files()}
+    paths = sorted({path for wrap in wraps for path in migration.programs.sharing_entries(wrap)})
+    return computes_as_whole(migration.program, migration.sites, paths, migration.runs_before_wraps)
 
 
 def _has_earlier_holders(migration: Migration) -> bool:

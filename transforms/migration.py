@@ -25,7 +25,7 @@ from .queries.program import Program
 from .queries.programs import Programs
 from .queries.results import is_result_used
 from .queries.same_condition import sharded_by_condition
-from .queries.sharding import ShardingQueries
+from .queries.sharding import Sharding, ShardingQueries
 from .queries.trace import Trace
 from .queries.unwrapping import unwrapping_choice
 from .queries.whole_states import WholeStates
@@ -125,6 +125,13 @@ class Migration:
     def torch_has(self, major: int, minor: int) -> bool:
         """Whether generated code may use what this torch version brought."""
         return self.options.target_torch >= (major, minor)
+
+    def acts_whole(self, found: Sharding | None) -> bool:
+        """Whether what a model's tensors are computed with needs no rewrite: what DDP held goes on to act whole.
+
+        See ``helpers/mixed.py``, which every wrap of DDP calls in programs that compute with parameters.
+        """
+        return ((found.wrappers if found is not None else None) or self.wrapper_kinds) == {"ddp"}
 
     def plan(self, site: Site) -> Fsdp1Plan | None:
         """How a constructor call of FSDP1 is written out with fully_shard; None where that is not certain to be right."""

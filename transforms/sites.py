@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -13,7 +12,6 @@ from .flow.library import is_optimizer
 from .flow.values import (
     Bound,
     ClassValue,
-    Constant,
     Derived,
     External,
     FunctionValue,
@@ -27,7 +25,6 @@ from .flow.values import (
 )
 from .queries import number_reads
 from .queries.file import File
-from .queries.items_written import items_written
 from .queries.narrowed import wrapper_asked_for
 from .queries.own_parameters import is_own_parameter
 from .queries.parameter_reads import parameters_read
@@ -40,10 +37,6 @@ MODULE_METHODS = "torch.nn.Module.(method)"
 DATA = "torch.Tensor.data"
 """The symbol of ``.data`` of a sharded parameter."""
 IN_PLACE = "torch.Tensor.(in place)"
-ITEMS = "torch.Tensor.(items written)"
-"""The symbol of methods that write a tensor from the parameters of a model."""
-PART = "torch.Tensor.(part)"
-"""The symbol of methods that write a tensor which is read off a model."""
 NUMBER = "torch.Tensor.(number)"
 """The symbol of methods that read numbers off parameters, gradients, or what is computed from them."""
 _CHAINS = (ast.Name, ast.Attribute, ast.Subscript)
@@ -152,7 +145,6 @@ def find_sites(file: File, sharding: ShardingQueries, is_known: Callable[[str, s
         sites.append(Site(file, node, NUMBER, "call", node if isinstance(node, ast.Call) else None, tensor, found))
     read = {found[0]: found for found in (*parameters_reshaped(file, sharding), *parameters_read(file, sharding))}
     sites += [Site(file, node, PARAMETER, "read", None, model, found) for node, model, found in read.values()]
-    sites += [Site(file, node, ITEMS, "store", None, part.value, found) for node, part, found in items_written(file, sharding)]
     sites += [Site(file, call, OPTIMIZER, "call", call, None, found) for call, found in optimizers_made(file, sharding)]
     sites += [Site(file, step, OPTIMIZER_STEP, "method") for step in steps_on_wholes(file, sharding)]
     return sorted(sites, key=lambda site: file.source.span(site.node))
@@ -242,8 +234,6 @@ def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:
         if node.attr in _IN_PLACE and call is not None:
             if _writes_from_parameters(file, sharding, call):
                 yield Site(file, call, IN_PLACE, "call", call, node.value)
-            elif (model := _model_written(file, sharding, call)) is not None:
-                yield Site(file, call, PART, "call", call, model, sharding.of(file, model))
             continue
         symbol = MEMBERS.get(node.attr)
         if symbol is None and call is None and node.attr != "data" and not _is_method(file, node):
@@ -340,40 +330,6 @@ def _writes_from_parameters(file: File, sharding: ShardingQueries, call: ast.Cal
         return False
     owners = [v.owner for p in (*given, *parameters_in(file, call)) for v in file.values(p) if isinstance(v, Derived)]
     return bool(given) and bool(sharding.of_owners(owners).wrappers)  # type: ignore[arg-type]
-
-
-def _model_written(file: File, sharding: ShardingQueries, call: ast.Call) -> ast.expr | None:
-    """The model that a written tensor is read off: ``ddp`` of ``getattr(ddp.module.heads, name).weight.copy_(x)``.
-
-    Not where the tensor surely is none of its parameters, nor in the model's own methods: who calls these is asked.
-    """
-    assert isinstance(call.func, ast.Attribute)
-    if not any(map(functools.partial(_may_be_tensor, file), (*call.args, *(k.value for k in call.keywords)))):
-        return None
-    node = _written_tensor(call.func.value)
-    if any(not isinstance(v, Derived) or v.kind != "parameters" for v in file.values(node)):
-        return None
-    while True:
-        if isinstance(node, (ast.Attribute, ast.Subscript)):
-            node = node.value
-        elif isinstance(node, ast.Call) and len(node.args) == 2 and file.external(node.func) == "builtins.getattr":
-            node = node.args[0]
-        else:
-            return None
-        if not (isinstance(node, ast.Name) and node.id in ("self", "cls")) and sharding.of(file, node).wrappers:
-            return node
-
-
-def _written_tensor(node: ast.expr) -> ast.expr:
-    """What a chain of methods begins with: ``w`` of ``w.mul_(d).add_(x)``."""
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        node = node.func.value
-    return node
-
-
-def _may_be_tensor(file: File, value: ast.expr) -> bool:
-    values = file.values(value)
-    return not isinstance(value, ast.Constant) and not (values and all(isinstance(v, Constant) for v in values))
 
 
 def _state_entries(file: File, sharding: ShardingQueries) -> Iterator[Site]:

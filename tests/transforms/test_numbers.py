@@ -1,16 +1,16 @@
-"""Numbers that are read off gradients, one by one or many at once: each is that of the whole tensor."""
+"""What code outside of forwards computes with parameters and gradients: it finds them whole."""
 
 from __future__ import annotations
 
 import pytest
-from to_fsdp2.transforms.engine import Options, analyse, extract
-from to_fsdp2.transforms.text.source import Source
+from migrated_texts import helpers, migrated
 
 PROGRAM = """import math
 import statistics
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
@@ -22,24 +22,15 @@ class Trainer:
         {body}
 
 
-def of_others(trainer):
-    return [torch.norm(p.grad).item() for p in trainer.parameters()], torch.tensor([p.grad.norm() for p in trainer.parameters()])
-
-
 def run(net, options, x):
     trainer = Trainer(net, options)
     trainer.model(x).backward()
     trainer.norms()
-    of_others(x.made.model)
 """
 
 
-def migrated(body: str) -> str:
-    """The migrated program."""
-    source = Source.decode("train.py", PROGRAM.format(body=body.replace("\n", "\n        ")).encode())
-    analysis = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"])
-    assert not analysis.errors
-    return analysis.texts["train.py"]
+def program(body: str) -> str:
+    return PROGRAM.format(body=body.replace("\n", "\n        "))
 
 
 NORMS = "[torch.norm(p.grad) for p in self.model.parameters() if p.grad is not None]"
@@ -47,33 +38,38 @@ MOST = "max(p.grad.abs().max() for p in self.model.parameters())"
 FILLED = "norms = []\nfor p in self.model.parameters():\n    norms.append(p.grad.norm())\nreturn "
 
 
-@pytest.mark.parametrize(("body", "after"), [
-    (f"return torch.norm(torch.tensor({NORMS})).item()", f"torch.tensor(whole({NORMS}))"),
-    (f"norms = {NORMS}\nreturn torch.tensor(norms), np.mean(norms)", f"norms = whole({NORMS})"),
-    (FILLED + "np.linalg.norm(norms)", "np.linalg.norm(whole(norms))"),
-    ("norms = {n: p.grad.norm() for n, p in self.model.named_parameters()}\nreturn np.array(list(norms.values()))",
-     "np.array(whole(list(norms.values())))"),
-    ("return statistics.mean(p.grad.norm() for p in self.model.parameters())", "statistics.mean(whole(p.grad.norm()) for p in"),
-    ("return math.fsum([p.grad.norm() for p in self.model.parameters()])", "math.fsum(whole([p.grad.norm() for p in"),
-    ("grads = [p.grad for p in self.model.parameters()]\nnumbers = np.array(grads)\ngrads[0].zero_()", "np.array(whole(grads))"),
-    (f"return {MOST}.item()", f"whole({MOST}).item()"),
-    ("for p in self.model.parameters():\n    np.asarray(p.detach())", "np.asarray(whole(p.detach()))"),
-    ("for n, p in self.model.named_parameters():\n    self.writer.add_histogram(n, p, 0)", "add_histogram(n, whole(p), 0)"),
-    (f"info = {{}}\nmost = {MOST}\ninfo['most'] = most.item()", f"most = whole({MOST})"),
-    ("grads = [p.grad for p in self.model.parameters()]\nreturn torch.nn.utils.get_total_norm(grads).item()",
-     "whole(torch.nn.utils.get_total_norm(grads)).item()"),
+@pytest.mark.parametrize("body", [
+    f"return torch.norm(torch.tensor({NORMS})).item()",
+    f"norms = {NORMS}\nreturn torch.tensor(norms), np.mean(norms)",
+    FILLED + "np.linalg.norm(norms)",
+    "norms = {i: p.grad.norm() for i, p in enumerate(self.model.parameters())}\nreturn np.array(list(norms.values()))",
+    "return statistics.mean(p.grad.norm() for p in self.model.parameters())",
+    "grads = [p.grad for p in self.model.parameters()]\nnumbers = np.array(grads)\ngrads[0].zero_()",
+    f"return {MOST}.item()",
+    "for p in self.model.parameters():\n    np.asarray(p.detach())",
+    "for i, p in enumerate(self.model.parameters()):\n    self.writer.add_histogram(i, p, 0)",
+    f"return torch.stack({NORMS}).norm()",
+    "for p, q in zip(self.model.parameters(), self.old):\n    q.copy_(p)",
+    "total = 0\nfor p in self.model.parameters():\n    total += (p ** 2).sum()",
+    "for group in self.optimizer.param_groups:\n    for p in group['params']:\n        p.data = p.data * 0.9",
+    "return torch.autograd.grad(self.loss, list(self.model.parameters()))",
+    "return self.model.module.head.weight @ self.queue",
+    "self.model.module.head.weight.data[0] = 1",
 ])  # fmt: skip
-def test_they_are_of_the_whole_tensors(body: str, after: str) -> None:
-    text = migrated(body)
-    assert after in text
-    assert "whole(torch.norm(p.grad)).item() for p in trainer" in text
-    assert "torch.tensor(whole([p.grad.norm() for p in trainer.parameters()]))" in text
+def test_what_computes_with_parameters_stays_and_finds_them_whole(body: str) -> None:
+    text = migrated(train=program(body))["train"]
+    assert body.replace(".module.", ".") in text.replace("\n        ", "\n")
+    assert "    compute_as_whole(module)\n" in helpers(train=program(body))
 
 
 @pytest.mark.parametrize("body", [
     "return torch.tensor([p.numel() for p in self.model.parameters()])",
     "return np.array([1.0, 2.0]), torch.tensor([float(x) for x in (1, 2)])",
-    f"return torch.stack({NORMS}).norm()",
+    "for p in self.model.parameters():\n    p.requires_grad = False",
+    "for p in self.model.parameters():\n    print(p.shape, p.requires_grad)",
+    "return torch.optim.SGD([p for p in self.model.parameters() if p.ndim > 1], lr=0.1)",
+    "for p in self.model.parameters():\n    p.grad = None",
 ])  # fmt: skip
-def test_what_is_no_number_of_them_is_left(body: str) -> None:
-    assert body in migrated(body).replace("\n        ", "\n")
+def test_what_only_asks_and_collects_needs_nothing(body: str) -> None:
+    assert body in migrated(train=program(body))["train"].replace("\n        ", "\n")
+    assert "compute_as_whole" not in helpers(train=program(body))

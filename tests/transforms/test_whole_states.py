@@ -157,29 +157,6 @@ def test_what_is_asked_inside_of_a_wrapper_alone_is_asked_of_the_model(test: str
     )
 
 
-OF_BUFFERS = (
-    HEAD
-    + """class Average:
-    def __init__(self, net, average):
-        self.net, self.average = net, average
-
-    @torch.no_grad()
-    def update(self):
-        for q, p in zip(self.average.{tensors}(), self.net.{tensors}()):
-            q.copy_(p)
-
-
-def run(make, options):
-    Average(DDP(make(), **options), make()).update()
-"""
-)
-
-
-@pytest.mark.parametrize(("tensors", "stays"), [("buffers", True), ("named_buffers", True), ("parameters", False)])
-def test_buffers_are_never_sharded(tensors: str, stays: bool) -> None:
-    assert ("in zip(" in migrated(train=OF_BUFFERS.format(tensors=tensors))["train"]) is stays
-
-
 @pytest.mark.parametrize(("compiled", "after"), [("torch.compile(model)", "unwrap(model)"), ("model", "model")])
 def test_what_a_compiled_model_holds_is_looked_for(compiled: str, after: str) -> None:
     main = "def main(net, options):\n    model = DDP(net, **options)\n    model = {}\n    print(model.module.state_dict())\n"

@@ -17,7 +17,9 @@ from .ddp_parts import gather_for_parts, gather_irregular_blocks
 from .ddp_units import plain_parameters, repeated_blocks
 from .ddp_writes import keep_writes_in_forward
 from .double_backward import allow_double_backward
+from .evaluation import gather_once_in_evaluation
 from .gathered import allow_inference_first, reshard_after_forward, return_no_views
+from .mixed import compute_as_whole
 from .parameter_hooks import keep_parameter_hooks
 from .rebind import parameter_slots, rebind_parameters
 from .shard_units import parts_with_forward
@@ -121,6 +123,8 @@ def shard_like_ddp(
     module._plain_parameters = {p for p in module.parameters() if not isinstance(p, DTensor)}
     module._wrapped_like = "ddp"
     keep_state_dicts_whole(module)  # needed for: state_dicts
+    compute_as_whole(module)  # needed for: whole_math
+    gather_once_in_evaluation(module)  # needed for: evaluation
     return module
 
 
@@ -136,6 +140,7 @@ def _shard_new_modules(module: Any) -> None:
             rebind_parameters(slots)  # needed for: earlier_holders
             reshard_after_forward(part)
             keep_state_dicts_whole(part)  # needed for: state_dicts
+            compute_as_whole(part)  # needed for: whole_math
     if any(p.requires_grad and not isinstance(p, DTensor) and p not in module._plain_parameters for p in module.parameters()):
         raise NotImplementedError("a parameter came to a module after it was sharded: give it to a module of its own")
 

@@ -8,6 +8,16 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate
 
 
+def changes() -> int:
+    """How often sharded tensors have been written, the same on all ranks: what was gathered before is old."""
+    return getattr(DTensor, "_changes", 0)
+
+
+def note_change(*_: Any) -> None:
+    """A sharded tensor is written. All ranks come here."""
+    DTensor._changes = changes() + 1  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def resharded(model: Any) -> Any:
     """`model`, with its sharded parameters registered: `for p in resharded(model).parameters(): p.mul_(0.9)`.
 
@@ -40,22 +50,12 @@ def assign_data(parameter: torch.Tensor, value: torch.Tensor) -> None:
 @torch.no_grad()
 def write_shard(sharded: DTensor, value: torch.Tensor) -> None:
     """Copy this rank's part of `value`, a whole tensor or one sharded in any way, into `sharded`."""
+    note_change()
     if not isinstance(value, DTensor):
         mesh = sharded.device_mesh
         value = DTensor.from_local(value.detach().to(sharded.device), mesh, [Replicate()] * mesh.ndim, run_check=False)
         value = value.redistribute(mesh, sharded.placements)  # takes this rank's part, without communication
     sharded.copy_(value)
-
-
-@torch.no_grad()
-def write_items(tensor: torch.Tensor, index: Any, value: Any) -> None:
-    """`tensor[index] = value`; what is written to an index of a sharded tensor would be lost. All ranks call it."""
-    if not isinstance(tensor, DTensor):
-        tensor[index] = value
-        return
-    full = tensor.full_tensor()
-    full[index] = value.full_tensor() if isinstance(value, DTensor) else value
-    write_shard(tensor.detach(), full)  # pyright: ignore[reportArgumentType]
 
 
 def handle_parameters(model: nn.Module) -> list[Any]:

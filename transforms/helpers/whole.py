@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Partial, distribute_tensor
 
 
@@ -27,10 +28,12 @@ def whole(value: Any, device: torch.device | str | None = None, keep_ties: bool 
             return held.detach().clone().to(device or tensor.device)
         shard = tensor.to_local()
         on_mesh: Any = tensor.to(tensor.device_mesh.device_type)  # shards may be offloaded
-        averages = tensor.requires_grad and not any(place.is_partial() for place in tensor.placements)
+        is_sum = any(place.is_partial() for place in tensor.placements)
+        averages = tensor.requires_grad and not is_sum
         full = on_mesh.full_tensor(grad_placements=[Partial()] * len(tensor.placements) if averages else None)
-        if averages and full.requires_grad:  # what a rank computes with it gives it a gradient of the rank's own
-            full.register_hook(lambda gradient: gradient / on_mesh.device_mesh.size())
+        if full.requires_grad:  # what a rank computes with it gives it a gradient of the rank's own
+            mesh = on_mesh.device_mesh
+            full.register_hook(lambda gradient: (_summed(gradient, mesh) if is_sum else gradient) / mesh.size())
         if full.data_ptr() == shard.data_ptr():  # one rank, or a copy on every rank
             full = full.clone()
         full = full.to(device or tensor.device)
@@ -40,6 +43,14 @@ def whole(value: Any, device: torch.device | str | None = None, keep_ties: bool 
         return first if first is full or torch.equal(first, full) else full
 
     return map_tensors(gather, value)
+
+
+def _summed(gradient: torch.Tensor, mesh: Any) -> torch.Tensor:
+    """The sum of all ranks' gradients, of a number that is itself a sum over ranks."""
+    gradient = gradient.clone()
+    for dimension in range(mesh.ndim):
+        dist.all_reduce(gradient, group=mesh.get_group(dimension))
+    return gradient
 
 
 def map_tensors(change: Callable[[Any], Any], value: Any, of: type = torch.Tensor) -> Any:

@@ -10,7 +10,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .ddp_keys import own_key, rename_keys
 from .optimizer_state import shard_by_position, shard_entries
-from .parameters import resharded
+from .parameters import note_change, resharded
 from .whole import shard_like, whole
 
 
@@ -27,6 +27,8 @@ def keep_state_dicts_whole(module: Any) -> None:
 
     @torch.no_grad()
     def write_back(*_: Any) -> None:
+        if shown:
+            note_change()
         for shard, full, before in shown:
             part: Any = shard_like(full, shard)
             if not torch.equal(part.to_local(), before):
@@ -50,6 +52,7 @@ def keep_state_dicts_whole(module: Any) -> None:
 
     def shard(part: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
         if not prefix:
+            note_change()
             resharded(module)  # it stays gathered after a forward whose backward never came
         if part is module and any(key.startswith(f"{prefix}module.") for key in state):  # needed for: ddp_keys
             rename_keys(state, lambda key: prefix + own_key(module, key[len(prefix) :]) if key.startswith(prefix) else key)

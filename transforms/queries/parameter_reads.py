@@ -13,14 +13,14 @@ from .own_parameters import is_own_parameter
 from .program import Program
 from .sharding import Sharding, ShardingQueries
 
-_OF_LAYERS = re.compile(
+OF_LAYERS = re.compile(
     r"weight|bias|(in|q|k|v)_proj_(weight|bias)|bias_[kv]|weight_(orig|g|v)|(weight|bias)_[ih]h_l\d+(_reverse)?"
 )
 """What torch's own layers call their parameters."""
 _MADE = re.compile(
     r"self\.(\w+)(?:\s*:\s*[^=\n]+)?\s*=\s*(?:torch\.)?(?:nn\.)?(?:parameter\.)?Parameter\(|register_parameter\(\s*[\"'](\w+)"
 )
-_ASKED = frozenset(
+ASKED = frozenset(
     {"shape", "dtype", "device", "requires_grad", "grad", "is_cuda", "ndim", "layout", "is_leaf", "grad_fn", "numel", "size",
      "dim", "element_size", "data_ptr", "untyped_storage", "stride", "is_contiguous", "register_hook", "type", "get_device",
      "register_post_accumulate_grad_hook", "is_floating_point", "is_complex", "nelement", "names"}
@@ -32,7 +32,7 @@ _NO_MATH = re.compile(
 
 
 @lru_cache(maxsize=4)
-def _parameter_names(program: Program) -> frozenset[str]:
+def parameter_names(program: Program) -> frozenset[str]:
     """Names under which a class of the repository keeps a parameter."""
     texts = (program.text(facts.path) for facts in program.facts)
     return frozenset(name for text in texts if "Parameter(" in text or "register_parameter" in text
@@ -44,9 +44,9 @@ def parameters_read(file: File, sharding: ShardingQueries) -> Iterator[tuple[ast
 
     Where a parameter gets a name first, each place that computes with the name: it goes on to be the live one.
     """
-    own = _parameter_names(file.program)
+    own = parameter_names(file.program)
     for node in file.nodes(ast.Attribute):
-        if not isinstance(node.ctx, ast.Load) or not (node.attr in own or _OF_LAYERS.fullmatch(node.attr)):
+        if not isinstance(node.ctx, ast.Load) or not (node.attr in own or OF_LAYERS.fullmatch(node.attr)):
             continue
         if any(isinstance(v, Constant | Instance) for v in file.values(node)):
             continue
@@ -116,8 +116,8 @@ def is_read_through(file: File, node: ast.expr) -> bool:
     while True:
         parent = file.parents[node]
         if isinstance(parent, ast.Attribute) and parent.value is node:
-            if not isinstance(parent.ctx, ast.Load) or parent.attr.endswith("_") or parent.attr in _ASKED:
-                return computes and parent.attr in _ASKED
+            if not isinstance(parent.ctx, ast.Load) or parent.attr.endswith("_") or parent.attr in ASKED:
+                return computes and parent.attr in ASKED
             called = file.parents[parent]
             is_method = isinstance(called, ast.Call) and called.func is parent
             computes = computes or is_method or parent.attr in ("T", "mT")

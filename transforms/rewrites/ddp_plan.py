@@ -21,6 +21,7 @@ from ..queries.model_hazards import (
     returns_parameters,
 )
 from ..queries.model_structure import ModelStructure
+from ..queries.parameter_math import computes_with_parameters
 from ..queries.parameter_names import depends_on_prefix
 from ..queries.parameter_writes import writes_parameters
 from ..queries.plain_branches import is_in_plain_branch
@@ -28,7 +29,7 @@ from ..queries.program import Program
 from ..queries.programs import Programs
 from ..queries.sharding import ShardingQueries
 from ..queries.unwrapping import comes_unwrapped, is_unwrapped
-from ..sites import MODULE_METHODS, Site
+from ..sites import DATA, IN_PLACE, MODULE_METHODS, NUMBER, PARAMETER, Site
 from .fully_shard_lines import Spell, broadcast_loop, indented
 from .wrap_place import WrapPlace, wrap_place
 
@@ -46,6 +47,9 @@ _NEEDS_GENERAL_FORM = (
 
 STATES = r"(?i:save|load(?!er)|checkpoint|ckpt|state_dict|modelema)"
 """What stands in code that takes or loads state dicts, by itself or by a library; averages of timm read them."""
+
+EVALUATIONS = r"no_grad|inference_mode|set_grad_enabled"
+"""What stands in code that runs models without gradients."""
 
 IsBefore = Callable[[File, ast.AST], bool]
 
@@ -68,6 +72,10 @@ class DdpPlan:
     """Whether somebody asks for the names of classes."""
     keeps_states: bool = False
     """Whether somebody may take or load its state, or that of its optimizers."""
+    evaluates: bool = False
+    """Whether it may be run without gradients, by ranks that do so a different number of times."""
+    computes: bool = False
+    """Whether code outside of forwards may compute with parameters, or read numbers off them."""
     mark: str | None = None
     """Why its state has to be told from that of a model which FSDP1 held."""
 
@@ -95,6 +103,10 @@ class DdpPlan:
                 lines += f"{helper('broadcast_buffers_before_forward')}({module})\n"
             if self.keeps_states:
                 lines += f"{helper('keep_state_dicts_whole')}({module})\n"
+            if self.evaluates:
+                lines += f"{helper('gather_once_in_evaluation')}({module})\n"
+            if self.computes:
+                lines += f"{helper('compute_as_whole')}({module})\n"
             return lines + (f'{module}._wrapped_like = "ddp"  # {self.mark}\n' if self.mark else "")
 
         return text
@@ -142,8 +154,21 @@ def ddp_plan(
         follows_buffers=_wants_buffers(site.call) and changes_buffers(structure, is_before),
         keeps_names=asked_for_class_names(structure, units),
         keeps_states=any(re.search(STATES, program.text(path)) for path in paths),
+        evaluates=any(re.search(EVALUATIONS, program.text(path)) for path in paths),
+        computes=computes_as_whole(program, sites, paths, is_before),
         mark=_mark(sharding, sites, site, is_before),
     )  # fmt: skip
+
+
+def computes_as_whole(
+    program: Program, sites: Mapping[str, Sequence[Site]], paths: Sequence[str], is_before: IsBefore
+) -> bool:
+    """Whether some of these files may compute with parameters outside of forwards, or read numbers off them."""
+    found = (site for path in paths for site in sites.get(path, ()) if site.symbol in _OF_TENSORS)
+    return any(not is_before(site.file, site.node) for site in found) or computes_with_parameters(program, paths, is_before)
+
+
+_OF_TENSORS = frozenset({NUMBER, PARAMETER, IN_PLACE, DATA})
 
 
 def _only_averages(call: ast.Call) -> bool:

@@ -27,10 +27,10 @@ _BUFFERS = frozenset({"buffers", "named_buffers"})
 def plain(site: Site, migration: Migration) -> Outcome | None:
     """A plain copy with whole parameters, as a copy of DDP's module was; zipped tensors laid out as those written."""
     assert site.call is not None
-    if site.symbol == IN_PLACE:
-        return _written_from(site, migration)
-    if site.member == "zip":
-        return _zipped(site, migration)
+    if site.symbol == IN_PLACE or site.member == "zip":
+        if migration.acts_whole(None):
+            return None  # a tensor takes what it is written from as it is laid out itself
+        return _written_from(site, migration) if site.symbol == IN_PLACE else _zipped(site, migration)
     if is_writer(site.symbol):
         return _saved(site, migration)
     if not site.call.args:
@@ -268,24 +268,24 @@ RULE = Rule(
         Example(
             before=(
                 "import torch\n"
-                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
                 "\n"
                 "\n"
                 "@torch.no_grad()\n"
                 "def f(net, options, averages):\n"
-                "    model = DDP(net, **options)\n"
+                "    model = FSDP(net, **options)\n"
                 "    for name, p in model.named_parameters():\n"
                 "        averages[name].mul_(0.9).add_(p.data, alpha=0.1)\n"
             ),
             after=(
                 "import torch\n"
-                "from fsdp2_helpers import laid_out_like, named_parameters, shard_like_ddp\n"
+                "from fsdp2_helpers import laid_out_like, shard_like_fsdp1\n"
                 "\n"
                 "\n"
                 "@torch.no_grad()\n"
                 "def f(net, options, averages):\n"
-                "    model = shard_like_ddp(net, **options)\n"
-                "    for name, p in named_parameters(model):\n"
+                "    model = shard_like_fsdp1(net, **options)\n"
+                "    for name, p in model.named_parameters():\n"
                 "        averages[name].mul_(0.9).add_(laid_out_like(p.data, averages[name]), alpha=0.1)\n"
             ),
             level=Level.REVIEW,

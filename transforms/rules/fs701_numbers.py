@@ -7,15 +7,12 @@ import ast
 from ..findings import Form, Level
 from ..flow.values import Derived
 from ..migration import Migration
-from ..queries.local_values import made_for
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
 from ..sites import NUMBER, Site
-from .fs712_parameters_read import is_of_whole_parameters
 
 _WATCH = "wandb.watch"
 _TEXTS = frozenset({"__repr__", "__str__", "__format__", "extra_repr"})
-_FILLS = frozenset({"append", "extend", "insert"})
 
 
 def read_whole(site: Site, migration: Migration) -> Outcome | None:
@@ -34,16 +31,8 @@ def read_whole(site: Site, migration: Migration) -> Outcome | None:
     if migration.guards.of(site.file, site.node):  # a gather that only some ranks make would hang
         held = any(item.node is site.node and item.thing for hidden in migration.hidden.values() for item in hidden)
         return Outcome(_HELD, level=Level.OK) if held else Outcome(_OF_SOME, level=Level.REVIEW, form=Form.NOTE)
-    made = _made(site)
-    if is_of_whole_parameters(site, migration, made or site.receiver):
-        return Outcome("what is read here is computed from parameters that are whole", level=Level.OK)
-    if made is not None and _is_read_before(site, migration):
-        return Outcome("what is read here is whole since it was computed", level=Level.OK)
-    name, read = migration.helper(site, "whole"), made or site.receiver
-    if isinstance(read, ast.GeneratorExp):
-        read = read.elt
-    return Outcome("a norm or another number of sharded tensors is that of the whole: each rank would read its own part's",
-                   [around(site.file, read, f"{name}({{it}})")])  # fmt: skip
+    return Outcome("what is read here is of the whole tensor, as everything is that is computed with parameters",
+                   level=Level.OK)  # fmt: skip
 
 
 def _watched(site: Site, migration: Migration) -> Outcome | None:
@@ -71,27 +60,6 @@ _HELD = "every rank that comes here holds the model whole"
 _OF_SOME = "only some ranks come here, so that nothing is gathered: what is read is the number of a rank's own part"
 
 
-def _made(site: Site) -> ast.expr | None:
-    """What a name that is read was assigned, if nothing is put into it afterwards, and it holds what is computed alone."""
-    assert site.receiver is not None
-    scope = site.file.function(site.receiver) or site.file.tree
-    text = ast.unparse(site.receiver)
-    filled = (n.value for n in ast.walk(scope) if isinstance(n, ast.Attribute) and n.attr in _FILLS)
-    if any(ast.unparse(each) == text for each in filled):
-        return None
-    made = made_for(site.file, site.receiver)
-    held = site.file.values(made.elt) if isinstance(made, ast.ListComp | ast.GeneratorExp) else ()
-    return None if any(isinstance(v, Derived) and v.kind != "statistic" for v in held) else made
-
-
-def _is_read_before(site: Site, migration: Migration) -> bool:
-    """Whether another site reads the same name first, and has made it whole."""
-    made = _made(site)
-    others = (s for s in migration.sites.get(site.file.path, ()) if s.symbol == NUMBER and s is not site)
-    place = site.file.source.span(site.node)
-    return any(made_for(other.file, other.receiver) is made and site.file.source.span(other.node) < place for other in others)
-
-
 RULE = Rule(
     id="FS701",
     title="numbers read off parameters",
@@ -113,36 +81,34 @@ RULE = Rule(
             ),
             after=(
                 "import torch\n"
-                "from fsdp2_helpers import shard_like_ddp, whole\n"
+                "from fsdp2_helpers import shard_like_ddp\n"
                 "\n"
                 "\n"
                 "def f(net, options, x):\n"
                 "    model = shard_like_ddp(net, **options)\n"
                 "    model(x).sum().backward()\n"
-                "    return sum(whole(torch.norm(p.grad)).item() ** 2 for p in model.parameters())\n"
+                "    return sum(torch.norm(p.grad).item() ** 2 for p in model.parameters())\n"
             ),
-            level=Level.REVIEW,
+            level=Level.OK,
         ),
         Example(
             before=(
-                "import torch\n"
-                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "import numpy as np\n"
+                "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
                 "\n"
                 "\n"
-                "def f(net, options, x):\n"
-                "    model = DDP(net, **options)\n"
-                "    model(x).sum().backward()\n"
-                "    return torch.norm(torch.tensor([torch.norm(p.grad) for p in model.parameters()]))\n"
+                "def f(net, options):\n"
+                "    model = FSDP(net, **options)\n"
+                "    return [np.asarray(p.detach()) for p in model.parameters()]\n"
             ),
             after=(
-                "import torch\n"
-                "from fsdp2_helpers import shard_like_ddp, whole\n"
+                "import numpy as np\n"
+                "from fsdp2_helpers import local_part, shard_like_fsdp1\n"
                 "\n"
                 "\n"
-                "def f(net, options, x):\n"
-                "    model = shard_like_ddp(net, **options)\n"
-                "    model(x).sum().backward()\n"
-                "    return torch.norm(torch.tensor(whole([torch.norm(p.grad) for p in model.parameters()])))\n"
+                "def f(net, options):\n"
+                "    model = shard_like_fsdp1(net, **options)\n"
+                "    return [np.asarray(local_part(p.detach())) for p in model.parameters()]\n"
             ),
             level=Level.REVIEW,
         ),

@@ -19,6 +19,8 @@ def written(site: Site, migration: Migration) -> Outcome | None:
     statement = site.file.statement(site.node)
     if not isinstance(statement, ast.Assign) or statement.targets != [site.node]:
         return None
+    if migration.acts_whole(site.sharding):
+        return Outcome("a sharded parameter takes its part of what is assigned to it", level=Level.OK)
     name = migration.helper(site, "assign_data")
 
     def build(node: cst.CSTNode) -> cst.CSTNode:
@@ -39,20 +41,20 @@ RULE = Rule(
     examples=(
         Example(
             before=(
-                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
                 "\n"
                 "\n"
                 "def f(net, options):\n"
-                "    model = DDP(net, **options)\n"
+                "    model = FSDP(net, **options)\n"
                 "    for p in model.parameters():\n"
                 "        p.data = p.data * 0.9\n"
             ),
             after=(
-                "from fsdp2_helpers import assign_data, shard_like_ddp\n"
+                "from fsdp2_helpers import assign_data, shard_like_fsdp1\n"
                 "\n"
                 "\n"
                 "def f(net, options):\n"
-                "    model = shard_like_ddp(net, **options)\n"
+                "    model = shard_like_fsdp1(net, **options)\n"
                 "    for p in model.parameters():\n"
                 "        assign_data(p, p.data * 0.9)\n"
             ),

@@ -16,8 +16,7 @@ from ..queries.order import is_before_wrap
 from ..queries.saved_models import given_to
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
-from ..sites import NUMBER, Site
-from .fs712_parameters_read import is_of_whole_parameters
+from ..sites import Site
 
 _NAMES = ("broadcast", "all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "gather", "reduce_scatter_tensor")
 _SHARDED = frozenset({"parameters", "gradients"})
@@ -91,14 +90,10 @@ def _computed(site: Site, migration: Migration, is_ddp: bool) -> Outcome | None:
     """Numbers of parameters are whole, or of a rank's own part, from where they are computed in the function."""
     assert site.call is not None
     given = [a for a in given_to(site.call) if "statistic" in _kinds(site.file, a)]
-    if is_ddp and all(is_of_whole_parameters(site, migration, a) for a in given):
-        return Outcome("what comes here is computed from parameters that are whole", level=Level.OK)
     name = migration.helper(site, "whole" if is_ddp else "local_part")
     made = [made_for(site.file, a) for a in given]
     if is_ddp and None not in made:
-        numbers = (s for s in migration.sites[site.file.path] if s.symbol == NUMBER)
-        read = {made_for(s.file, s.receiver) for s in numbers}  # made whole by FS701
-        changes = [around(site.file, value, f"{name}({{it}})") for value in made if value is not None and value not in read]
+        changes = [around(site.file, value, f"{name}({{it}})") for value in made if value is not None]
         return Outcome("what the collective adds up is of the whole tensors, as under DDP", changes)
     function = site.file.function(site.node)
     others = (s for s in migration.sites.get(site.file.path, ()) if s.symbol in RULE.symbols and _computes(s))

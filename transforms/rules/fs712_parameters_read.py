@@ -6,10 +6,7 @@ import ast
 
 from ..facts.symbols import CONSTRUCTORS
 from ..findings import Level
-from ..flow.library import TENSORS
-from ..flow.values import Derived
 from ..migration import Migration
-from ..queries.local_values import made_for
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
 from ..sites import NUMBER, PARAMETER, Site
@@ -20,6 +17,8 @@ def read_whole(site: Site, migration: Migration) -> Outcome | None:
     assert isinstance(site.node, ast.expr)
     if not is_read_whole(site, migration):
         return None
+    if not migration.guards.of(site.file, site.node):
+        return Outcome("what refuses a sharded parameter takes it whole", level=Level.OK)
     if any(other.symbol == NUMBER and other.receiver is site.node for other in migration.sites[site.file.path]):
         return None  # the number that is read off it is asked about
     name = migration.helper(site, "whole")
@@ -39,32 +38,6 @@ def is_read_whole(site: Site, migration: Migration) -> bool:
     if (site.sharding.wrappers or migration.wrapper_kinds) != {"ddp"} or migration.is_before_wrap(site):
         return False
     return not site.sharding.in_place or _wraps_here(site, migration) or bool(migration.guards.of(site.file, site.node))
-
-
-def is_of_whole_parameters(site: Site, migration: Migration, tensor: ast.expr) -> bool:
-    """Whether all that is sharded in an expression is made whole where it is read off a model."""
-    read = (other for other in migration.sites[site.file.path] if other.symbol == PARAMETER)
-    whole = {other.node for other in read if is_read_whole(other, migration)}
-    pending: list[ast.AST] = [tensor]
-    seen: set[ast.AST] = set()
-    found = False
-    while pending:
-        node = pending.pop()
-        if node in whole and node is not tensor:
-            found = True
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and _may_be_sharded(site, node):
-            made = made_for(site.file, node)
-            if made is None or made in seen:
-                return False
-            seen.add(made)
-            pending.append(made)
-        else:
-            pending += ast.iter_child_nodes(node)
-    return found
-
-
-def _may_be_sharded(site: Site, name: ast.Name) -> bool:
-    return any(isinstance(v, Derived) and v.kind in TENSORS for v in site.file.values(name))
 
 
 def _wraps_here(site: Site, migration: Migration) -> bool:
@@ -91,14 +64,14 @@ RULE = Rule(
             ),
             after=(
                 "import torch\n"
-                "from fsdp2_helpers import shard_like_ddp, whole\n"
+                "from fsdp2_helpers import shard_like_ddp\n"
                 "\n"
                 "\n"
                 "def f(net, options, queue):\n"
                 "    model = shard_like_ddp(net, **options)\n"
-                "    return torch.mm(queue, whole(model.prototypes.weight).t())\n"
+                "    return torch.mm(queue, model.prototypes.weight.t())\n"
             ),
-            level=Level.REVIEW,
+            level=Level.OK,
         ),
     ),
 )

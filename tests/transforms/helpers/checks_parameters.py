@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from models import Block, Net, batch, build, clean, close, error_of, parameters_of, record_wrapper
-from to_fsdp2.transforms.helpers.parameters import assign_data, handle_parameters, resharded, write_items
+from to_fsdp2.transforms.helpers.parameters import assign_data, handle_parameters, resharded
 from to_fsdp2.transforms.helpers.stops import stop_if_sharded
 from to_fsdp2.transforms.helpers.units import units, unwrap
 from to_fsdp2.transforms.helpers.zero_gradients import zero_gradients
@@ -194,16 +194,3 @@ def check_stops() -> None:
     ]  # fmt: skip
     for value in bad:
         assert str(error_of(lambda value=value: stop_if_sharded(value, "FS702: here"))) == "FS702: here", type(value)
-
-
-def check_items_are_written_on_all_ranks() -> None:
-    plain, sharded = build("plain"), build("fsdp2")
-    for model in (plain, sharded):
-        model(*batch(0, 0)).backward()
-        for p in model.parameters():
-            write_items(p.grad, 0, 0.5)
-            write_items(p.grad, slice(1, 3), p.grad[1:3] * 2)
-            write_items(p.data, [1, 2], 0.0)
-    for (name, one), other in zip(plain.named_parameters(), sharded.parameters(), strict=True):
-        assert close(other.full_tensor(), one.detach()), name
-        assert close(other.grad.full_tensor(), one.grad), name

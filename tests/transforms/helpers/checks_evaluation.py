@@ -1,0 +1,130 @@
+"""What evaluation.py must do on two ranks: evaluation under DDP needs no other rank. Run by test_evaluation.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from models import batch, build, close, parameters_of
+from to_fsdp2.transforms.helpers.evaluation import gather_once_in_evaluation
+from to_fsdp2.transforms.helpers.gathered import reshard_after_forward
+from to_fsdp2.transforms.helpers.methods import forward_method
+from to_fsdp2.transforms.helpers.mixed import compute_as_whole
+from to_fsdp2.transforms.helpers.whole_states import keep_state_dicts_whole
+from torch.distributed.tensor import DTensor
+
+
+def sharded(**options: Any) -> Any:
+    net = build("fsdp2", **options)
+    reshard_after_forward(net)
+    keep_state_dicts_whole(net)
+    compute_as_whole(net)
+    gather_once_in_evaluation(net)
+    return net
+
+
+def storage_bytes(net: Any) -> int:
+    """Memory of gathered parameters."""
+    groups = [m._get_fsdp_state()._fsdp_param_group for m in net.modules() if hasattr(m, "_get_fsdp_state")]
+    held = [t for group in groups if group for p in group.fsdp_params for t in p.all_gather_outputs]
+    return sum(t.untyped_storage().size() for t in held)
+
+
+def evaluated(net: Any, count: int) -> list[torch.Tensor]:
+    with torch.no_grad():
+        return [net(*batch(step, 0)) for step in range(count)]
+
+
+def check_ranks_evaluate_different_numbers_of_batches() -> None:
+    found = []
+    for kind in ("ddp", "fsdp2"):
+        model = build("ddp") if kind == "ddp" else sharded()
+        module = model.module if kind == "ddp" else model
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        losses = []
+        for step in range(3):
+            model.train()
+            loss = model(*batch(step))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            model.eval()
+            losses += evaluated(module, 1 + 3 * dist.get_rank())
+            with torch.inference_mode():
+                losses += [module(*batch(7, 0)) for _ in range(4 - 2 * dist.get_rank())]
+        found.append((losses, parameters_of(module)))
+    (losses, before), (others, after) = found
+    assert all(close(one, other) for one, other in zip(losses, others, strict=True))
+    for name, full in before.items():
+        assert close(after[name], full), name
+
+
+def check_one_rank_goes_on_alone() -> None:
+    plain, net = build("plain"), sharded()
+    evaluated(net, 1)
+    if dist.get_rank() == 0:
+        assert all(close(one, other) for one, other in zip(evaluated(net, 5), evaluated(plain, 5), strict=True))
+        with torch.no_grad():
+            assert close(net.layers[0](torch.ones(2, 6)), plain.layers[0](torch.ones(2, 6)))
+
+
+def check_what_is_written_in_between_is_seen() -> None:
+    plain, net = build("plain"), sharded()
+    edits = [
+        lambda model: [p.data.mul_(0.5) for p in model.parameters()],
+        lambda model: [p.add_(0.1) for p in model.parameters()],
+        lambda model: [p.copy_(torch.full(p.shape, 0.05)) for p in model.parameters()],
+        lambda model: torch._foreach_add_(list(model.parameters()), 0.02),
+        lambda model: setattr(model.emb.weight, "data", model.emb.weight.data * 2),
+        lambda model: model.load_state_dict({key: value * 0.7 for key, value in model.state_dict().items()}),
+        lambda model: [value.mul_(1.5) for value in model.state_dict().values()],
+        lambda model: model.layers[0].load_state_dict({key: value * 3 for key, value in model.layers[0].state_dict().items()}),
+    ]
+    for edit in edits:
+        with torch.no_grad():
+            assert all(close(one, other) for one, other in zip(evaluated(plain, 2), evaluated(net, 2), strict=True))
+            for model in (plain, net):
+                edit(model)
+            assert all(isinstance(p, DTensor) for p in net.parameters())
+            assert all(close(one, other) for one, other in zip(evaluated(plain, 2), evaluated(net, 2), strict=True))
+
+
+def check_it_is_given_up_for_training() -> None:
+    net = sharded()
+    net(*batch(0)).backward()
+    assert storage_bytes(net) == 0
+    evaluated(net, 2)
+    held = storage_bytes(net)
+    assert held >= sum(4 * p.numel() for p in net.parameters())
+    net(*batch(0)).backward()
+    assert storage_bytes(net) == 0
+    assert all(isinstance(p, DTensor) and isinstance(p.grad, DTensor) for p in net.parameters())
+
+
+def check_an_evaluation_between_forward_and_backward_changes_nothing() -> None:
+    found = []
+    for between in (0, 2):
+        net = sharded()
+        for step in range(2):
+            loss = net(*batch(step))
+            evaluated(net, between * (1 + dist.get_rank()))
+            loss.backward()
+            torch.optim.SGD(net.parameters(), lr=0.1).step()
+            net.zero_grad()
+        found.append(parameters_of(net))
+    assert all(torch.equal(full, found[1][name]) for name, full in found[0].items())
+
+
+def check_methods_and_parts_too() -> None:
+    plain, net = build("plain"), sharded()
+    for model in (plain, net):
+        type(model).scores = lambda self, ids: self.emb(ids) @ self.emb.weight.t() * self.scale.sum()
+    ids = batch(0, 0)[0]
+    with torch.no_grad():
+        assert close(forward_method(net, "scores")(ids), plain.scores(ids))
+        evaluated(net, 1)
+        if dist.get_rank() == 1:
+            assert close(forward_method(net, "scores")(ids), plain.scores(ids))
+            assert close(net(ids), plain(ids))
+    assert all(isinstance(p, DTensor) for p in net.parameters())

@@ -1,0 +1,245 @@
+"""What mixed.py must do on two ranks: what code outside of forwards computes under DDP. Run by test_mixed.py."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from models import batch, build, close, error_of, parameters_of
+from to_fsdp2.transforms.helpers.mixed import compute_as_whole
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+Edit = Callable[[Any], Any]
+
+
+def sharded() -> Any:
+    net = build("fsdp2")
+    compute_as_whole(net)
+    return net
+
+
+def plain(value: Any) -> Any:
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def require_alike(edit: Edit) -> None:
+    """That `edit(model)` gives the same with DDP's module as with a sharded model, and leaves it the same parameters."""
+    found = []
+    for net in (build("ddp").module, sharded()):
+        for step in range(2):
+            net(*batch(0, 0)).backward()  # the same on both ranks, so that DDP's module needs no average
+            given = [plain(one) for one in edit(net)]
+            torch.optim.SGD(net.parameters(), lr=0.1).step()
+            net.zero_grad()
+            found.append((given, parameters_of(net)))
+            assert step < 2
+    for (one, before), (other, after) in zip(found[:2], found[2:], strict=True):
+        for a, b in zip(one, other, strict=True):
+            assert close(torch.as_tensor(a), torch.as_tensor(b)), (a, b)
+        for name, whole in before.items():
+            assert close(after[name], whole), name
+
+
+def require_trains_alike(loss_of: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
+    """That training on `loss_of(module, loss)` of batches that differ by rank is the same as under DDP."""
+    found = []
+    for kind in ("ddp", "fsdp2"):
+        model = build("ddp") if kind == "ddp" else sharded()
+        module = model.module if kind == "ddp" else model
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        losses = []
+        for step in range(3):
+            total = loss_of(module, model(*batch(step)))
+            assert not isinstance(total, DTensor)
+            optimizer.zero_grad()
+            total.backward()
+            optimizer.step()
+            losses.append(total.detach())
+        found.append((losses, parameters_of(module)))
+    (losses, before), (others, after) = found
+    assert all(close(one, other) for one, other in zip(losses, others, strict=True)), (losses, others)
+    for name, whole in before.items():
+        assert close(after[name], whole), name
+
+
+def check_penalties_towards_copies_made_before() -> None:
+    start = [p.detach().clone() for p in build("plain").parameters()]
+    weights = [torch.rand(p.shape, generator=torch.Generator().manual_seed(3)) for p in start]
+
+    def loss_of(module: Any, loss: torch.Tensor) -> torch.Tensor:
+        for p, first, weight in zip(module.parameters(), start, weights, strict=True):
+            loss = loss + 0.1 * (weight * (p - first) ** 2).sum()
+        return loss
+
+    require_trains_alike(loss_of)
+
+
+def check_penalties_of_parameters_alone() -> None:
+    def loss_of(module: Any, loss: torch.Tensor) -> torch.Tensor:
+        penalty = 0.0
+        for part in module.modules():
+            if isinstance(part, nn.Linear):
+                gram = part.weight @ part.weight.t()
+                penalty = penalty + ((gram - torch.eye(len(gram))) ** 2).sum()
+        penalty += torch.stack([p.norm() for p in module.parameters()]).sum()
+        loss += 0.01 * penalty
+        return loss
+
+    require_trains_alike(loss_of)
+
+
+def check_what_a_rank_computes_with_its_own_data() -> None:
+    def loss_of(module: Any, loss: torch.Tensor) -> torch.Tensor:
+        own = torch.full((6,), 0.1 * (dist.get_rank() + 1))
+        scores = own @ module.emb.weight.t()
+        return loss + scores.logsumexp(0) + (own * module.scale).sum() + loss.detach() * module.scale.sum()
+
+    require_trains_alike(loss_of)
+
+
+def check_gradients_by_parameters_are_a_ranks_own() -> None:
+    found = []
+    for model in (build("ddp"), sharded()):
+        module = model.module if hasattr(model, "module") else model
+        parameters = list(module.parameters())
+        loss = model(*batch(1))
+        penalty = sum((p**2).sum() for p in parameters)
+        of_loss = torch.autograd.grad(loss, parameters, retain_graph=True)
+        of_penalty = torch.autograd.grad(penalty, parameters, retain_graph=True)
+        product = sum((a * b).sum() for a, b in zip(of_loss, of_penalty, strict=True))
+        single = torch.autograd.grad(loss, inputs=module.head.weight, retain_graph=True)[0]
+        (loss * (1 + product.detach()) + penalty).backward()
+        assert not any(isinstance(g, DTensor) for g in (*of_loss, single))
+        found.append([*of_loss, *of_penalty, product, single, *(plain(p.grad) for p in parameters)])
+        assert error_of(lambda p=parameters: torch.autograd.grad(torch.ones(2, requires_grad=True).sum(), p)) is not None
+        unused = torch.autograd.grad(model(*batch(1)), [*parameters, torch.ones(2, requires_grad=True)], allow_unused=True)
+        assert unused[-1] is None
+    for one, other in zip(*found, strict=True):
+        assert close(one, other)
+
+
+def check_numbers_and_arrays() -> None:
+    def edit(net: Any) -> list[Any]:
+        w = net.layers[0].up.weight.detach()
+        big = w[w > 0.1]
+        return [
+            w.sum().item(), float(w.norm()), int(w.abs().sum() * 100), bool((w > 0.4).any()), w.tolist()[8], w.numpy().sum(),
+            np.asarray(w.cpu()).max(), float(f"{w.norm():.4f}"), w.std().item(), w.unique().numel(), len(big), big.sum(),
+            w.flatten().topk(3)[0].tolist(), torch.linalg.svdvals(w), torch.histc(w, 4), [float(row.norm()) for row in w],
+            torch.stack([p.detach().norm() for p in net.parameters()]).sum().item(), torch.allclose(w, w.clone()),
+            [len(part) for part in w.chunk(2)], next(p.grad.norm().item() for p in net.parameters()), max(w.norm(), w.sum()),
+        ]  # fmt: skip
+
+    require_alike(edit)
+
+
+@torch.no_grad()
+def write(net: Any) -> list[Any]:
+    w, up = net.emb.weight, net.layers[1].up
+    w.data[0] = 1.0
+    w.data[1:3].fill_(2.0)
+    w.data[4] *= 3
+    w.data[5][2] = 9.0
+    w.data[7:].mul_(2).add_(1)
+    w[w > 1.5] = 0.25
+    up.weight.data.view(-1)[3:7] = 5
+    w.grad[0] = 0
+    w.grad[:, 2].mul_(3)
+    up.bias[3] = 7
+    up.bias.copy_(torch.arange(9.0))
+    torch.add(up.bias, torch.ones(9), out=up.bias)
+    torch._foreach_mul_([up.weight, up.bias], [torch.full((9, 6), 0.5), torch.full((9,), 0.5)])
+    up.weight.grad = torch.full((9, 6), 0.5)
+    net.layers[0].up.weight.data = torch.full((9, 6), 0.3)
+    net.scale.lerp_(torch.zeros(6), 0.5)
+    return []
+
+
+def check_what_is_written_in_place() -> None:
+    require_alike(write)
+
+
+@torch.no_grad()
+def check_averages_of_plain_copies_follow() -> None:
+    found = []
+    for net in (build("plain"), sharded()):
+        average, slow = copy.deepcopy(build("plain")), [plain(p).clone() for p in net.parameters()]
+        for _ in range(2):
+            for p in net.parameters():
+                p.mul_(0.9)
+            for kept, p in zip(average.parameters(), net.parameters(), strict=True):
+                kept.data = kept.data * 0.5 + p.data * 0.5
+            for kept, p in zip(slow, net.parameters(), strict=True):
+                kept += 0.5 * (p.data - kept)
+                p.data.copy_(kept)
+        found.append([*average.parameters(), *slow, *parameters_of(net).values()])
+    for one, other in zip(*found, strict=True):
+        assert close(one, other)
+
+
+def check_numbers_of_a_rank_stay_its_own() -> None:
+    net = sharded()
+    own = float(dist.get_rank())
+    with torch.no_grad():
+        total = net.emb.weight.sum()
+        before = plain(total).item()
+        total += torch.tensor(own)
+        assert close(plain(total), torch.tensor(before + own))
+        assert close(net.emb.weight.norm() * torch.tensor(own), plain(net.emb.weight).norm() * own)
+
+
+@torch.no_grad()
+def check_random_numbers_are_those_of_the_whole() -> None:
+    found = []
+    for net in (build("plain"), sharded()):
+        torch.manual_seed(5)
+        noise = [torch.randn_like(p) for p in net.parameters()]
+        net.emb.weight.normal_()
+        nn.init.xavier_uniform_(net.layers[0].up.weight)
+        nn.init.trunc_normal_(net.layers[1].up.weight, std=0.1)
+        found.append([*noise, F.dropout(net.layers[0].down.weight), *parameters_of(net).values()])
+    assert all(close(plain(one), plain(other)) for one, other in zip(*found, strict=True))
+
+
+def check_ranks_that_write_different_values_are_told() -> None:
+    net = sharded()
+    with torch.no_grad():
+        error = error_of(lambda: net.emb.weight.copy_(torch.full((13, 6), float(dist.get_rank()))))
+    assert isinstance(error, ValueError)
+    assert "ranks write different values of shape (13, 6)" in str(error)
+
+
+def check_errors_are_those_of_whole_tensors() -> None:
+    for net in (build("plain"), sharded()):
+        error = error_of(lambda net=net: net.emb.weight + torch.ones(5, 5))
+        assert isinstance(error, RuntimeError)
+        assert "must match the size of tensor b" in str(error)
+        assert isinstance(error_of(lambda net=net: net.emb.weight.missing), AttributeError)
+
+
+def check_parameters_are_sharded_between_forward_and_backward() -> None:
+    net = sharded()
+    loss = net(*batch(0))
+    assert all(isinstance(p, DTensor) for p in net.parameters())
+    loss.backward()
+    assert all(isinstance(p.grad, DTensor) for p in net.parameters())
+
+
+def check_training_itself_is_not_changed() -> None:
+    found = []
+    for net in (build("fsdp2"), sharded()):
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+        for step in range(3):
+            F.softplus(net(*batch(step))).backward()
+            norm = nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+            assert isinstance(norm, DTensor)
+            optimizer.step()
+            optimizer.zero_grad()
+        found.append([*parameters_of(net).values(), norm.full_tensor()])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))

@@ -1,0 +1,12 @@
+"""Code that computes with parameters outside of forwards, against the same under DDP."""
+
+import pytest
+from two_ranks import names, outcome
+
+pytest.importorskip("torch")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", names("checks_mixed.py"))
+def test_on_two_ranks(check: str) -> None:
+    assert outcome("checks_mixed.py", check) == "passed"

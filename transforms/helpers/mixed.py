@@ -1,0 +1,225 @@
+"""Sharded parameters in arithmetic with plain tensors, in numbers and arrays, and in torch.autograd.grad."""
+
+import functools
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, Replicate
+
+from .gathered import reshard_after_forward
+from .parameters import assign_data, note_change, write_shard
+from .whole import map_tensors, shard_like, whole
+
+READS = ("item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__complex__", "__index__", "__format__")
+"""What would be of this rank's shard alone."""
+RANDOM = frozenset(
+    {"rand_like", "randn_like", "randint_like", "bernoulli", "bernoulli_", "normal", "normal_", "uniform_", "random_",
+     "exponential_", "geometric_", "cauchy_", "log_normal_", "multinomial", "poisson", "dropout", "dropout_"}
+)  # fmt: skip
+"""What draws numbers: each rank draws those of the whole tensor, as if it held it."""
+VIEWS = frozenset(
+    {"__getitem__", "view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "ravel", "chunk", "split", "unbind",
+     "tensor_split", "select", "narrow", "t", "transpose", "swapaxes", "permute", "movedim", "squeeze", "unsqueeze", "expand",
+     "diagonal", "detach"}
+)  # fmt: skip
+"""What gives a part of a tensor, or all of it in another form, that may be written; of a sharded one it is often a copy."""
+
+
+def compute_as_whole(module: nn.Module) -> None:
+    """Let the program compute with sharded tensors as it did while they were whole; `module` has been sharded.
+
+    Numbers and arrays are of the whole tensor. An operator that refuses sharded tensors, or would take one rank's plain
+    tensor for that of all, takes them whole: its result is plain, the gradients that it gives are averaged, and all ranks
+    call it. What is written in place, or to an index, stays sharded and takes its part. `torch.autograd.grad` by the
+    parameters of `module` gives each rank the whole gradients of its own loss.
+    """
+    for part in module.modules():
+        group = fully_shard.state(part)._fsdp_param_group if isinstance(part, FSDPModule) else None
+        for managed in group.fsdp_params if group else ():
+            managed.sharded_param._managed_by = managed
+    if isinstance(module, FSDPModule) and not hasattr(module, "_running_forwards"):
+        reshard_after_forward(module)
+    DTensor.__torch_function__ = classmethod(_compute)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _compute(_: type, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+    keywords = keywords or {}
+    name = function.__name__
+    with torch._C.DisableTorchFunctionSubclass():
+        if name == "__get__" or function is torch.Tensor.backward:
+            return function(*arguments, **keywords)
+        if function is torch.autograd.grad:
+            return _gradients(*arguments, **keywords)
+        if name == "__set__" and function.__self__ is torch.Tensor.data:
+            return assign_data(*arguments)
+        if name == "__set__":  # `p.grad = value`
+            return function(arguments[0], map_tensors(lambda value: shard_like(value, arguments[0]), arguments[1]))
+        if name in READS:
+            with _operators_of_python():
+                return function(*whole(arguments), **whole(keywords))
+        target = arguments[0] if arguments else keywords.get("tensor")  # of functions of torch.nn.init
+        written = _sharded(keywords.get("out", target)) if _writes(name, keywords) else []
+        draws = name in RANDOM or getattr(function, "__module__", None) == "torch.nn.init"
+        if written and (draws or any(hasattr(tensor, "_view_of") for tensor in written)):
+            return _write_whole(function, written, arguments, keywords)
+        if not draws and name != "__setitem__" and (written or not _mixes(name, arguments, keywords)):
+            if written:
+                note_change()
+            try:
+                return _linked(function, arguments, keywords, function(*arguments, **keywords))
+            except torch.OutOfMemoryError:
+                raise
+            except Exception:
+                pass  # what it raises for whole tensors is what the program shall see
+        if written:
+            return _write_sharded(function, written, arguments, keywords)
+        result = _linked(function, arguments, keywords, function(*whole(arguments), **whole(keywords)))
+        if _writes(name, keywords) and isinstance(target, DTensor) and not torch.is_grad_enabled():
+            _hold_own(target, result)
+        return result  # which is what `total += loss` goes on with
+
+
+def _operators_of_python() -> Any:
+    """A context in which DTensor computes: `torch.tensor([norm])` reads numbers while nothing that is written in Python does."""
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for key in (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot):
+        excluded = excluded - torch._C.DispatchKeySet(key)
+    return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
+
+
+def _sharded(value: Any) -> list[DTensor]:
+    """The sharded tensors in lists and tuples that have more than one element."""
+    found: list[Any] = []
+    map_tensors(found.append, value)
+    return [tensor for tensor in found if isinstance(tensor, DTensor) and tensor.ndim]
+
+
+def _writes(name: str, keywords: Any) -> bool:
+    """Whether a function writes: `add_`, `__iadd__`, `_foreach_mul_`, `__setitem__`."""
+    return (name.endswith("_") and not name.endswith("__")) or name == "__setitem__" or "out" in keywords
+
+
+def _mixes(name: str, *values: Any) -> bool:
+    """Whether DTensor may give a wrong result: it takes a number that each rank has of its own for that of all ranks."""
+    found: list[Any] = []
+    map_tensors(found.append, values)
+    sharded = [tensor for tensor in found if isinstance(tensor, DTensor)]
+    if "norm" not in name and any(t.ndim and type(p).__name__ == "_NormPartial" for t in sharded for p in t.placements):
+        return True  # torch 2.13 adds up stacked norms of shards before it makes norms of the whole of them
+    return len(found) > len(sharded) and (torch.is_grad_enabled() or any(tensor.ndim == 0 for tensor in sharded))
+
+
+def _hold_own(number: DTensor, value: torch.Tensor) -> None:
+    """Let a number that was summed over ranks be what this rank made of it in place."""
+    own = _replicated(value, number)
+    number._local_tensor, number._spec = own._local_tensor, own._spec
+
+
+def _write_sharded(function: Any, written: list[DTensor], arguments: Any, keywords: Any) -> Any:
+    """Call a function that writes sharded tensors and refused plain ones beside them, or has no form for shards."""
+    mesh = written[0].device_mesh
+
+    def replicated(tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, DTensor) or tensor.ndim == 0:
+            return tensor
+        _require_same(tensor, mesh)
+        return _replicated(tensor, written[0])
+
+    if function.__name__ != "__setitem__":
+        try:
+            return function(*map_tensors(replicated, arguments), **map_tensors(replicated, keywords))
+        except ValueError:
+            raise
+        except Exception:
+            pass  # DTensor has no form of it for shards
+    return _write_whole(function, written, arguments, keywords)
+
+
+def _write_whole(function: Any, written: list[DTensor], arguments: Any, keywords: Any) -> Any:
+    full: dict[int, torch.Tensor] = {id(tensor): whole(tensor.detach()) for tensor in written}
+
+    def take(tensor: torch.Tensor) -> torch.Tensor:
+        return full[id(tensor)] if id(tensor) in full else whole(tensor)
+
+    function(*map_tensors(take, arguments), **map_tensors(take, keywords))
+    for tensor in written:
+        _keep_written(tensor, full[id(tensor)])
+    return keywords.get("out", arguments[0] if arguments else keywords.get("tensor"))
+
+
+def _linked(function: Any, arguments: Any, keywords: Any, result: Any) -> Any:
+    """What an operator gave, where it is a view of a sharded tensor: with what has to be written if it is."""
+    base = arguments[0] if arguments else None
+    if function.__name__ not in VIEWS or not isinstance(base, DTensor):
+        return result
+    numbers: Any = range(len(result)) if isinstance(result, (list, tuple)) else (None,)
+    views: list[Any] = []
+    for number in numbers:
+        view = result if number is None else result[number]
+        if not isinstance(view, DTensor) and not view.requires_grad:
+            view = _replicated(view, base)
+        if isinstance(view, DTensor) and not _shares_memory(view, base):
+            view._view_of = base, functools.partial(_view, function, arguments[1:], keywords, number)
+        views.append(view)
+    return views[0] if isinstance(result, torch.Tensor) else type(result)(views)
+
+
+def _view(function: Any, arguments: Any, keywords: Any, number: int | None, full: torch.Tensor) -> torch.Tensor:
+    found = function(full, *arguments, **keywords)
+    return found if number is None else found[number]
+
+
+def _shares_memory(view: DTensor, base: DTensor) -> bool:
+    return view._local_tensor.untyped_storage().data_ptr() == base._local_tensor.untyped_storage().data_ptr() != 0
+
+
+def _keep_written(tensor: Any, full: torch.Tensor) -> None:
+    """Write this rank's part of `full` into a sharded tensor, and into what that is a view of."""
+    write_shard(tensor.detach(), full)
+    if hasattr(tensor, "_view_of"):
+        base, view = tensor._view_of
+        of_base = whole(base.detach())
+        view(of_base).copy_(full)
+        _keep_written(base, of_base)
+
+
+def _replicated(tensor: torch.Tensor, beside: DTensor) -> Any:
+    mesh = beside.device_mesh
+    return DTensor.from_local(tensor.to(beside.device), mesh, [Replicate()] * mesh.ndim, run_check=False)
+
+
+def _require_same(value: torch.Tensor, mesh: Any) -> None:
+    """Raise ValueError unless all ranks write the same into a sharded tensor."""
+    numbers = value.detach().double().nan_to_num()
+    mine = torch.stack([numbers.sum(), -numbers.sum(), numbers.square().sum(), -numbers.square().sum()])
+    most = mine.clone()
+    for dimension in range(mesh.ndim):
+        dist.all_reduce(most, dist.ReduceOp.MAX, mesh.get_group(dimension))
+    if not torch.equal(mine, most):
+        raise ValueError(
+            f"ranks write different values of shape {tuple(value.shape)} into a sharded tensor, which holds one for all: "
+            "average them first, or keep the tensor whole with whole()"
+        )
+
+
+def _gradients(
+    outputs: Any, inputs: Any, *rest: Any, allow_unused: bool | None = None, materialize_grads: bool = False, **keywords: Any
+) -> tuple[torch.Tensor | None, ...]:
+    """`torch.autograd.grad`: in the graph is what forwards gathered of a sharded parameter, and the parameter elsewhere."""
+    asked = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
+    gathered = [getattr(getattr(tensor, "_managed_by", None), "_unsharded_param", None) for tensor in asked]
+    in_forwards = [tensor for tensor in gathered if tensor is not None]
+    found = torch.autograd.grad(outputs, [*asked, *in_forwards], *rest, allow_unused=True, **keywords)
+    of_forwards = iter(found[len(asked) :])
+    result: list[torch.Tensor | None] = []
+    for tensor, in_forward, outside in zip(asked, gathered, found, strict=False):
+        parts = [part for part in (whole(outside), None if in_forward is None else next(of_forwards)) if part is not None]
+        if not parts and materialize_grads:
+            parts = [torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)]
+        if not parts and not allow_unused:
+            raise RuntimeError(f"a tensor of {tuple(tensor.shape)} was not used in the graph: pass allow_unused=True for None")
+        result.append(sum(parts[1:], parts[0]) if parts else None)
+    return tuple(result)

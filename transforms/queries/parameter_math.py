@@ -1,0 +1,111 @@
+"""Whether code may compute with parameters or gradients outside of forwards, or read numbers off them: by names alone."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from .file import File
+from .parameter_reads import ASKED, OF_LAYERS, parameter_names
+from .program import Program
+
+_TENSORS = re.compile(r"param|\bgrad|weight|state_dict|theta|\bema\b|shadow", re.IGNORECASE)
+"""What stands in the expression that a loop over parameters, gradients or averages goes through."""
+_GIVES_NONE = ASKED | {"requires_grad_", "zero_", "retain_grad", "zero_grad", "fill_", "main_grad"}
+_TAKES_ANY = re.compile(
+    r"append|extend|add|insert|update|setdefault|get|id|len|type|isinstance|hasattr|getattr|setattr|print|debug|info"
+    r"|(?:constant|zeros|ones)_|Parameter|register_parameter"
+    r"|clip_grad_(?:norm|value)_|Adam\w*|SGD|\w*Optim\w*|add_param_group|DataParallel|next|iter|list|enumerate|zip|filter|sum|sorted"
+)
+"""Functions that do not compute with a parameter that they are given, or know what it is."""
+_OF_INIT = re.compile(r"__init__|_*(?:init|initialize)_(?:weights?|params?|parameters)\w*|_*weights?_init\w*|reset_parameters")
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def computes_with_parameters(
+    program: Program, paths: Sequence[str], is_before: Callable[[File, ast.AST], bool]
+) -> bool:
+    """Whether code in some files may do so; ``is_before`` says which places run before all wraps."""
+    own = parameter_names(program)
+    for file in map(program.file, paths):
+        for node in _tensors(file, own):
+            if _is_computed_with(file, node) and not _is_in_module(file, node) and not is_before(file, node):
+                return True
+    return False
+
+
+def _tensors(file: File, own: frozenset[str]) -> Iterator[ast.expr]:
+    """Expressions that may be parameters or gradients."""
+    for node in file.nodes(ast.Attribute):
+        if isinstance(node.ctx, ast.Load) and (node.attr == "grad" or node.attr in own or OF_LAYERS.fullmatch(node.attr)):
+            yield node
+    for loop in file.nodes(ast.For, ast.comprehension):
+        if not _TENSORS.search(ast.unparse(loop.iter)):
+            continue
+        names = set(_names_of_tensors(loop.target, loop.iter))
+        for inside in ast.walk(file.parents[loop] if isinstance(loop, ast.comprehension) else loop):
+            if isinstance(inside, ast.Name) and isinstance(inside.ctx, ast.Load) and inside.id in names:
+                yield inside
+    for call in file.nodes(ast.Call):
+        if file.external(call.func) == "torch.autograd.grad":
+            yield from (inputs for inputs in _inputs(call) if _TENSORS.search(ast.unparse(inputs)))
+
+
+def _names_of_tensors(target: ast.expr, over: ast.expr) -> Iterator[str]:
+    """The names of a loop that are no counts, and no names of parameters."""
+    called = getattr(over.func, "attr", getattr(over.func, "id", "")) if isinstance(over, ast.Call) else ""
+    given = over.args if isinstance(over, ast.Call) else []
+    parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else []
+    if called in ("list", "tuple", "sorted", "reversed", "iter", "tqdm") and given:
+        yield from _names_of_tensors(target, given[0])
+    elif called == "enumerate" and given and len(parts) == 2:
+        yield from _names_of_tensors(parts[1], given[0])
+    elif called == "zip" and len(parts) == len(given):
+        for part, each in zip(parts, given, strict=True):
+            yield from _names_of_tensors(part, each)
+    elif (called == "items" or called.startswith("named_")) and len(parts) == 2:
+        yield from (n.id for n in ast.walk(parts[1]) if isinstance(n, ast.Name))
+    else:
+        yield from (n.id for n in ast.walk(target) if isinstance(n, ast.Name))
+
+
+def _inputs(call: ast.Call) -> Iterator[ast.expr]:
+    yield from call.args[1:2]
+    yield from (keyword.value for keyword in call.keywords if keyword.arg == "inputs")
+
+
+def _is_computed_with(file: File, node: ast.expr) -> bool:
+    """Whether an expression is used in any way but those that are the same for a sharded tensor."""
+    parent = file.parents[node]
+    while isinstance(parent, (ast.Attribute, ast.Subscript)) and parent.value is node:
+        if isinstance(parent, ast.Attribute) and parent.attr in _GIVES_NONE:
+            return False
+        if not isinstance(parent.ctx, ast.Load):
+            return isinstance(parent, ast.Subscript) or (parent.attr == "data" and isinstance(file.parents[parent], ast.Assign))
+        node, parent = parent, file.parents[parent]
+    if isinstance(parent, ast.Call) and parent.func is node:
+        return True
+    if isinstance(parent, (ast.BinOp, ast.AugAssign, ast.FormattedValue)):
+        return True
+    if isinstance(parent, ast.Compare):
+        return not isinstance(parent.ops[0], (ast.Is, ast.IsNot, ast.In, ast.NotIn, ast.Eq))
+    if isinstance(parent, ast.keyword):
+        parent = file.parents[parent]
+    if isinstance(parent, ast.Call):
+        name = parent.func.attr if isinstance(parent.func, ast.Attribute) else getattr(parent.func, "id", "")
+        return _TAKES_ANY.fullmatch(name) is None
+    return False
+
+
+def _is_in_module(file: File, node: ast.expr) -> bool:
+    """Whether a place belongs to a module's own code, or to what fills parameters when a model is made."""
+    functions = [around for around in file.ancestors(node) if isinstance(around, _FUNCTIONS)]
+    if any(_OF_INIT.fullmatch(function.name) for function in functions):
+        return True
+    around = file.enclosing_class(node)
+    root: ast.expr = node
+    while isinstance(root, (ast.Attribute, ast.Subscript)):
+        root = root.value
+    is_own = isinstance(root, ast.Name) and root.id == "self"
+    return is_own and around is not None and any(isinstance(m, _FUNCTIONS) and m.name == "forward" for m in around.body)
