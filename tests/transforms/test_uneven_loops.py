@@ -1,48 +1,41 @@
-"""Evaluations over what is a rank's own part: ranks may have different numbers of batches."""
+"""Evaluations over what is a rank's own part of a list: some ranks may have none."""
 
 from __future__ import annotations
 
 import pytest
-from migrated_texts import migrated
+from migrated_texts import helpers, migrated
 
-PROGRAM = """import math
-
-import torch
+PROGRAM = """import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, Sampler
 
 
-class Part(Sampler):
-    def __init__(self, data, rank, world):
-        {made}
-
-    def __iter__(self):
-        return iter(self.indices)
-
-
-@torch.no_grad()
-def evaluate(model, loader):
-    return [model(x) for x in loader], sum(model(x).sum() for x in loader)
+{decorator}
+def evaluate(model, data):
+    rank, world = dist.get_rank(), dist.get_world_size()
+    return [model(x) for x in {over}]
 
 
 def main(data):
     net = nn.Linear(4, 4)
-    model = DDP(net)
-    loader = DataLoader(data, sampler=Part(data, dist.get_rank(), dist.get_world_size()))
+    model = DDP(net, static_graph=data[0])
     model(torch.ones(2, 4)).sum().backward()
-    evaluate(model.module, loader)
+    evaluate(model.module, data)
 
 
 main([])
 """
 
 
-@pytest.mark.parametrize(("made", "is_held"), [
-    ("self.indices = range(rank, len(data), world)", True),
-    ("share = math.ceil(len(data) / world)\n        self.indices = range(rank * share, rank * share + share)", False),
-    ("self.indices = range(len(data))", False),
+@pytest.mark.parametrize(("over", "is_held"), [
+    ("data[rank::world]", True), ("range(rank, len(data), world)", True), ("data", False), ("range(rank)[:3]", False),
 ])  # fmt: skip
-def test_a_sampler_of_the_program_s_own_may_be_uneven(made: str, is_held: bool) -> None:
-    assert ("with whole_on_each_rank(model):" in migrated(train=PROGRAM.format(made=made))["train"]) == is_held
+def test_a_rank_s_own_part_may_be_empty(over: str, is_held: bool) -> None:
+    text = migrated(train=PROGRAM.format(over=over, decorator="@torch.no_grad()"))["train"]
+    assert ("with whole_on_each_rank(model):" in text) == is_held
+
+
+def test_forwards_without_gradients_go_on_with_what_is_gathered() -> None:
+    assert "gather_once_in_evaluation(module)" in helpers(train=PROGRAM.format(over="data", decorator="@torch.no_grad()"))
+    assert "gather_once_in_evaluation" not in helpers(train=PROGRAM.format(over="data", decorator=""))

@@ -1,23 +1,19 @@
-"""Loops that ranks run a different number of times: over the part of a list that is a rank's own."""
+"""Loops over the part of a list that is a rank's own: some ranks may have none, and gather nothing (helpers/evaluation.py)."""
 
 from __future__ import annotations
 
 import ast
 import re
 
-from ..flow.values import FunctionValue, Instance
+from ..flow.values import FunctionValue
 from .arguments import given_for_parameter
 from .assignments import assigned_values
 from .conditions import is_rank
 from .file import File
-from .model_classes import class_of
 
 _TRAINING = re.compile(r"backward|zero_grad|^optim(izers?)?$|^grad_scaler$")
 _OPTIMIZER = re.compile(r"(?i)^optim(izers?)?$|^opt$|^(loss|grad)_scaler$")
 _OF_OPTIMIZERS = frozenset({"step", "zero_grad", "param_groups", "add_param_group", "state", "state_dict", "load_state_dict"})
-_SAMPLERS = frozenset({"torch.utils.data.Sampler", "torch.utils.data.sampler.Sampler"})
-_OF_EQUAL_PARTS = frozenset({"total_size", "ceil", "floor"})
-"""What samplers are written with that repeat or drop entries, so that all ranks have as many."""
 _DEEPEST = 4
 _CALLS_DEEP = 2
 
@@ -61,34 +57,10 @@ def _is_split(file: File, value: ast.expr, depth: int, asked: set[tuple[ast.expr
             given = [*node.args, *(keyword.value for keyword in node.keywords)]
             if any(_has_rank(file, argument) for argument in given) and _takes_part(file, node):
                 return True
-            if _samples_unevenly(file, node) or _gives_part(file, node, depth, asked):
-                return True
         elif isinstance(node, ast.Name | ast.Attribute) and depth < _DEEPEST and not _is_function(file, node):
             made = [(file, assigned) for assigned in assigned_values(file, node)]
             if any(_is_split(owner, each, depth + 1, asked) for owner, each in (*made, *given_for_parameter(file, node))):
                 return True
-    return False
-
-
-def _gives_part(file: File, call: ast.Call, depth: int, asked: set[tuple[ast.expr, int]]) -> bool:
-    """Whether a function of the repository gives back what is made of a rank's own slice, such as a loader over it."""
-    for owner, function in map(file.program.function_node, file.program.callees(file, call) if depth < _DEEPEST else ()):
-        returned = (n.value for n in ast.walk(function) if isinstance(n, ast.Return) and n.value is not None)
-        if any(_is_split(owner, value, depth + 1, asked) for value in returned):
-            return True
-    return False
-
-
-def _samples_unevenly(file: File, call: ast.Call) -> bool:
-    """Whether a call makes a sampler of the repository's own that gives each rank its part, and does not make parts equal."""
-    for made in file.values(call):
-        found = class_of(file.program, made)
-        if found is None or not isinstance(made, Instance) or _SAMPLERS.isdisjoint(file.program.flow.external_bases(made.cls)):
-            continue
-        owner, node = found
-        names = {getattr(n, "attr", getattr(n, "id", None)) for n in ast.walk(node)}
-        if names.isdisjoint(_OF_EQUAL_PARTS) and _has_rank(owner, node):
-            return True
     return False
 
 
