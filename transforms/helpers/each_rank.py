@@ -19,7 +19,8 @@ from .whole import whole
 
 MAKERS_OF_HOOKS = frozenset(
     {"ShardedLikeFSDP1", "_await_backward", "_compare_forward", "_joined", "_keep_whole", "_keep_writes", "_read_sync",
-     "_shard_entries", "_weigh_gradients", "_whole_parameters", "_with_prefix", "after_backward", "allow_double_backward",
+     "_shard_entries", "_summed", "_weigh_gradients", "_whole_parameters", "_with_prefix", "after_backward",
+     "allow_double_backward", "gather_once_in_evaluation",
      "allow_inference_first", "broadcast_buffers_before_forward", "drop_unused_gradients", "gather_for_parts",
      "gather_irregular_blocks", "keep_parameter_hooks", "keep_state_dicts_whole", "load_model_state", "on_all_ranks",
      "register_comm_hook", "reshard_after_evaluation", "reshard_after_forward", "return_no_views", "set_gradient_sync",

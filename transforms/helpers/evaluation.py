@@ -22,6 +22,7 @@ def gather_once_in_evaluation(module: nn.Module) -> None:
     units: list[Any] = [part for part in module.modules() if isinstance(part, FSDPModule)]
     groups = [unit._get_fsdp_state()._fsdp_param_group for unit in units]
     groups = [group for group in groups if group is not None]
+    running: list[bool] = []  # forwards, and whether with gradients; checkpoints of activations have none of their own
     kept: list[int] = []  # the number of changes when it was gathered
 
     def give_up() -> None:
@@ -42,8 +43,14 @@ def gather_once_in_evaluation(module: nn.Module) -> None:
             group._to_sharded()
         kept[:] = [changes()]
 
+    def enter(*_: Any) -> None:
+        running.append(torch.is_grad_enabled())
+
+    def leave(*_: Any) -> None:
+        del running[-1:]
+
     def unshard(group: Any, original: Any, async_op: bool = False) -> None:
-        if torch.is_grad_enabled() or in_backward():
+        if (running[0] if running else torch.is_grad_enabled()) or in_backward():
             if kept:
                 give_up()
             original(async_op)
@@ -55,6 +62,8 @@ def gather_once_in_evaluation(module: nn.Module) -> None:
     originals = [group.unshard for group in groups]
     for group, original in zip(groups, originals, strict=True):
         group.unshard = functools.partial(unshard, group, original)
+    module.register_forward_pre_hook(torch.compiler.disable(enter), prepend=True)
+    module.register_forward_hook(torch.compiler.disable(leave), always_call=True)
     register_optimizer_step_post_hook(note_change)
 
 

@@ -1,6 +1,7 @@
 """Sharded parameters in arithmetic with plain tensors, in numbers and arrays, and in torch.autograd.grad."""
 
 import functools
+import weakref
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from .gathered import reshard_after_forward
 from .parameters import assign_data, note_change, write_shard
 from .whole import map_tensors, shard_like, whole
 
+MANAGED: list[Any] = []
+"""References to the sharded parameters of modules."""
 READS = ("item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__complex__", "__index__", "__format__")
 """What would be of this rank's shard alone."""
 RANDOM = frozenset(
@@ -40,6 +43,7 @@ def compute_as_whole(module: nn.Module) -> None:
         group = fully_shard.state(part)._fsdp_param_group if isinstance(part, FSDPModule) else None
         for managed in group.fsdp_params if group else ():
             managed.sharded_param._managed_by = managed
+            MANAGED.append(weakref.ref(managed.sharded_param))
     if isinstance(module, FSDPModule) and not hasattr(module, "_running_forwards"):
         reshard_after_forward(module)
     DTensor.__torch_function__ = classmethod(_compute)  # pyright: ignore[reportAttributeAccessIssue]
@@ -112,27 +116,29 @@ def _mixes(name: str, *values: Any) -> bool:
     return len(found) > len(sharded) and (torch.is_grad_enabled() or any(tensor.ndim == 0 for tensor in sharded))
 
 
-def _hold_own(number: DTensor, value: torch.Tensor) -> None:
-    """Let a number that was summed over ranks be what this rank made of it in place."""
-    own = _replicated(value, number)
-    number._local_tensor, number._spec = own._local_tensor, own._spec
+def _hold_own(tensor: DTensor, value: torch.Tensor) -> None:
+    """Let a tensor that stood for one of all ranks be this rank's own."""
+    own = _replicated(value, tensor)
+    tensor._local_tensor, tensor._spec = own._local_tensor, own._spec
 
 
 def _write_sharded(function: Any, written: list[DTensor], arguments: Any, keywords: Any) -> Any:
     """Call a function that writes sharded tensors and refused plain ones beside them, or has no form for shards."""
-    mesh = written[0].device_mesh
+    given: list[Any] = []
+    map_tensors(given.append, (arguments, keywords))
+    given = [tensor for tensor in given if not isinstance(tensor, DTensor) and tensor.ndim]
+    differ = [_differs(tensor, written[0].device_mesh) for tensor in given]  # all ranks ask about each
+    if any(differ):
+        for tensor in written:
+            _require_own(tensor)
+            _hold_own(tensor, whole(tensor.detach()))
 
     def replicated(tensor: torch.Tensor) -> torch.Tensor:
-        if isinstance(tensor, DTensor) or tensor.ndim == 0:
-            return tensor
-        _require_same(tensor, mesh)
-        return _replicated(tensor, written[0])
+        return tensor if isinstance(tensor, DTensor) or tensor.ndim == 0 else _replicated(tensor, written[0])
 
     if function.__name__ != "__setitem__":
         try:
             return function(*map_tensors(replicated, arguments), **map_tensors(replicated, keywords))
-        except ValueError:
-            raise
         except Exception:
             pass  # DTensor has no form of it for shards
     return _write_whole(function, written, arguments, keywords)
@@ -146,7 +152,11 @@ def _write_whole(function: Any, written: list[DTensor], arguments: Any, keywords
 
     function(*map_tensors(take, arguments), **map_tensors(take, keywords))
     for tensor in written:
-        _keep_written(tensor, full[id(tensor)])
+        if _differs(full[id(tensor)], tensor.device_mesh):
+            _require_own(tensor)
+            _hold_own(tensor, full[id(tensor)])
+        else:
+            _keep_written(tensor, full[id(tensor)])
     return keywords.get("out", arguments[0] if arguments else keywords.get("tensor"))
 
 
@@ -191,17 +201,27 @@ def _replicated(tensor: torch.Tensor, beside: DTensor) -> Any:
     return DTensor.from_local(tensor.to(beside.device), mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
-def _require_same(value: torch.Tensor, mesh: Any) -> None:
-    """Raise ValueError unless all ranks write the same into a sharded tensor."""
+def _differs(value: torch.Tensor, mesh: Any) -> bool:
+    """Whether a plain tensor is not the same on all ranks; all ranks ask."""
     numbers = value.detach().double().nan_to_num()
     mine = torch.stack([numbers.sum(), -numbers.sum(), numbers.square().sum(), -numbers.square().sum()])
     most = mine.clone()
     for dimension in range(mesh.ndim):
         dist.all_reduce(most, dist.ReduceOp.MAX, mesh.get_group(dimension))
-    if not torch.equal(mine, most):
+    return not torch.equal(mine, most)
+
+
+def _require_own(tensor: DTensor) -> None:
+    """Raise ValueError for a parameter, or its gradient, that ranks would make different."""
+    while hasattr(tensor, "_view_of"):
+        tensor = tensor._view_of[0]  # pyright: ignore[reportAttributeAccessIssue]
+    memory = tensor._local_tensor.untyped_storage().data_ptr()
+    parameters = [p for p in (reference() for reference in MANAGED) if p is not None]
+    kept = [*parameters, *(p.grad for p in parameters if isinstance(p.grad, DTensor))]
+    if any(p._local_tensor.untyped_storage().data_ptr() == memory != 0 for p in kept):
         raise ValueError(
-            f"ranks write different values of shape {tuple(value.shape)} into a sharded tensor, which holds one for all: "
-            "average them first, or keep the tensor whole with whole()"
+            f"ranks write different values into a sharded parameter or gradient of shape {tuple(tensor.shape)}, "
+            "which is one for all: average what they write first"
         )
 
 

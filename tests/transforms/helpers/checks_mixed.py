@@ -209,10 +209,31 @@ def check_random_numbers_are_those_of_the_whole() -> None:
 
 def check_ranks_that_write_different_values_are_told() -> None:
     net = sharded()
+    net(*batch(0)).backward()
+    own = torch.full((13, 6), float(dist.get_rank()))
     with torch.no_grad():
-        error = error_of(lambda: net.emb.weight.copy_(torch.full((13, 6), float(dist.get_rank()))))
-    assert isinstance(error, ValueError)
-    assert "ranks write different values of shape (13, 6)" in str(error)
+        for edit in (net.emb.weight.copy_, net.emb.weight.data.add_, net.emb.weight.grad.mul_, net.emb.weight.view(-1, 6).sub_):
+            error = error_of(lambda edit=edit: edit(own))
+            assert isinstance(error, ValueError), edit
+            assert "ranks write different values" in str(error)
+
+
+@torch.no_grad()
+def check_what_a_rank_adds_up_is_its_own() -> None:
+    """As the Fisher information of a rank's examples, averaged at the end."""
+    found = []
+    for net in (build("plain"), sharded()):
+        sums = [torch.zeros_like(p) for p in net.parameters()]
+        for step in range(2):
+            with torch.enable_grad():
+                gradients = torch.autograd.grad(net(*batch(step)), list(net.parameters()))
+            for kept, gradient in zip(sums, gradients, strict=True):
+                kept += gradient**2
+                kept[0] += dist.get_rank()
+                kept.mul_(0.5).add_(gradient, alpha=0.1)
+        found.append([plain(kept) for kept in sums])
+        found[-1] += [(kept * p).sum() for kept, p in zip(found[-1], net.parameters(), strict=True)]
+    assert all(close(plain(one), plain(other)) for one, other in zip(*found, strict=True))
 
 
 def check_errors_are_those_of_whole_tensors() -> None:
