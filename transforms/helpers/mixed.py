@@ -1,7 +1,7 @@
 """Sharded parameters in arithmetic with plain tensors, in numbers and arrays, and in torch.autograd.grad."""
 
 import functools
-import weakref
+import sys
 from typing import Any
 
 import torch
@@ -9,13 +9,16 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Replicate
+from torch.optim import Optimizer
 
 from .gathered import reshard_after_forward
 from .parameters import assign_data, note_change, write_shard
 from .whole import map_tensors, shard_like, whole
 
-MANAGED: list[Any] = []
-"""References to the sharded parameters of modules."""
+OF_SHARDS = (
+    "torch.optim", "torch.distributed", "torch.amp", "torch.cuda.amp", "torch.nn.utils.clip_grad", __name__.removesuffix(".mixed"),
+)  # fmt: skip
+"""Modules whose code computes with shards: what they keep is sharded as parameters are."""
 READS = ("item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__complex__", "__index__", "__format__")
 """What would be of this rank's shard alone."""
 RANDOM = frozenset(
@@ -43,7 +46,6 @@ def compute_as_whole(module: nn.Module) -> None:
         group = fully_shard.state(part)._fsdp_param_group if isinstance(part, FSDPModule) else None
         for managed in group.fsdp_params if group else ():
             managed.sharded_param._managed_by = managed
-            MANAGED.append(weakref.ref(managed.sharded_param))
     if isinstance(module, FSDPModule) and not hasattr(module, "_running_forwards"):
         reshard_after_forward(module)
     DTensor.__torch_function__ = classmethod(_compute)  # pyright: ignore[reportAttributeAccessIssue]
@@ -69,21 +71,21 @@ def _compute(_: type, function: Any, types: Any, arguments: Any = (), keywords: 
         draws = name in RANDOM or getattr(function, "__module__", None) == "torch.nn.init"
         if written and (draws or any(hasattr(tensor, "_view_of") for tensor in written)):
             return _write_whole(function, written, arguments, keywords)
-        if not draws and name != "__setitem__" and (written or not _mixes(name, arguments, keywords)):
+        if not draws and name not in ("__setitem__", "__deepcopy__") and (written or not _mixes(name, arguments, keywords)):
             if written:
                 note_change()
             try:
-                return _linked(function, arguments, keywords, function(*arguments, **keywords))
+                result = function(*arguments, **keywords)
+                return result if written else _given(function, arguments, keywords, result)
             except torch.OutOfMemoryError:
                 raise
             except Exception:
                 pass  # what it raises for whole tensors is what the program shall see
         if written:
             return _write_sharded(function, written, arguments, keywords)
-        result = _linked(function, arguments, keywords, function(*whole(arguments), **whole(keywords)))
-        if _writes(name, keywords) and isinstance(target, DTensor) and not torch.is_grad_enabled():
-            _hold_own(target, result)
-        return result  # which is what `total += loss` goes on with
+        if name == "__deepcopy__":
+            return _copied(arguments[0])
+        return _given(function, arguments, keywords, function(*whole(arguments), **whole(keywords)))
 
 
 def _operators_of_python() -> Any:
@@ -116,10 +118,39 @@ def _mixes(name: str, *values: Any) -> bool:
     return len(found) > len(sharded) and (torch.is_grad_enabled() or any(tensor.ndim == 0 for tensor in sharded))
 
 
-def _hold_own(tensor: DTensor, value: torch.Tensor) -> None:
-    """Let a tensor that stood for one of all ranks be this rank's own."""
-    own = _replicated(value, tensor)
-    tensor._local_tensor, tensor._spec = own._local_tensor, own._spec
+def _given(function: Any, arguments: Any, keywords: Any, result: Any) -> Any:
+    """What an operator gave, as the program gets it: views of sharded tensors as such, everything else plain and whole."""
+    base = arguments[0] if arguments else None
+    if function.__name__ in VIEWS and isinstance(base, DTensor):
+        return _linked(function, base, arguments[1:], keywords, result)
+    made: list[Any] = []
+    map_tensors(made.append, result)
+    if not any(isinstance(tensor, DTensor) for tensor in made) or not _is_for_program():
+        return result
+    given: list[Any] = []
+    map_tensors(given.append, (arguments, keywords))
+    held = [tensor for tensor in given if isinstance(tensor, DTensor)]
+    return map_tensors(lambda tensor: tensor if any(_shares_memory(tensor, one) for one in held) else whole(tensor), result)
+
+
+def _is_for_program() -> bool:
+    """Whether code computes that is no optimizer, and nothing of torch that works on shards."""
+    frame = sys._getframe(3)
+    is_near = True
+    while frame is not None:
+        module = frame.f_globals.get("__name__") or ""
+        if is_near and module.startswith(OF_SHARDS):
+            return False
+        is_near = is_near and module.partition(".")[0] == "torch"
+        if isinstance(frame.f_locals.get("self"), Optimizer):
+            return False
+        frame = frame.f_back
+    return True
+
+
+def _copied(tensor: Any) -> torch.Tensor:
+    full = whole(tensor.detach())
+    return nn.Parameter(full, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else full
 
 
 def _write_sharded(function: Any, written: list[DTensor], arguments: Any, keywords: Any) -> Any:
@@ -127,11 +158,8 @@ def _write_sharded(function: Any, written: list[DTensor], arguments: Any, keywor
     given: list[Any] = []
     map_tensors(given.append, (arguments, keywords))
     given = [tensor for tensor in given if not isinstance(tensor, DTensor) and tensor.ndim]
-    differ = [_differs(tensor, written[0].device_mesh) for tensor in given]  # all ranks ask about each
-    if any(differ):
-        for tensor in written:
-            _require_own(tensor)
-            _hold_own(tensor, whole(tensor.detach()))
+    for tensor in given:
+        _require_same(tensor, written[0].device_mesh)
 
     def replicated(tensor: torch.Tensor) -> torch.Tensor:
         return tensor if isinstance(tensor, DTensor) or tensor.ndim == 0 else _replicated(tensor, written[0])
@@ -152,19 +180,13 @@ def _write_whole(function: Any, written: list[DTensor], arguments: Any, keywords
 
     function(*map_tensors(take, arguments), **map_tensors(take, keywords))
     for tensor in written:
-        if _differs(full[id(tensor)], tensor.device_mesh):
-            _require_own(tensor)
-            _hold_own(tensor, full[id(tensor)])
-        else:
-            _keep_written(tensor, full[id(tensor)])
+        _require_same(full[id(tensor)], tensor.device_mesh)
+        _keep_written(tensor, full[id(tensor)])
     return keywords.get("out", arguments[0] if arguments else keywords.get("tensor"))
 
 
-def _linked(function: Any, arguments: Any, keywords: Any, result: Any) -> Any:
-    """What an operator gave, where it is a view of a sharded tensor: with what has to be written if it is."""
-    base = arguments[0] if arguments else None
-    if function.__name__ not in VIEWS or not isinstance(base, DTensor):
-        return result
+def _linked(function: Any, base: DTensor, arguments: Any, keywords: Any, result: Any) -> Any:
+    """Views of a sharded tensor, with what has to be written if they are."""
     numbers: Any = range(len(result)) if isinstance(result, (list, tuple)) else (None,)
     views: list[Any] = []
     for number in numbers:
@@ -172,7 +194,7 @@ def _linked(function: Any, arguments: Any, keywords: Any, result: Any) -> Any:
         if not isinstance(view, DTensor) and not view.requires_grad:
             view = _replicated(view, base)
         if isinstance(view, DTensor) and not _shares_memory(view, base):
-            view._view_of = base, functools.partial(_view, function, arguments[1:], keywords, number)
+            view._view_of = base, functools.partial(_view, function, arguments, keywords, number)
         views.append(view)
     return views[0] if isinstance(result, torch.Tensor) else type(result)(views)
 
@@ -182,8 +204,10 @@ def _view(function: Any, arguments: Any, keywords: Any, number: int | None, full
     return found if number is None else found[number]
 
 
-def _shares_memory(view: DTensor, base: DTensor) -> bool:
-    return view._local_tensor.untyped_storage().data_ptr() == base._local_tensor.untyped_storage().data_ptr() != 0
+def _shares_memory(view: Any, base: DTensor) -> bool:
+    if not isinstance(view, DTensor):
+        return True
+    return view is base or view._local_tensor.untyped_storage().data_ptr() == base._local_tensor.untyped_storage().data_ptr() != 0
 
 
 def _keep_written(tensor: Any, full: torch.Tensor) -> None:
@@ -201,26 +225,16 @@ def _replicated(tensor: torch.Tensor, beside: DTensor) -> Any:
     return DTensor.from_local(tensor.to(beside.device), mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
-def _differs(value: torch.Tensor, mesh: Any) -> bool:
-    """Whether a plain tensor is not the same on all ranks; all ranks ask."""
+def _require_same(value: torch.Tensor, mesh: Any) -> None:
+    """Raise ValueError unless all ranks write the same into a sharded tensor; all ranks ask."""
     numbers = value.detach().double().nan_to_num()
     mine = torch.stack([numbers.sum(), -numbers.sum(), numbers.square().sum(), -numbers.square().sum()])
     most = mine.clone()
     for dimension in range(mesh.ndim):
         dist.all_reduce(most, dist.ReduceOp.MAX, mesh.get_group(dimension))
-    return not torch.equal(mine, most)
-
-
-def _require_own(tensor: DTensor) -> None:
-    """Raise ValueError for a parameter, or its gradient, that ranks would make different."""
-    while hasattr(tensor, "_view_of"):
-        tensor = tensor._view_of[0]  # pyright: ignore[reportAttributeAccessIssue]
-    memory = tensor._local_tensor.untyped_storage().data_ptr()
-    parameters = [p for p in (reference() for reference in MANAGED) if p is not None]
-    kept = [*parameters, *(p.grad for p in parameters if isinstance(p.grad, DTensor))]
-    if any(p._local_tensor.untyped_storage().data_ptr() == memory != 0 for p in kept):
+    if not torch.equal(mine, most):
         raise ValueError(
-            f"ranks write different values into a sharded parameter or gradient of shape {tuple(tensor.shape)}, "
+            f"ranks write different values into a sharded parameter or gradient of shape {tuple(value.shape)}, "
             "which is one for all: average what they write first"
         )
 

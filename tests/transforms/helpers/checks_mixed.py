@@ -218,6 +218,38 @@ def check_ranks_that_write_different_values_are_told() -> None:
             assert "ranks write different values" in str(error)
 
 
+class Sum(torch.optim.Optimizer):
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+        for p in self.param_groups[0]["params"]:
+            self.state[p]["sum"] = torch.zeros_like(p)
+
+    @torch.no_grad()
+    def step(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        for p in self.param_groups[0]["params"]:
+            self.state[p]["sum"] += p.grad**2
+            self.state[p]["last"] = p.grad.clone()
+            p.sub_(p.grad / (1 + self.state[p]["sum"].sqrt()))
+
+
+def check_only_parameters_gradients_and_states_are_sharded() -> None:
+    net = sharded()
+    net(*batch(0)).backward()
+    p = net.emb.weight
+    optimizer = Sum(net.parameters())
+    optimizer.step()
+    assert all(isinstance(value, DTensor) for state in optimizer.state.values() for value in state.values())
+    kept = [
+        p.detach().clone(), torch.zeros_like(p), p.data * 2, p.norm(), torch.cat([p, p]), p.double(), p.new_zeros(p.shape),
+        copy.deepcopy(p), F.normalize(p.detach()), nn.utils.parameters_to_vector(net.parameters()), p.grad.abs(), *torch.std_mean(p),
+    ]  # fmt: skip
+    assert not any(isinstance(tensor, DTensor) for tensor in kept)
+    assert close(kept[0], plain(p)) and isinstance(kept[7], nn.Parameter) and kept[7].requires_grad
+    if dist.get_rank() == 0:
+        assert kept[3].item() == kept[0].norm().item() and kept[0].sum() != 0
+    assert all(isinstance(tensor, DTensor) for tensor in (p.data, p.detach(), p.view(13, 6), p.grad, p[0], *p.unbind(1)))
+
+
 @torch.no_grad()
 def check_what_a_rank_adds_up_is_its_own() -> None:
     """As the Fisher information of a rank's examples, averaged at the end."""
