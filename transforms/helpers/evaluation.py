@@ -4,7 +4,6 @@ import functools
 from typing import Any
 
 import torch
-from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -12,7 +11,7 @@ from .gathered import in_backward
 from .parameters import changes, note_change
 
 
-def gather_once_in_evaluation(module: nn.Module) -> None:
+def gather_once_in_evaluation(module: Any) -> None:
     """Let forwards of `module` without gradients gather it once and use that, as each rank used its own copy under DDP: ranks
     may run different numbers of them, after a first one that all run.
 

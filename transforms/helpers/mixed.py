@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import Optimizer
 
@@ -16,7 +16,8 @@ from .parameters import assign_data, note_change, write_shard
 from .whole import map_tensors, shard_like, whole
 
 OF_SHARDS = (
-    "torch.optim", "torch.distributed", "torch.amp", "torch.cuda.amp", "torch.nn.utils.clip_grad", __name__.removesuffix(".mixed"),
+    "torch.optim", "torch.distributed", "torch.amp", "torch.cuda.amp", "torch.nn.utils.clip_grad",
+    __name__.removesuffix(".mixed"),
 )  # fmt: skip
 """Modules whose code computes with shards: what they keep is sharded as parameters are."""
 READS = ("item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__complex__", "__index__", "__format__")
@@ -43,9 +44,9 @@ def compute_as_whole(module: nn.Module) -> None:
     parameters of `module` gives each rank the whole gradients of its own loss.
     """
     for part in module.modules():
-        group = fully_shard.state(part)._fsdp_param_group if isinstance(part, FSDPModule) else None
+        group = part._get_fsdp_state()._fsdp_param_group if isinstance(part, FSDPModule) else None
         for managed in group.fsdp_params if group else ():
-            managed.sharded_param._managed_by = managed
+            managed.sharded_param._managed_by = managed  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(module, FSDPModule) and not hasattr(module, "_running_forwards"):
         reshard_after_forward(module)
     DTensor.__torch_function__ = classmethod(_compute)  # pyright: ignore[reportAttributeAccessIssue]
@@ -190,11 +191,11 @@ def _linked(function: Any, base: DTensor, arguments: Any, keywords: Any, result:
     numbers: Any = range(len(result)) if isinstance(result, (list, tuple)) else (None,)
     views: list[Any] = []
     for number in numbers:
-        view = result if number is None else result[number]
+        view: Any = result if number is None else result[number]
         if not isinstance(view, DTensor) and not view.requires_grad:
             view = _replicated(view, base)
         if isinstance(view, DTensor) and not _shares_memory(view, base):
-            view._view_of = base, functools.partial(_view, function, arguments, keywords, number)
+            view._view_of = base, functools.partial(_view, function, arguments, keywords, number)  # pyright: ignore[reportAttributeAccessIssue]
         views.append(view)
     return views[0] if isinstance(result, torch.Tensor) else type(result)(views)
 

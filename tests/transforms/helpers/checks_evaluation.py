@@ -75,7 +75,7 @@ def check_what_is_written_in_between_is_seen() -> None:
         lambda model: [p.data.mul_(0.5) for p in model.parameters()],
         lambda model: [p.add_(0.1) for p in model.parameters()],
         lambda model: [p.copy_(torch.full(p.shape, 0.05)) for p in model.parameters()],
-        lambda model: torch._foreach_add_(list(model.parameters()), 0.02),
+        lambda model: torch._foreach_add_(list(model.parameters()), 0.02),  # pyright: ignore[reportPrivateImportUsage]
         lambda model: setattr(model.emb.weight, "data", model.emb.weight.data * 2),
         lambda model: model.load_state_dict({key: value * 0.7 for key, value in model.state_dict().items()}),
         lambda model: [value.mul_(1.5) for value in model.state_dict().values()],
