@@ -6,15 +6,13 @@ import ast
 import re
 
 from ..flow.values import FunctionValue
-from .arguments import given_for_parameter
-from .assignments import assigned_values
 from .conditions import is_rank
 from .file import File
+from .local_values import made_for
 
 _TRAINING = re.compile(r"backward|zero_grad|^optim(izers?)?$|^grad_scaler$")
 _OPTIMIZER = re.compile(r"(?i)^optim(izers?)?$|^opt$|^(loss|grad)_scaler$")
 _OF_OPTIMIZERS = frozenset({"step", "zero_grad", "param_groups", "add_param_group", "state", "state_dict", "load_state_dict"})
-_DEEPEST = 4
 _CALLS_DEEP = 2
 
 
@@ -23,7 +21,7 @@ def is_uneven(file: File, loop: ast.For | ast.AsyncFor | ast.comprehension) -> b
 
     Loops that train are left out: gradients are reduced in their backward, so they were even under the old wrapper too.
     """
-    if not _is_split(file, loop.iter, 0) and not _skips_others(file, loop):
+    if not _is_split(file, loop.iter) and not _skips_others(file, loop):
         return False
     body = loop.body if isinstance(loop, ast.For | ast.AsyncFor) else [file.parents[loop]]
     return not any(trains(file, statement) for statement in body)
@@ -43,12 +41,8 @@ def _skips_others(file: File, loop: ast.For | ast.AsyncFor | ast.comprehension) 
     return False
 
 
-def _is_split(file: File, value: ast.expr, depth: int, asked: set[tuple[ast.expr, int]] | None = None) -> bool:
-    """Whether an expression is made of a rank's own slice of something; those `asked` for already are not."""
-    asked = set() if asked is None else asked
-    if (value, depth) in asked:
-        return False
-    asked.add((value, depth))
+def _is_split(file: File, value: ast.expr, is_named: bool = False) -> bool:
+    """Whether an expression, or what a name in it was assigned in its function, is a rank's own slice of something."""
     for node in ast.walk(value):
         if isinstance(node, ast.Slice):
             if any(bound is not None and _has_rank(file, bound) for bound in (node.lower, node.upper)):
@@ -57,9 +51,9 @@ def _is_split(file: File, value: ast.expr, depth: int, asked: set[tuple[ast.expr
             given = [*node.args, *(keyword.value for keyword in node.keywords)]
             if any(_has_rank(file, argument) for argument in given) and _takes_part(file, node):
                 return True
-        elif isinstance(node, ast.Name | ast.Attribute) and depth < _DEEPEST and not _is_function(file, node):
-            made = [(file, assigned) for assigned in assigned_values(file, node)]
-            if any(_is_split(owner, each, depth + 1, asked) for owner, each in (*made, *given_for_parameter(file, node))):
+        elif isinstance(node, ast.Name) and not is_named:
+            made = made_for(file, node)
+            if made is not None and _is_split(file, made, is_named=True):
                 return True
     return False
 
@@ -78,11 +72,6 @@ def _takes_part(file: File, call: ast.Call) -> bool:
 
 def _has_rank(file: File, bound: ast.AST) -> bool:
     return any(isinstance(n, ast.expr) and is_rank(file, n) for n in ast.walk(bound))
-
-
-def _is_function(file: File, node: ast.expr) -> bool:
-    parent = file.parents.get(node)
-    return isinstance(parent, ast.Call) and parent.func is node
 
 
 def trains(file: File, node: ast.AST, depth: int = 0) -> bool:
