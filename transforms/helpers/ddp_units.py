@@ -12,8 +12,12 @@ from .shard_units import parts_with_forward
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:
     """The outermost blocks that `model` repeats: entries of a ModuleList or Sequential with siblings of their class.
 
-    Left out are single layers, and blocks without parameters or with some that are used outside of them as well.
+    Left out are single layers, and blocks without parameters, or with some, or with modules, that lie elsewhere too.
     """
+    holders: dict[nn.Module, list[nn.Module]] = {}
+    for module in model.modules():
+        for child in module.children():
+            holders.setdefault(child, []).append(module)
     uses = Counter(id(p) for m in model.modules() for p in m._parameters.values() if p is not None)
     blocks: list[nn.Module] = []
     covered: set[nn.Module] = set()
@@ -24,7 +28,9 @@ def repeated_blocks(model: nn.Module) -> list[nn.Module]:
         classes = Counter(type(entry) for entry in entries)
         for entry in entries:
             inside = Counter(id(p) for m in entry.modules() for p in m._parameters.values() if p is not None)
+            parts = set(entry.modules())
             own = inside and all(uses[p] == count for p, count in inside.items())
+            own = own and all(parts.issuperset(holders[part]) for part in parts - {entry})
             if own and classes[type(entry)] > 1 and any(entry.children()) and entry not in covered:
                 blocks.append(entry)
                 covered.update(entry.modules())

@@ -8,7 +8,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .gathered import in_backward
-from .parameters import changes, note_change
+from .parameters import changes, note_change, resharded
 
 
 def gather_once_in_evaluation(module: Any) -> None:
@@ -46,7 +46,9 @@ def gather_once_in_evaluation(module: Any) -> None:
         running.append(torch.is_grad_enabled())
 
     def leave(*_: Any) -> None:
-        del running[-1:]
+        trained = running.pop() if running else True
+        if not (trained or running or in_backward()):
+            resharded(module)  # its parameters are those that an optimizer knows, or shall get to know
 
     def unshard(group: Any, original: Any, async_op: bool = False) -> None:
         if (running[0] if running else torch.is_grad_enabled()) or in_backward():

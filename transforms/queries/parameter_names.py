@@ -1,4 +1,4 @@
-"""Whether code depends on the ``module.`` that DDP puts in front of the names of parameters."""
+"""Whether code depends on what DDP and FSDP1 put into the names of parameters."""
 
 from __future__ import annotations
 
@@ -30,6 +30,19 @@ def depends_on_prefix(file: File, call: ast.Call) -> bool:
     if not isinstance(name, ast.Name):
         return True
     return any(not _is_insensitive(file, use) for use in _uses(file, parent, name.id))
+
+
+def asks_for_fsdp1(file: File, call: ast.Call) -> bool:
+    """Whether names that a call gives are asked for a text that only FSDP1's wrapper puts into them: ``"fsdp" in name``."""
+    parent = file.parents[call]
+    target = parent.target if isinstance(parent, _LOOPS) else None
+    name = target.elts[0] if isinstance(target, ast.Tuple) else None
+    for use in _uses(file, parent, name.id) if isinstance(name, ast.Name) else ():
+        test = file.parents[use]
+        asked = test.left if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.In | ast.NotIn) else None
+        if isinstance(asked, ast.Constant) and "fsdp" in str(asked.value) and str(asked.value) in "._fsdp_wrapped_module.":
+            return True
+    return False
 
 
 def _uses(file: File, loop: ast.AST, name: str) -> Iterator[ast.Name]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..findings import Level
+from ..findings import Form, Level
 from ..migration import Migration
-from ..queries.parameter_names import depends_on_prefix
+from ..queries.parameter_names import asks_for_fsdp1, depends_on_prefix
 from ..queries.plain_branches import is_in_plain_branch
 from ..queries.unwrapping import comes_unwrapped
 from ..rewrites.helper_calls import method_as_function
@@ -14,7 +14,11 @@ from ..sites import Site
 
 def named_as_before(site: Site, migration: Migration) -> Outcome | None:
     """The names with the prefix that DDP gave them, where something depends on it."""
-    if site.call is None or site.receiver is None or site.sharding is None or "ddp" not in site.sharding.wrapped_in:
+    if site.call is None or site.receiver is None or site.sharding is None:
+        return None
+    if "fsdp1" in site.sharding.wrapped_in and asks_for_fsdp1(site.file, site.call):
+        return None if migration.is_before_wrap(site) else Outcome(_OF_FSDP1, level=Level.MANUAL, form=Form.NOTE, advice=_ADVICE)
+    if "ddp" not in site.sharding.wrapped_in:
         return None
     if is_in_plain_branch(site.file, site.receiver) or migration.is_before_wrap(site):
         return None
@@ -25,6 +29,9 @@ def named_as_before(site: Site, migration: Migration) -> Outcome | None:
     change = method_as_function(site.file, site.call, migration.helper(site, site.member))
     return Outcome("names begin with module., as DDP's did: code here depends on more than their ends", [change])
 
+
+_OF_FSDP1 = "names had _fsdp_wrapped_module in them under FSDP1: what asks for it here finds none any more"
+_ADVICE = "Ask for the module that owns the parameter instead: isinstance(module, FSDPModule)."
 
 RULE = Rule(
     id="FS609",

@@ -116,6 +116,13 @@ def check_an_evaluation_between_forward_and_backward_changes_nothing() -> None:
     assert all(torch.equal(full, found[1][name]) for name, full in found[0].items())
 
 
+def check_parameters_are_sharded_after_an_evaluation() -> None:
+    net = build("fsdp2")
+    gather_once_in_evaluation(net)
+    evaluated(net, 2)
+    assert all(isinstance(p, DTensor) for p in net.parameters())
+
+
 def check_methods_and_parts_too() -> None:
     plain, net = build("plain"), sharded()
     for model in (plain, net):

@@ -351,3 +351,39 @@ def check_holders_of_parameters_are_rebound() -> None:
         results.append(use(wrap))
     found = differences(results, 1e-6)
     assert not found, found
+
+
+def check_blocks_whose_parts_lie_in_another_list_too() -> None:
+    """As where layers are put into gated ones, and the list of the bare layers stays."""
+
+    class Gated(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner, self.gate = inner, nn.Parameter(torch.ones(6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x) * self.gate
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.bare = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(3))
+            self.gated = nn.ModuleList(map(Gated, self.bare))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.gated:
+                x = layer(x)
+            return x.square().mean()
+
+    losses = []
+    for wrap in (DDP, shard_like_ddp):
+        model = wrap(Twice())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        for _ in range(3):
+            loss = model(torch.ones(2, 6))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    assert losses[:3] == losses[3:]
