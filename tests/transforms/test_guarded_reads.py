@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from migrated_texts import HEAD, findings, migrated
+from migrated_texts import HEAD, findings, helpers, migrated
 
 PROGRAM = (
     HEAD
@@ -118,3 +118,23 @@ def test_optimizers_of_libraries_that_look_at_whole_parameters(made: str, is_who
     imports = "from apex.parallel import LARC\nfrom schedulefree import ScheduleFreeWrapper\n\n\n"
     text = HEAD + imports + f"def main(net, options):\n    model = DDP(net, **options)\n    return {made}\n"
     assert f"    return {f'step_on_whole({made})' if is_whole else made}\n" in migrated(train=text)["train"]
+
+
+STATE = HEAD + """def main(net, options, rank, path):
+    model = DDP(net, **options)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(4)).sum().backward()
+    optimizer.step()
+    if {test}:
+        torch.save([optimizer.state[p]["exp_avg"] for p in model.parameters()], path)
+
+
+main(nn.Linear(4, 4), {{}}, torch.distributed.get_rank(), "moments.pt")
+"""
+
+
+@pytest.mark.parametrize(("test", "is_held"), [("rank == 0", True), ("path", False)])
+def test_states_by_parameter_are_whole_where_they_are_read(test: str, is_held: bool) -> None:
+    text = STATE.format(test=test)
+    assert ("with whole_on_each_rank(optimizer" in migrated(train=text)["train"]) == is_held
+    assert "compute_as_whole(module)" in helpers(train=text)

@@ -29,10 +29,22 @@ def computes_with_parameters(
     """Whether code in some files may do so; ``is_before`` says which places run before all wraps."""
     own = parameter_names(program)
     for file in map(program.file, paths):
+        if any(not is_before(file, read) for read in states_read(file)):
+            return True
         for node in _tensors(file, own):
             if _is_computed_with(file, node) and not _is_in_module(file, node) and not is_before(file, node):
                 return True
     return False
+
+
+def states_read(file: File) -> Iterator[ast.Attribute]:
+    """``optimizer.state`` of ``optimizer.state[p]`` and ``optimizer.state.values()``, but for an optimizer's own."""
+    for node in file.nodes(ast.Attribute):
+        is_self = isinstance(node.value, ast.Name) and node.value.id == "self"
+        parent = file.parents[node]
+        is_read = isinstance(parent, ast.Subscript) or getattr(parent, "attr", "") in ("values", "items", "get")
+        if node.attr == "state" and not is_self and is_read and "opt" in ast.unparse(node.value).lower():
+            yield node
 
 
 def _tensors(file: File, own: frozenset[str]) -> Iterator[ast.expr]:
