@@ -16,13 +16,14 @@ from .migration import Migration
 from .queries.earlier_holders import is_held_earlier
 from .queries.file import File
 from .queries.forward_reach import functions_in_forwards
+from .queries.late_optimizers import EVALUATIONS
 from .queries.model_classes import changes_buffers, has_scalars, writes_in
 from .queries.model_hazards import asked_for_class_names, has_scalar_parameters
 from .queries.model_hazards import changes_buffers as structure_changes_buffers
 from .queries.model_structure import ModelStructure
 from .queries.packages import strange_packages
 from .queries.parameter_writes import writes_parameters
-from .rewrites.ddp_plan import EVALUATIONS, STATES, computes_as_whole
+from .rewrites.ddp_plan import STATES, computes_as_whole
 from .rewrites.fsdp1_plan import keeps_originals
 from .rewrites.helper_source import definitions, features_by_file, with_needs
 from .rewrites.wrap_place import wrapped_argument

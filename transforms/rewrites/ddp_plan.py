@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ..flow.values import Wrapped
 from ..queries.earlier_holders import is_held_earlier
 from ..queries.file import File
+from ..queries.late_optimizers import EVALUATIONS
 from ..queries.model_blocks import blocks_of
 from ..queries.model_hazards import (
     asked_for_class_names,
@@ -47,9 +48,6 @@ _NEEDS_GENERAL_FORM = (
 
 STATES = r"(?i:save|load(?!er)|checkpoint|ckpt|state_dict|modelema)"
 """What stands in code that takes or loads state dicts, by itself or by a library; averages of timm read them."""
-
-EVALUATIONS = r"no_grad|inference_mode|set_grad_enabled"
-"""What stands in code that runs models without gradients."""
 
 IsBefore = Callable[[File, ast.AST], bool]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ..flow.values import Instance, Opaque, Value
 from ..queries.earlier_holders import is_held_earlier
+from ..queries.late_optimizers import optimizers_follow_evaluations
 from ..queries.model_classes import ASKS_FOR_CLASS_NAMES, may_have_special_modules
 from ..queries.model_hazards import asked_for_class_names
 from ..queries.model_structure import ModelStructure
@@ -42,13 +43,13 @@ def fsdp1_plan(program: Program, paths: Sequence[str], sharding: ShardingQueries
     """The plan for a call in a program of files ``paths``; None where the general form is needed.
 
     It is needed where an argument is not written out, with mixed precision where the model may hold modules that FSDP1
-    keeps in full precision, and where parameters of a unit may be left out of its forward: FSDP1 gave them zeros for
-    gradients.
+    keeps in full precision, where parameters of a unit may be left out of its forward: FSDP1 gave them zeros for
+    gradients, and where optimizers may be built after an evaluation: fully_shard leaves the model gathered then.
     """
     assert site.call is not None
     place = wrap_place(site.file, site.call)
     arguments = fsdp1_arguments(site.file, site.call)
-    if place is None or arguments is None or has_unread_modules(program):
+    if place is None or arguments is None or has_unread_modules(program) or optimizers_follow_evaluations(program, paths):
         return None
     models: list[Value] = [v for v in site.file.values(place.module) if isinstance(v, (Instance, Opaque))]
     if not models or len(models) != len(site.file.values(place.module)):
