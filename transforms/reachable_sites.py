@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Callable
 
-from .facts.symbols import CONSTRUCTORS, FSDP1, WRAPPERS, is_old
+from .facts.symbols import CONSTRUCTORS, FSDP1, WRAPPERS, is_old, wraps_in_library
 from .migration import Migration
 from .queries.wrap_reach import IMPORTED_BY_NAME, WrapReach
 from .sites import OPTIMIZER, OPTIMIZER_STEP, PARAMETER, Site
@@ -110,4 +110,6 @@ def _is_wrapper(site: Site) -> bool:
 
 def _looks_like_one(site: Site) -> bool:
     """Whether no old symbol makes a site of a place; a wrapped model that is seen there is one of another program."""
-    return site.receiver is not None or (not is_old(site.symbol) and site.role != "import")
+    if site.receiver is not None:
+        return True
+    return site.role != "import" and not is_old(site.symbol) and not wraps_in_library(site.symbol)

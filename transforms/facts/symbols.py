@@ -7,6 +7,7 @@ Read off the sources of torch 1.12 to 2.13.
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatchcase
 from functools import cache
 
 FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
@@ -26,6 +27,13 @@ AVERAGES = (
 """Classes of libraries that keep an average of a model: patterns."""
 KEEPERS_OF_AVERAGES = ("*.*EMA", "*.*EMA*Model", "*.*Ema", "*.*EmaModel", "*.ExponentialMovingAverage*", "*.EMA*")
 """Names that classes of any library have which keep an average of a model: patterns."""
+LIBRARY_WRAPS = (
+    "accelerate.Accelerator", "accelerate.accelerator.Accelerator", "transformers.Trainer", "transformers.trainer.Trainer",
+    "lightning.Trainer", "lightning.Fabric", "lightning.pytorch.Trainer", "lightning.fabric.Fabric",
+    "pytorch_lightning.Trainer", "ignite.distributed.auto_model", "ray.train.torch.prepare_model",
+    "*[dD]istributed*[dD]ata*[pP]arallel*", "*FullyShardedDataParallel*", "*ddp_model*", "*.wrap_ddp*", "*.prepare_ddp*",
+)  # fmt: skip
+"""What of other libraries puts models into DDP or FSDP1, or into wrappers of their own: patterns."""
 DATA_PARALLEL = frozenset(
     {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel"}
 )
@@ -177,6 +185,11 @@ def is_old(name: str) -> bool:
             return True
         owner = owner.rpartition(".")[0]
     return name.startswith(_OLD_PREFIXES)
+
+
+def wraps_in_library(name: str) -> bool:
+    """Whether a canonical name is of something outside of torch that wraps models itself."""
+    return not name.startswith("torch.") and any(fnmatchcase(name, pattern) for pattern in LIBRARY_WRAPS)
 
 
 def is_old_module(module: str) -> bool:

@@ -34,6 +34,10 @@ def full_parameters(
         if fsdp1 is not None:  # needed for: old_wrappers
             arguments = (recurse, writeback, rank0_only, offload_to_cpu, with_grads)
             stack.enter_context(fsdp1.summon_full_params(module, *arguments))
+        own = getattr(module, "summon_full_params", None)
+        if getattr(own, "__self__", None) is module and not is_sharded(module):  # of another library's wrapper
+            asked = {"recurse": recurse, "writeback": writeback}
+            stack.enter_context(cast(Any, own)(**{name: value for name, value in asked.items() if not value}))
         if is_sharded(module):
             if rank0_only and writeback:
                 raise NotImplementedError("writeback=True with rank0_only=True: other ranks would keep their old parts")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 import libcst as cst
 
 from ..facts.symbols import DDP, FSDP1, FSDP_MODULE
 from ..findings import Form, Level
 from ..migration import Migration
+from ..queries.file import File
 from ..queries.unwrapping import unwrapping_choice
 from ..rewrites.changes import Change, replace
 from ..rewrites.helper_calls import name_instead
@@ -35,9 +37,44 @@ def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
     if migration.tells_apart and site.role == "test":
         return _asks_which(site, migration)
     asked_for = _class_expression(site)
+    if site.symbol == DDP and any(_may_be_wrapped_elsewhere(site.file, call, migration) for call in _tests(site)):
+        if any(site.file.external(n) == FSDP_MODULE for n in _names_beside(site.file, asked_for)):
+            return Outcome("it asks for FSDPModule too", level=Level.OK)
+        both = _both_instead(site.file, asked_for, migration.torch(site, FSDP_MODULE))
+        message = "models of FSDP2 are FSDPModules; those that others wrap in DDP stay what they are"
+        return Outcome(message, [both, *_merged(site, asked_for)])
     changes = [name_instead(site.file, asked_for, migration.torch(site, FSDP_MODULE))]
     changes += _merged(site, asked_for)
     return Outcome("models of FSDP2 are FSDPModules", changes, form=Form.IDIOM)
+
+
+def _tests(site: Site) -> list[ast.Call]:
+    """The ``isinstance`` calls that ask for the class."""
+    if site.role == "test":
+        return [site.call] if site.call is not None else []
+    assign = site.file.statement(site.node)
+    return list(tests_of(site.file, assign)) if isinstance(assign, ast.Assign) else []
+
+
+def _may_be_wrapped_elsewhere(file: File, call: ast.Call, migration: Migration) -> bool:
+    """Whether what is asked about may be in DDP without a call of DDP in the repository: a library makes such models too."""
+    values = file.values(call.args[0])
+    known = [v for v in values if migration.sharding.of_values([v]).wrappers or not migration.sharding.of_values([v]).possible]
+    return not values or len(known) < len(values)
+
+
+def _names_beside(file: File, asked_for: ast.expr) -> list[ast.expr]:
+    """The names in the tuple or union around a class."""
+    around: ast.AST = asked_for
+    while isinstance(file.parents[around], (ast.Tuple, ast.BinOp, ast.Subscript)):
+        around = file.parents[around]
+    return [n for n in ast.walk(around) if isinstance(n, (ast.Name, ast.Attribute))]
+
+
+def _both_instead(file: File, asked_for: ast.expr, name: str) -> Change:
+    """A class with another one beside it; in a tuple they become two of its elements."""
+    template = "{it} | {other}" if isinstance(file.parents[asked_for], ast.BinOp) else "({it}, {other})"
+    return replace(file, asked_for, lambda node: expression(template, it=node, other=name))
 
 
 def _asks_which(site: Site, migration: Migration) -> Outcome:
@@ -81,13 +118,20 @@ def _without_repetition(node: cst.CSTNode) -> cst.CSTNode:
     if not isinstance(node, cst.Tuple):
         return node
     elements: list[cst.BaseElement] = []
-    for element in node.elements:
+    for element in [inner for outer in node.elements for inner in _elements(outer)]:
         if not any(element.value.deep_equals(known.value) for known in elements):
             elements.append(element)
     if len(elements) == 1:
         return elements[0].value
     last = node.elements[-1].comma
     return node.with_changes(elements=[*elements[:-1], elements[-1].with_changes(comma=last)])
+
+
+def _elements(element: cst.BaseElement) -> Sequence[cst.BaseElement]:
+    """An element of a tuple of classes, or those of the tuple that it is itself."""
+    if not isinstance(element.value, cst.Tuple):
+        return [element]
+    return [*element.value.elements[:-1], element.value.elements[-1].with_changes(comma=element.comma)]
 
 
 def _union_without_repetition(node: cst.Subscript) -> cst.BaseExpression:
@@ -131,11 +175,39 @@ RULE = Rule(
                 "    return isinstance(model, (DDP, FSDP))\n"
             ),
             after=(
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
                 "from torch.distributed.fsdp import FSDPModule\n"
                 "\n"
                 "\n"
                 "def f(model):\n"
+                "    return isinstance(model, (DDP, FSDPModule))\n"
+            ),
+            level=Level.SAFE,
+            note="Who calls it is not seen: a library may have wrapped the model, and its DDP stays.",
+        ),
+        Example(
+            before=(
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "def is_parallel(model):\n"
+                "    return isinstance(model, DDP)\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    print(is_parallel(DDP(net, **options)))\n"
+            ),
+            after=(
+                "from fsdp2_helpers import shard_like_ddp\n"
+                "from torch.distributed.fsdp import FSDPModule\n"
+                "\n"
+                "\n"
+                "def is_parallel(model):\n"
                 "    return isinstance(model, FSDPModule)\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    print(is_parallel(shard_like_ddp(net, **options)))\n"
             ),
             level=Level.SAFE,
         ),

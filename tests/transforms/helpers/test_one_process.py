@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from to_fsdp2.transforms.helpers.ranks import on_all_ranks
 from to_fsdp2.transforms.helpers.scaling import sharded_grad_scaler
 from to_fsdp2.transforms.helpers.stops import stop_if_sharded
 from to_fsdp2.transforms.helpers.units import units, unwrap
+from to_fsdp2.transforms.helpers.wrapped import stands_for
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
@@ -79,6 +82,26 @@ def test_plain_models_answer_as_before() -> None:
     batches = iter([1])
     assert until_all_ranks_finish(batches, model) is batches and not repeats_batch(model)
     assert total_norm_of([]).item() == 0.0
+
+
+class OtherWrapper(nn.Linear):
+    """What another library shards in its own way, and shows whole in its own way."""
+
+    @contextmanager
+    def summon_full_params(self, recurse: bool = True, writeback: bool = True) -> Iterator[None]:
+        self.shown = (recurse, writeback)
+        yield
+
+
+def test_wrappers_of_other_libraries_show_their_parameters_themselves() -> None:
+    other = OtherWrapper(2, 2)
+    with full_parameters(other, recurse=False):
+        assert other.shown == (False, True)
+
+
+def test_models_that_a_library_wrapped_stand_for_that_wrapper(one_rank: None) -> None:
+    assert stands_for(nn.parallel.DistributedDataParallel(small())) == "ddp"
+    assert stands_for(small()) is None
 
 
 def test_one_rank_trains_as_none(one_rank: None) -> None:
