@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 
-def evaluate(model):
+def score(model):
     with torch.{context}():
         return model(torch.ones(2, 4)).sum().item()
 
@@ -30,10 +30,13 @@ LOOP = "for _ in range(2):\n        optimizer = {}"
 
 
 @pytest.mark.parametrize(("body", "context", "is_plain"), [
-    ("optimizer = build(model)\n    evaluate(model)", "no_grad", True),
-    ("optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n    evaluate(model)", "no_grad", True),
-    ("evaluate(model)\n    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)", "no_grad", False),
-    ("evaluate(model)\n    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)", "enable_grad", True),
+    ("optimizer = build(model)\n    score(model)", "no_grad", True),
+    ("optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n    score(model)", "no_grad", True),
+    ("score(model)\n    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)", "no_grad", False),
+    ("score(model)\n    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)", "enable_grad", True),
+    ("print(score(model))\n    optimizer = build(model)", "no_grad", False),
+    ("with torch.no_grad():\n        model(torch.ones(2, 4))\n    optimizer = build(model)", "no_grad", False),
+    ("with torch.no_grad():\n        torch.ones(2, 4)\n    optimizer = build(model)", "no_grad", True),
     (LOOP.format("build(model)"), "no_grad", False),
     (LOOP.format("torch.optim.SGD(model.parameters(), lr=0.1)"), "inference_mode", False),
 ])  # fmt: skip

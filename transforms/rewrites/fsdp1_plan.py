@@ -49,7 +49,9 @@ def fsdp1_plan(program: Program, paths: Sequence[str], sharding: ShardingQueries
     assert site.call is not None
     place = wrap_place(site.file, site.call)
     arguments = fsdp1_arguments(site.file, site.call)
-    if place is None or arguments is None or has_unread_modules(program) or optimizers_follow_evaluations(program, paths):
+    if place is None or arguments is None or has_unread_modules(program):
+        return None
+    if optimizers_follow_evaluations(program, paths, sharding):
         return None
     models: list[Value] = [v for v in site.file.values(place.module) if isinstance(v, (Instance, Opaque))]
     if not models or len(models) != len(site.file.values(place.module)):
