@@ -7,6 +7,7 @@ import ast
 from ..facts.symbols import CONSTRUCTORS
 from ..findings import Level
 from ..migration import Migration
+from ..queries.guards import guard_of
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
 from ..sites import NUMBER, PARAMETER, Site
@@ -17,7 +18,7 @@ def read_whole(site: Site, migration: Migration) -> Outcome | None:
     assert isinstance(site.node, ast.expr)
     if not is_read_whole(site, migration):
         return None
-    if not migration.guards.of(site.file, site.node):
+    if guard_of(site.file, site.node) is None:  # a guard further out holds the model whole
         return Outcome("what refuses a sharded parameter takes it whole", level=Level.OK)
     if any(other.symbol == NUMBER and other.receiver is site.node for other in migration.sites[site.file.path]):
         return None  # the number that is read off it is asked about
