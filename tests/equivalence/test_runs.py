@@ -358,8 +358,9 @@ def test_whatever_ends_the_command_ends_all_that_it_started(tmp_path: Path, numb
         (tmp_path / name).write_text(script(before=detached) + f"# {name}\n")
     (tmp_path / "new.py").write_text(script(steps=3, before=detached))
     process = subprocess.Popen(
-        COMMAND, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+        COMMAND, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # off in a shell's background jobs
+    )  # fmt: skip
     try:
         deadline = time.monotonic() + 90
         while not _sleepers(tmp_path) and time.monotonic() < deadline:
