@@ -95,7 +95,8 @@ def _all_hidden(
             if groups_read(file, site.call) is not None:
                 continue  # nothing is gathered for it
             for model in _models_taken(sharding, site):
-                yield from _guards_around(guards, sharding, file, site.node, model, None)
+                found = _guards_around(guards, sharding, file, site.node, model, None)
+                yield from ((guard, hidden) for guard, hidden in found if not _is_result(program, guard, hidden, site))
             for tensor in _copies_read(sharding, site):
                 found = _guards_around(guards, sharding, file, site.node, tensor, None)
                 yield from ((guard, hidden) for guard, hidden in found if _is_there(guard, hidden.thing))
@@ -175,6 +176,25 @@ def _models_taken(sharding: ShardingQueries, site: Site) -> Iterator[ast.expr | 
         sharded = [model for model in models if sharding.of(site.file, model).wrappers]
         if len(sharded) < len(given):  # else each rank writes its own parts
             yield from sharded
+
+
+def _is_result(program: Program, guard: Guard, hidden: Hidden, site: Site) -> bool:
+    """Whether a number is read off what was computed in front of a guard: it is plain, and nothing is gathered for it."""
+    if site.symbol != NUMBER or hidden.thing is not None or site.receiver is None or guard.leaves:
+        return False
+    places: list[tuple[File, ast.AST | None]] = [(guard.file, guard.statement)]
+    if hidden.calls:
+        places += [(file, file.function(node)) for file, node in (*hidden.calls[1:], (site.file, site.node))]
+    return not any(_takes_tensors(program, file, n) for file, place in places if place is not None for n in ast.walk(place))
+
+
+def _takes_tensors(program: Program, file: File, node: ast.AST) -> bool:
+    """Whether an expression is a parameter or gradient, or what a function of the repository computes from some."""
+    kinds = {"parameters", "gradients"} if isinstance(node, (ast.Name, ast.Attribute)) else {"statistic"}
+    if isinstance(node, ast.Call) and not program.callees(file, node):
+        return False
+    is_read = isinstance(node, (ast.Name, ast.Attribute, ast.Call))
+    return is_read and any(isinstance(v, Derived) and v.kind in kinds for v in file.values(node))
 
 
 def _copies_read(sharding: ShardingQueries, site: Site) -> Iterator[ast.expr]:

@@ -462,3 +462,57 @@ def test_a_rank_in_an_attribute_that_another_file_sets() -> None:
     facts = [extract(source) for source in sources.values()]
     text = analyse(facts, sources.__getitem__, Options(target_torch=(2, 13)), paths=list(files)).texts["part.py"]
     assert text.index("model.state_dict()") < text.index("if args.saves"), "all ranks gather it"
+
+
+_LOGGED = """
+    class Writer:
+        def __init__(self, path):
+            self.file = open(path, "w")
+
+        def update(self, **values):
+            for name, value in values.items():
+                if isinstance(value, torch.Tensor):
+                    value = value.item()
+                self.file.write(f"{{name}} {{value}}")
+
+    class Trainer:
+        def __init__(self, net, options):
+            self.model = DDP(net, **options)
+
+        def norm(self):
+            return torch.stack([p.norm() for p in self.model.parameters()]).norm()
+
+        def step(self, batch, optimizer, writer):
+            self.model(batch).sum().backward()
+            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            optimizer.step()
+            if writer is not None:
+                {logged}
+
+    def main(net, options, batches, path):
+        trainer = Trainer(net, options)
+        optimizer = torch.optim.AdamW(trainer.model.parameters())
+        if dist.get_rank() == 0:
+            writer = Writer(path)
+        else:
+            writer = None
+        for batch in batches:
+            trainer.step(batch, optimizer, writer)
+"""
+
+
+@pytest.mark.parametrize(("logged", "held"), [
+    ("writer.update(norm=norm)", []),
+    ("writer.update(norm=2 * norm)", []),
+    ("writer.update(norm=self.norm())", ["with everything_whole_on_each_rank():"]),
+])  # fmt: skip
+def test_only_what_is_computed_behind_a_guard_is_held(logged: str, held: list[str]) -> None:
+    assert contexts(_LOGGED.format(logged=logged)) == held
+
+
+def test_a_writer_that_one_rank_has_guards_like_a_test_of_the_rank() -> None:
+    program = _LOGGED.format(logged="writer.update(norm=self.norm())")
+    text = HEAD + textwrap.dedent(program)
+    source = Source.decode("train.py", text.encode())
+    written = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"]).texts["train.py"]
+    assert "with everything_whole_on_each_rank():\n            if writer is not None:" in written

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from ..flow.values import FunctionValue, Instance, Opaque
+from ..flow.values import Constant, FunctionValue, Instance, Opaque, Value
 from .assignments import assigned_in_other_files, assigned_values
 from .file import File
 
@@ -122,12 +122,27 @@ def is_own_object(file: File, node: ast.expr, depth: int = 0) -> bool:
     values = assigned_values(file, node)
     if any(_is_broadcast(file, value) for value in values):
         return False
+    if _is_made_by_some_ranks(file, node, depth):
+        return True
     if any(isinstance(v, ast.IfExp) and _is_nothing(v.orelse) and is_rank_condition(file, v.test, depth + 1) for v in values):
         return True
     if any(isinstance(v, ast.Call) and _answers_some_ranks(file, v, depth + 1) for v in values):
         return True
     empty = [v for v in values if isinstance(v, ast.Constant) and not v.value]
     return bool(empty) and any(_is_behind_rank(file, v, depth) for v in values if v not in empty)
+
+
+def _is_made_by_some_ranks(file: File, node: ast.expr, depth: int) -> bool:
+    """Whether every object that may come to a place, from wherever, is made behind a test of the rank; others have None."""
+    values = file.values(node)
+    made = [value for value in values if isinstance(value, (Instance, Opaque)) and file.program.is_written_as_call(value.site)]
+    if not made or any(value not in made and not _is_none(value) for value in values):
+        return False
+    return all(_is_behind_rank(*file.program.call_node(value.site), depth) for value in made)
+
+
+def _is_none(value: Value) -> bool:
+    return isinstance(value, Constant) and value.value is None
 
 
 def _is_broadcast(file: File, value: ast.expr) -> bool:
@@ -162,7 +177,8 @@ def _is_behind_rank(file: File, node: ast.AST, depth: int) -> bool:
     for around in file.ancestors(node):
         if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             return False
-        if isinstance(around, ast.If) and any(inside is s for s in around.body):
+        body = around.body if isinstance(around, ast.If) else [around.body] if isinstance(around, ast.IfExp) else []
+        if isinstance(around, (ast.If, ast.IfExp)) and any(inside is part for part in body):
             if is_rank_condition(file, around.test, depth + 1):
                 return True
         inside = around
