@@ -299,6 +299,8 @@ class Calls(NamedAttributes):
             for argument in arguments:
                 if argument != NOTHING:
                     self.connect(argument, call.result)
+            if name == "builtins.next" and len(arguments) > 1:
+                self.add(call.result, Unknown(NOTHING))  # a default is not all that an iterator out of sight gives
         elif name in library.COLLECT:
             self.collect(call, name)
         elif name == "collections.defaultdict":

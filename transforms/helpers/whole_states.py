@@ -1,5 +1,6 @@
 """State dicts that stay whole by themselves, wherever the program takes and loads them."""
 
+import time
 import weakref
 from typing import Any
 
@@ -67,8 +68,14 @@ def keep_state_dicts_whole(module: Any) -> None:
             part.register_state_dict_post_hook(gather)
             part.register_load_state_dict_pre_hook(shard)
     module.register_forward_pre_hook(torch.compiler.disable(write_back), prepend=True)
-    weakref.finalize(module, shown.clear)  # at exit too: tensors that live on while Python ends can keep gloo waiting
+    weakref.finalize(module, _let_go, shown)  # at exit too
     register_optimizer_step_pre_hook(_keep_whole)
+
+
+def _let_go(shown: list[Any]) -> None:
+    """Tensors that live on while Python ends can keep gloo waiting; its threads abort if they let go of theirs only then."""
+    shown.clear()
+    time.sleep(0.05)
 
 
 def _keep_whole(optimizer: Optimizer, *_: Any) -> None:
