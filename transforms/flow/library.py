@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 PASS_THROUGH: frozenset[str] = frozenset(
     {
         "torch.compile", "torch.jit.script", "torch.nn.SyncBatchNorm.convert_sync_batchnorm", "builtins.next",
@@ -131,3 +133,19 @@ def is_scheduler(name: str) -> bool:
     return name.startswith("torch.optim.lr_scheduler.") or (
         name.startswith("transformers.") and "scheduler" in name.rpartition(".")[2]
     )
+
+
+_NO_MODULES = (
+    "torch.utils.data.", "torch.optim.lr_scheduler.", "torch.distributed.fsdp.", "torch.amp.", "torch.cuda.amp.", "numpy.",
+)  # fmt: skip
+_PASSES_ON = frozenset(
+    {"functools", "itertools", "contextlib", "pickle", "importlib", "multiprocessing", "concurrent", "queue", "weakref",
+     "operator", "types", "dataclasses", "inspect", "threading", "asyncio", "unittest", "runpy"}
+)  # fmt: skip
+"""Modules of the standard library that give what they were given, or what nobody sees."""
+
+
+def makes_no_modules(name: str) -> bool:
+    """Whether a function or class gives no model that may be sharded: nor do copies, which are plain."""
+    top = name.partition(".")[0]
+    return (top in sys.stdlib_module_names and top not in _PASSES_ON) or name.startswith(("builtins.", *_NO_MODULES))

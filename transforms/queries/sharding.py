@@ -18,6 +18,7 @@ from ..flow.library import (
     is_scheduler,
     is_tensor,
     is_tensor_math,
+    makes_no_modules,
 )
 from ..flow.values import (
     Annotated,
@@ -44,12 +45,6 @@ from .program import Program
 
 _NO_OBJECTS = (Constant, Container, External, ModuleValue, FunctionValue, ClassValue, Partial, Bound)
 """What surely is no model: literals, functions, classes, modules of Python."""
-_NO_MODULES = ("builtins.", "abc.", "typing.", "enum.", "collections.", "argparse.", "pathlib.", "os.", "torch.utils.data.",
-               "torch.optim.lr_scheduler.", "torch.distributed.fsdp.", "copy.", "torch.amp.", "torch.cuda.amp.", "numpy.",
-               "json.", "logging.")  # fmt: skip
-"""Where classes and functions come from whose objects are no models that are sharded; copies of models are plain."""
-
-
 @dataclass(frozen=True)
 class Sharding:
     """Whether an expression is a model that FSDP2 shards after the migration.
@@ -170,7 +165,7 @@ class ShardingQueries:
 
     def _may_be_part(self, value: Value) -> bool:
         """Whether what a module holds may be a module: also what a library's function made, such as a backbone."""
-        if isinstance(value, Opaque) and not value.name.startswith((*_NO_MODULES, "torch.", "math.", "re.", "random.")):
+        if isinstance(value, Opaque) and not (value.name.startswith("torch.") or makes_no_modules(value.name)):
             return value.name != "?" and not is_scheduler(value.name) and not is_optimizer(value.name)
         return self.is_module(value)
 
@@ -364,7 +359,7 @@ class ShardingQueries:
         if value in self._parts_of_handed:
             return False
         if isinstance(value, Opaque):
-            if is_scheduler(value.name) or is_optimizer(value.name) or value.name.startswith(_NO_MODULES):
+            if is_scheduler(value.name) or is_optimizer(value.name) or makes_no_modules(value.name):
                 return True
             return self._is_made_outside(value, depth)
         if isinstance(value, Instance):
@@ -441,7 +436,7 @@ class ShardingQueries:
                 found = flow.values_of(base + offset) if base != NOTHING else []
                 if not found or not all(isinstance(v, (ClassValue, External)) for v in found):
                     return False
-        return all(name.startswith(_NO_MODULES) for name in flow.external_bases(value.cls))
+        return all(makes_no_modules(name) for name in flow.external_bases(value.cls))
 
     @cached_property
     def _parts(self) -> dict[int, list[int]]:
@@ -484,7 +479,7 @@ class ShardingQueries:
         if isinstance(value, Instance):
             return self._is_plain_object(value) or _is_module(self.program.flow.external_bases(value.cls))
         return isinstance(value, Opaque) and (
-            is_scheduler(value.name) or value.name.startswith(_NO_MODULES) or self._is_made_outside(value, 0)
+            is_scheduler(value.name) or makes_no_modules(value.name) or self._is_made_outside(value, 0)
         )
 
 
