@@ -53,6 +53,13 @@ def test_callers_say_when_a_method_runs(body: str, call: str, late: bool) -> Non
     assert helps(texts(train=text, net=NET)["net.py"]) == late
 
 
+@pytest.mark.parametrize(("between", "late"), [("else:\n    ", False), ("if len(state):\n    ", True)])
+def test_a_wrap_in_another_branch_does_not_come_before(between: str, late: bool) -> None:
+    read = "model.load_state_dict(state)\n    model = FSDP(model)"
+    body = f"state = torch.load('x')\nmodel = net.Net()\nif main:\n    model = FSDP(model)\n{between}{read}"
+    assert helps(texts(train=script(body), net=NET)["train.py"]) == late
+
+
 def test_what_is_called_on_a_result_comes_after_its_making() -> None:
     trainer = (
         f"{WRAP}\nclass Trainer:\n    def __init__(self, model):\n        self.model = FSDP(model)\n"

@@ -9,6 +9,7 @@ from .file import File
 from .model_classes import class_of
 from .program import Program
 from .sharding import Sharding
+from .textual_order import in_other_branch
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
@@ -32,7 +33,9 @@ def is_before_wrap(program: Program, file: File, node: ast.AST, sharding: Shardi
         if program.flow.file_of_call(wrap.site) != file.index:
             return False
         _, call = program.call_node(wrap.site)
-        if file.function(call) is not function or call.lineno <= node.lineno:  # type: ignore[attr-defined]
+        if file.function(call) is not function:
+            return False
+        if call.lineno <= node.lineno and not in_other_branch(file, call, node):  # type: ignore[attr-defined]
             return False
         loops = {a for a in file.ancestors(call) if isinstance(a, _LOOPS)}
         if any(a in loops for a in file.ancestors(node)):

@@ -11,8 +11,13 @@ def precedes(file: File, first: ast.AST, second: ast.AST) -> bool:
     """Whether a place of a function stands in front of another one of it, not in the other branch of a test."""
     if file.function(first) is not file.function(second) or _start(second) < _end(first):
         return False
-    branches = {id(around): branch for around, branch in _branches(file, first)}
-    return all(branches.get(id(around), branch) == branch for around, branch in _branches(file, second))
+    return not in_other_branch(file, first, second)
+
+
+def in_other_branch(file: File, one: ast.AST, other: ast.AST) -> bool:
+    """Whether two places of a function stand in branches of a test of which one pass takes but one."""
+    branches = {id(around): branch for around, branch in _branches(file, one)}
+    return any(branches.get(id(around), branch) != branch for around, branch in _branches(file, other))
 
 
 def _branches(file: File, node: ast.AST) -> list[tuple[ast.AST, bool]]:
