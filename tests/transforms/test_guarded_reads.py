@@ -57,7 +57,7 @@ def test_an_average_of_one_rank_is_made_and_updated_with_the_model_whole() -> No
     new = migrated(train=PROGRAM.format(body="if self.rank == 0:\n            self.average.update()"))["train"]
     made, _, reported = new.partition("def report")
     assert HELD + "            if self.rank == 0:\n                self.average = Average(self.model)\n" in made
-    assert "        with everything_whole_on_each_rank():\n            if self.rank == 0:" in reported  # other ranks have no average
+    assert "        with everything_whole_on_each_rank():\n            if self.rank == 0:" in reported
 
 
 OWN = HEAD + """def noise(model, x):
