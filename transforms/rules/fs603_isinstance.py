@@ -74,7 +74,7 @@ def _names_beside(file: File, asked_for: ast.expr) -> list[ast.expr]:
 def _both_instead(file: File, asked_for: ast.expr, name: str) -> Change:
     """A class with another one beside it; in a tuple they become two of its elements."""
     template = "{it} | {other}" if isinstance(file.parents[asked_for], ast.BinOp) else "({it}, {other})"
-    return replace(file, asked_for, lambda node: expression(template, it=node, other=name))
+    return replace(file, asked_for, lambda node: expression(template, it=cst.ensure_type(node, cst.BaseExpression), other=name))
 
 
 def _asks_which(site: Site, migration: Migration) -> Outcome:
