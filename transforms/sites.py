@@ -366,8 +366,21 @@ def _tested_shapes(file: File, sharding: ShardingQueries) -> Iterator[Site]:
             continue
         owners = [v.owner for v in file.values(node.value) if isinstance(v, Derived) and v.kind == "parameters"]
         found = sharding.of_owners(owners)  # type: ignore[arg-type]
-        if found.wrappers:
+        if found.wrappers and not _is_of_forward(file, node.value):
             yield Site(file, node, SHAPE, "read", None, node.value, found)
+
+
+def _is_of_forward(file: File, node: ast.expr) -> bool:
+    """Whether a tensor is computed with by a module's own method: there parameters have their own shapes, as all else has.
+
+    A loop over parameters in such a method is for whoever calls it from outside.
+    """
+    around = file.enclosing_class(node)
+    if around is None or not any(isinstance(member, ast.FunctionDef) and member.name == "forward" for member in around.body):
+        return False
+    loops = (n for n in file.nodes(ast.For, ast.comprehension) if "param" in ast.unparse(n.iter))
+    bound = {n.id for loop in loops for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    return not (isinstance(node, ast.Name) and node.id in bound)
 
 
 def _dynamic(file: File, sharding: ShardingQueries) -> Iterator[Site]:

@@ -22,6 +22,10 @@ def both(site: Site, migration: Migration) -> Outcome:
     if site.role == "test" and isinstance(site.node, ast.Call) and isinstance(site.node.args[1], (ast.Name, ast.Attribute)):
         change = around(site.file, site.node.args[1], f"({{it}}, {migration.torch(site, _DTENSOR)})")
         return Outcome("sharded state comes as DTensors: the test asks for either", [change])
+    if site.role == "test" and isinstance(site.node, ast.Call) and any(
+        site.file.external(n) == _DTENSOR for n in ast.walk(site.node.args[1]) if isinstance(n, (ast.Name, ast.Attribute))
+    ):
+        return Outcome("the test asks for DTensors too", level=Level.OK)
     if site.role == "annotation":
         return Outcome("an annotation: sharded state comes as DTensors", level=Level.OK)
     return Outcome("no state of FSDP2 is a ShardedTensor: its state dicts hold DTensors", level=Level.REVIEW, form=Form.NOTE,
