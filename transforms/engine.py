@@ -84,11 +84,11 @@ def analyse(
         calls = [s.file.call_site(s.call) for found in migration.sites.values() for s in found if s.node in unused and s.call]
         migration = with_sites(Migration(program, options, unused=frozenset(unused),
                                          wraps_left_out=migration.wraps_left_out.union(calls)))  # fmt: skip
-    drop_unreachable(migration)
+    plain = drop_unreachable(migration)
     drop_in_whole_steps(migration)
     guards, migration.hidden = guarded_sites(program, migration.sharding, migration.sites, migration.runs_before_wraps,
                                              migration.is_before_wrap, migration.is_fresh)
-    for site in guards:
+    for site in (guard for guard in guards if guard.file.path not in plain):
         migration.sites.setdefault(site.file.path, []).append(site)
     analysis = Analysis()
     decisions = write_programs(migration, decide(migration, analysis.errors), analysis)

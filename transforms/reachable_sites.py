@@ -16,8 +16,10 @@ _NEVER_IMPORTED = re.compile(r"(^|/)tests?/|(^|/)(test_[^/]*|[^/]*_test|conftest
 _WRAPPING_ROLES = frozenset({"call", "value", "base"})
 
 
-def drop_unreachable(migration: Migration) -> None:
+def drop_unreachable(migration: Migration) -> set[str]:
     """Takes away the sites of programs that come to no wrapper which is replaced, unless they are of old symbols.
+
+    Gives the files of such programs, where nothing is sharded.
 
     Such a site has the right spelling, or its model comes from a function that another program wraps the result of. What
     no file that is run reaches is a library's, where any wrapper in the library counts, or the repository does if
@@ -29,7 +31,8 @@ def drop_unreachable(migration: Migration) -> None:
     programs = {entry for path in wrapping for entry in migration.programs.of(path)}
     replaced = [(site.file, site.node) for sites in migration.sites.values() for site in sites if _is_replaced(site, migration)]
     reach = None if migration.options.blind else WrapReach(migration.program, migration.programs, replaced)
-    for path, sites in list(migration.sites.items()):
+    plain = set()
+    for path in [migration.program.facts[index].path for index in migration.program.relevant_files()]:
         entries = migration.programs.of(path)
         may_wrap = reach is None or any(map(reach.may_wrap, entries))
         if migration.programs.is_reached(path):
@@ -40,11 +43,11 @@ def drop_unreachable(migration: Migration) -> None:
         else:
             may_come = may_wrap
         if not may_come or not wrapping:
-            kept = [site for site in sites if not _looks_like_one(site)]
+            plain.add(path)
+            kept = [site for site in migration.sites.pop(path, ()) if not _looks_like_one(site)]
             if kept:
                 migration.sites[path] = kept
-            else:
-                del migration.sites[path]
+    return plain
 
 
 def drop_in_whole_steps(migration: Migration) -> None:

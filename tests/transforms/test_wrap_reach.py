@@ -101,3 +101,13 @@ def test_what_is_imported_by_a_name_may_be_part_of_the_program() -> None:
     facts = [extract(source) for source in sources.values()]
     texts = analyse(facts, sources.__getitem__, Options(target_torch=(2, 13)), paths=list(sources)).texts
     assert "savers/plain.py" in texts and "tests/test_plain.py" not in texts
+
+
+def test_guards_of_a_script_that_never_wraps_hold_nothing() -> None:
+    sample = (
+        "import torch\nimport torch.distributed as dist\nfrom library import Net\n\n\ndef build():\n    return Net()\n\n\n"
+        'if __name__ == "__main__":\n    model = build()\n    if dist.get_rank() == 0:\n        print(model(torch.ones(2)))\n'
+    )
+    train = "from test_library import build\nfrom library import distribute\n\nmodel = distribute(build())\n"
+    assert not is_touched(sample, main=train)
+    assert is_touched(sample.replace("model = build()", "from library import distribute\n    model = distribute(build())"))
