@@ -104,10 +104,15 @@ def test_what_is_imported_by_a_name_may_be_part_of_the_program() -> None:
 
 
 def test_guards_of_a_script_that_never_wraps_hold_nothing() -> None:
+    common = "from library import Net\n\n\ndef create():\n    return Net()\n"
     sample = (
-        "import torch\nimport torch.distributed as dist\nfrom library import Net\n\n\ndef build():\n    return Net()\n\n\n"
-        'if __name__ == "__main__":\n    model = build()\n    if dist.get_rank() == 0:\n        print(model(torch.ones(2)))\n'
+        "import torch\nimport torch.distributed as dist\nfrom common import create\n\n\n"
+        "class Sampler:\n    def __init__(self):\n        self.model = create()\n\n    def run(self):\n"
+        "        if dist.get_rank() == 0:\n            print(self.model(torch.ones(2)))\n\n\n"
+        'if __name__ == "__main__":\n    Sampler().run()\n'
     )
-    train = "from test_library import build\nfrom library import distribute\n\nmodel = distribute(build())\n"
-    assert not is_touched(sample, main=train)
-    assert is_touched(sample.replace("model = build()", "from library import distribute\n    model = distribute(build())"))
+    main = "from common import create\nfrom library import distribute\n\nmodel = distribute(create())\n"
+    assert not is_touched(sample, main=main, common=common)
+    wraps = sample.replace("= create()", "= distribute(create())")
+    wraps = wraps.replace("from common", "from library import distribute\nfrom common")
+    assert is_touched(wraps, main=main, common=common)
