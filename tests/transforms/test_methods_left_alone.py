@@ -20,3 +20,19 @@ def test_what_classes_set_as_an_attribute_is_a_part_and_no_method(member: str, s
     run = f"def run(part, options, x):\n    model = DDP(Net(part), **options)\n    return model.module.{member}(x)\n"
     new = migrated(train=HEAD + net + run)["train"]
     assert ("forward_method(" not in new) is stays
+
+
+FILLS = ["nn.init.normal_(layer.weight)", "layer.reset_parameters()", "fill(layer)", "print(layer(layer.weight))"]
+
+
+@pytest.mark.parametrize("fills", FILLS)
+def test_methods_that_fill_parameters_keep_what_they_write(fills: str) -> None:
+    text = HEAD + (
+        "def fill(layer):\n    nn.init.trunc_normal_(layer.weight)\n\n\n"
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.layers = nn.ModuleList([nn.Linear(2, 2)])\n\n"
+        f"    def restart(self):\n        for layer in self.layers:\n            {fills}\n\n\n"
+        "def run(options):\n    net = Net()\n    model = DDP(net, **options)\n    net.restart()\n    return model\n"
+    )
+    expected = "forward_method" if "print" in fills else "method_on_full"
+    assert f'{expected}(net, "restart")()' in migrated(train=text)["train"]

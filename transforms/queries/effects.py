@@ -107,10 +107,22 @@ _WRITES = frozenset({"copy_", "add_", "sub_", "mul_", "div_", "lerp_", "fill_", 
 def edits_parameters(program: Program, values: Iterable[Value]) -> bool:
     """Whether a method of a model gives nothing back, and works on gradients or writes tensors in place."""
     for function in [v.function if isinstance(v, Bound) else v for v in values if isinstance(v, (Bound, FunctionValue))]:
-        nodes = list(ast.walk(program.function_node(function)[1]))
+        file, node = program.function_node(function)
+        nodes = list(ast.walk(node))
         gives = any(isinstance(node, (ast.Return, ast.Yield)) and node.value is not None for node in nodes)
         trains = any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in nodes)
-        if not gives and not trains and any(map(_edits, nodes)):
+        if not gives and not trains and (any(map(_edits, nodes)) or _initializes(program, file, node, 0)):
+            return True
+    return False
+
+
+def _initializes(program: Program, file: File, function: ast.AST, depth: int) -> bool:
+    """Whether a function fills parameters as when a model is made, in those that it calls too."""
+    for call in (n for n in ast.walk(function) if isinstance(n, ast.Call)):
+        if (file.external(call.func) or "").startswith("torch.nn.init.") or getattr(call.func, "attr", "") == "reset_parameters":
+            return True
+        called = map(program.function_node, program.callees(file, call)) if depth < _DEEPEST else ()
+        if any(_initializes(program, owner, node, depth + 1) for owner, node in called):
             return True
     return False
 
