@@ -23,7 +23,7 @@ from .queries.model_hazards import changes_buffers as structure_changes_buffers
 from .queries.model_structure import ModelStructure
 from .queries.packages import strange_packages
 from .queries.parameter_writes import writes_parameters
-from .rewrites.ddp_plan import STATES, computes_as_whole
+from .rewrites.ddp_plan import MIXED_DTYPES, STATES, computes_as_whole
 from .rewrites.fsdp1_plan import keeps_originals
 from .rewrites.helper_source import definitions, features_by_file, with_needs
 from .rewrites.wrap_place import wrapped_argument
@@ -59,6 +59,8 @@ def absent_features(migration: Migration, used: Collection[str]) -> frozenset[st
     """Features that the migrated code does not have, of all that helpers know. ``used`` are the helpers that it names."""
     known = frozenset[str]().union(*features_by_file().values())
     present = _by_words(migration) | _by_helpers(migration, used) | _by_models(migration)
+    if migration.program.mentions(MIXED_DTYPES):
+        present.add("plain_parameters")
     present |= _by_arguments(migration, "ddp") | _by_arguments(migration, "fsdp1")
     if _computes_with_parameters(migration):
         present.add("whole_math")

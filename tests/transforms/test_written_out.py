@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from migrated_texts import helpers
 from to_fsdp2.transforms.engine import Options, analyse, extract
 from to_fsdp2.transforms.text.source import Source
 
@@ -78,11 +79,19 @@ def test_a_model_that_is_seen_whole() -> None:
         ("DDP(model)", "DDP(model, find_unused_parameters=options['unused'])"),
         ("model = Net()", "model = Net().to(f'cuda:{options}')"),
         ("backward()", "backward(create_graph=options['second'])"),
+        ("nn.Linear(4, 2)", "nn.Linear(4, 2, dtype=torch.bfloat16)"),
+        ("    model = DDP", "    model.head.weight.data = model.head.weight.data.half()\n    model = DDP"),
     ],
 )
 def test_what_needs_the_general_form(old: str, new: str) -> None:
     assert old in PROGRAM
     assert "shard_like_ddp(" in migrated(PROGRAM.replace(old, new, 1))
+
+
+def test_parameters_of_several_dtypes_are_told_apart_at_the_wrap() -> None:
+    half = PROGRAM.replace("nn.Linear(4, 2)", "nn.Linear(4, 2, dtype=torch.bfloat16)")
+    assert "plain_parameters(part" in helpers(train=half)
+    assert "plain_parameters(part" not in helpers(train=PROGRAM.replace("DDP(model)", "DDP(model, **options)"))
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,11 @@ _NEEDS_GENERAL_FORM = (
     r"|register_hook|register_(?:post_accumulate_grad|multi_grad)_hook|is_meta|device=[\"']meta"
 )
 """What a program does that plain units do not bear: second backwards, hooks of parameters, memory layouts."""
+MIXED_DTYPES = (
+    r"\.data\s*=.*\.(?:half|bfloat16|to|type)\(|\b(?:convert|cast)\w*(?:fp16|bf16|half|float16)|\.apply\(\w*(?:fp16|bf16|half)"
+    r"|\bself\.[\w.\[\]]+\.(?:half|bfloat16)\(\)|\bnn\.\w+\([^()]*dtype=|keep_(?:in_)?(?:fp|float)32"
+)
+"""How parts of a model come to parameters of other dtypes, which fully_shard does not put into one unit."""
 
 
 STATES = r"(?i:save|load(?!er)|checkpoint|ckpt|state_dict|modelema)"
@@ -129,7 +134,8 @@ def ddp_plan(
     if place is None or not _only_averages(site.call) or _asks_for_wrapper(sharding, sites, site):
         return None
     paths = programs.sharing_entries(site.file.path)
-    if any(re.search(_NEEDS_GENERAL_FORM, program.text(path)) for path in paths) or backwards_keep_graphs(program, paths):
+    general = f"{_NEEDS_GENERAL_FORM}|{MIXED_DTYPES}"
+    if any(re.search(general, program.text(path)) for path in paths) or backwards_keep_graphs(program, paths):
         return None
     own = site.file.call_site(site.call)
     models = [v for v in site.file.values(place.module) if not (isinstance(v, Wrapped) and v.site == own)]
