@@ -114,7 +114,7 @@ def test_a_note_is_left_out_by_itself(real: Real, tmp_path: Path) -> None:
 
 
 WRONG = [
-    ("# to-fsdp2: ignore[FS12O] a letter", "no rule is called 'FS12O', so nothing is left out; did you mean FS120 or"),
+    ("# to-fsdp2: ignore[FS12O] a letter", "no rule is called 'FS12O', so nothing is left out; did you mean FS122 or FS120"),
     ("# to-fsdp2: ignore[fs120]", "did you mean FS120"),
     ("# to-fsdp2: ignore[]", "the brackets name no rule"),
     ("# to-fsdp2: ignore FS120", "a rule is named outside of brackets"),
