@@ -157,9 +157,10 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
         for owner, name, p in shards:
             owner._parameters[name] = p
             vars(p).pop("_held_whole", None)
-        for current, saved in hooks:
+        for current, saved in hooks:  # of others than fully_shard, what was registered or removed inside stays so
+            inside = dict(current)
             current.clear()
-            current.update(saved)
+            current.update({key: hook for key, hook in saved.items() if key in inside or is_of_sharding(hook)} | inside)
         for unit, name, method in methods:  # needed for: forward_methods
             setattr(unit, name, method)
         for unit in units:

@@ -182,6 +182,19 @@ def check_hooks_of_other_code_in_the_file_are_kept() -> None:
     assert made <= each_rank.MAKERS_OF_HOOKS, made - each_rank.MAKERS_OF_HOOKS
 
 
+def check_hooks_that_come_and_go_inside() -> None:
+    model, _ = trained()
+    seen: list[str] = []
+    gone = model.register_forward_hook(lambda *_: seen.append("gone"))
+    with whole_on_each_rank(model):
+        gone.remove()
+        for name, part in model.named_modules():
+            part.register_forward_hook(lambda *_, name=name: seen.append(name))
+    model(*batch(0)).backward()
+    assert "gone" not in seen and {name for name, part in model.named_modules() if isinstance(part, FSDPModule)} <= set(seen)
+    assert all(isinstance(p.grad, DTensor) for p in model.parameters() if p.grad is not None)
+
+
 def check_models_in_place_of_fsdp1_are_saved_as_plain_ones() -> None:
     plain = Net()
     for strategy in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"):
