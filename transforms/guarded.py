@@ -69,7 +69,7 @@ def guarded_sites(
     """
     guards: dict[ast.AST, Guard] = {}
     hidden: dict[ast.AST, list[Hidden]] = {}
-    for guard, found in _all_hidden(program, sharding, sites):
+    for guard, found in _all_hidden(Guards(program, is_early), sharding, sites):
         known = hidden.get(guard.statement, [])
         if is_early(found.file, found.node) or (found.site is not None and is_plain(found.site)):
             continue
@@ -82,9 +82,9 @@ def guarded_sites(
 
 
 def _all_hidden(
-    program: Program, sharding: ShardingQueries, sites: Mapping[str, Sequence[Site]]
+    guards: Guards, sharding: ShardingQueries, sites: Mapping[str, Sequence[Site]]
 ) -> Iterator[tuple[Guard, Hidden]]:
-    guards = Guards(program)
+    program = guards.program
     for file in map(program.file, program.relevant_files()):
         for site in sites.get(file.path, ()):
             if site.role == "call" and site.call is not None and is_writer(site.symbol):

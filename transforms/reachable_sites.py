@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from .facts.symbols import CONSTRUCTORS, FSDP1, WRAPPERS, is_old, wraps_in_library
 from .migration import Migration
+from .queries.packages import is_of_other_framework
 from .queries.wrap_reach import IMPORTED_BY_NAME, WrapReach
 from .sites import OPTIMIZER, OPTIMIZER_STEP, PARAMETER, Site
 
@@ -42,9 +43,10 @@ def drop_unreachable(migration: Migration) -> set[str]:
             may_come = is_library or has_hidden_imports or (entries == (path,) and may_wrap)
         else:
             may_come = may_wrap
-        if not may_come or not wrapping:
-            plain.add(path)
-            kept = [site for site in migration.sites.pop(path, ()) if not _looks_like_one(site)]
+        is_plain = not may_come or not wrapping
+        if is_plain or is_of_other_framework(migration.program.text(path)):
+            plain |= {path} if is_plain else set()
+            kept = [s for s in migration.sites.pop(path, ()) if not _looks_like_one(s) or not (is_plain or _is_by_name(s))]
             if kept:
                 migration.sites[path] = kept
     return plain
@@ -109,6 +111,11 @@ def _is_replaced(site: Site, migration: Migration) -> bool:
 
 def _is_wrapper(site: Site) -> bool:
     return site.receiver is None and (site.symbol in CONSTRUCTORS or site.symbol.startswith(f"{FSDP1}."))
+
+
+def _is_by_name(site: Site) -> bool:
+    """Whether nothing but its spelling makes a site of a place."""
+    return site.receiver is not None and (site.sharding is None or not site.sharding.wrappers)
 
 
 def _looks_like_one(site: Site) -> bool:

@@ -450,3 +450,25 @@ def run(net, options):
     return unwrap_all(model)
 """
     assert "if isinstance(model, DDP):\n        return unwrap_all(inner(model))" in migrated(train=HEAD + program)["train"]
+
+
+PADDLE = """{first}
+import importlib
+
+
+def save(trainer, path, epoch):
+    if trainer.rank == 0:
+        {save}({{"model": trainer.model.state_dict(), "epoch": epoch}}, path)
+"""
+WRAPS = HEAD + """def build(net, options, name):
+    model = DDP(net, **options)
+    __import__(name).save(model, "x.pt", 1)
+    return model
+"""
+
+
+def test_code_of_other_frameworks_has_no_models_of_torch() -> None:
+    paddle = PADDLE.format(first="import paddle", save="paddle.save")
+    assert migrated(train=WRAPS, callbacks=paddle)["callbacks"] == paddle
+    torch = PADDLE.format(first="import torch", save="torch.save")
+    assert migrated(train=WRAPS, callbacks=torch)["callbacks"] != torch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..flow.values import ClassValue, FunctionValue
@@ -15,6 +15,7 @@ from .program import Program
 from .uneven_loops import is_uneven
 
 _DEEPEST = 8
+_MOST_WAYS = 8
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 Calls = tuple[tuple[File, ast.Call], ...]
@@ -107,8 +108,10 @@ def _is_made_by_decorator(file: File, function: ast.AST, caller: File, call: ast
 class Guards:
     """Which guards decide what ranks come to a place; remembers what it found out about functions."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, is_early: Callable[[File, ast.AST], bool] = lambda *_: False) -> None:
+        """``is_early`` says of a place that nothing is sharded there yet, so that no guard matters."""
         self.program = program
+        self._is_early = is_early
         self._known: dict[ast.AST, tuple[list[tuple[Guard, Calls]], bool] | None] = {}
 
     def of(self, file: File, node: ast.AST) -> list[tuple[Guard, Calls]]:
@@ -117,7 +120,8 @@ class Guards:
         A guard in the place's own function, without calls, is not among them where all ways there are guarded further
         out: the other ranks have to join in out there already.
         """
-        return self._of(file, node, 0)[0]
+        found = self._of(file, node, 0)[0]
+        return [] if found and self._is_early(file, node) else found
 
     def _of(self, file: File, node: ast.AST, depth: int) -> tuple[list[tuple[Guard, Calls]], bool]:
         """Guards, and whether all ways to the place lead through one."""
@@ -145,7 +149,7 @@ class Guards:
                 further, guarded = [(Guard(caller, _dispatching(caller, call)), ())], True
             found += [(guard, (*calls, (caller, call))) for guard, calls in further]
             ways.append(guarded)
-        self._known[function] = found, bool(ways) and all(ways)
+        self._known[function] = _fewer(found), bool(ways) and all(ways)
         return self._known[function]
 
     def _is_of_some_ranks(self, file: File, function: ast.AST) -> bool:
@@ -157,6 +161,16 @@ class Guards:
         sites = self.program.sites_of_objects.get(value, set()) if value is not None else set()
         places = [self.program.call_node(site) for site in sites if self.program.is_written_as_call(site)]
         return bool(places) and len(places) == len(sites) and all(guard_of(*place) is not None for place in places)
+
+
+def _fewer(found: list[tuple[Guard, Calls]]) -> list[tuple[Guard, Calls]]:
+    """Of the ways that begin with the same call behind the same guard only some, shortest first: there may be thousands."""
+    kept: dict[tuple[ast.AST, ast.AST | None], list[tuple[Guard, Calls]]] = {}
+    for guard, calls in sorted(found, key=lambda way: len(way[1])):
+        ways = kept.setdefault((guard.statement, calls[0][1] if calls else None), [])
+        if len(ways) < _MOST_WAYS:
+            ways.append((guard, calls))
+    return [way for ways in kept.values() for way in ways]
 
 
 def _dispatching(file: File, call: ast.Call) -> ast.stmt:

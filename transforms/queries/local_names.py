@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import lru_cache
 
 from .file import File
 
@@ -46,6 +47,7 @@ def spelled_out(scope: ast.AST, thing: ast.expr) -> ast.expr:
     return thing
 
 
+@lru_cache(maxsize=4096)
 def _source_of(scope: ast.AST, name: str) -> str | None:
     stores = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)]
     assigned = [

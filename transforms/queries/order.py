@@ -23,7 +23,7 @@ def is_before_wrap(program: Program, file: File, node: ast.AST, sharding: Shardi
     if not sharding.in_place or sharding.value is None:
         return False
     function = file.function(node)
-    wraps = [v for v in program.flow.values if isinstance(v, Wrapped) and _holds(program, v, sharding)]
+    wraps = [v for v in program.wraps if _holds(program, v, sharding)]
     if not wraps:
         return False
     if isinstance(function, ast.FunctionDef) and function.name == "__init__" and _is_self(node):

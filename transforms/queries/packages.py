@@ -16,6 +16,10 @@ NO_MODELS = frozenset(
      "pytest", "setuptools", "yacs", "addict", "regex", "safetensors", "pyarrow", "datasets", "boto3", "colorama", "dotenv"}
 )  # fmt: skip
 """Packages without model classes of their own; the model classes of torch are known."""
+_OTHER_FRAMEWORKS = re.compile(
+    r"^\s*(?:import|from)\s+(?:paddle|jax|flax|haiku|equinox|optax|tensorflow|keras|mindspore|mxnet|megengine|oneflow)\b",
+    re.MULTILINE,
+)
 _BY_NAME = re.compile(r"\b(?:importlib\.import_module|import_module\(|__import__|hub\.load|instantiate\(|locate\()")
 
 
@@ -35,6 +39,11 @@ def strange_packages(files: Iterable[File], known: frozenset[str] = NO_MODELS) -
             elif not node.level and not any(_is_own(file, name) for name in (node.module or "", *_below(node))):
                 found.add((node.module or "").partition(".")[0])
     return frozenset(found - known - sys.stdlib_module_names - {"__future__"})
+
+
+def is_of_other_framework(text: str) -> bool:
+    """Whether a file is written for another framework, so that what has a model's methods there is none of torch's."""
+    return "torch" not in text and _OTHER_FRAMEWORKS.search(text) is not None
 
 
 def _below(node: ast.ImportFrom) -> list[str]:

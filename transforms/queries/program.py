@@ -11,7 +11,7 @@ from functools import cached_property
 from ..facts.facts import NOTHING, FileFacts
 from ..findings import Step
 from ..flow.flow import Flow
-from ..flow.values import ClassValue, FunctionValue, Instance, Value
+from ..flow.values import ClassValue, FunctionValue, Instance, Value, Wrapped
 from ..text.generated import is_generated, is_helper_module
 from ..text.source import Source
 from .file import File
@@ -48,6 +48,11 @@ class Program:
         if index not in self._files:
             self._files[index] = File(self, index, self._load(self.facts[index].path))
         return self._files[index]
+
+    @cached_property
+    def wraps(self) -> list[Wrapped]:
+        """What the wrappers' constructors give, wherever they are called."""
+        return [value for value in self.flow.values if isinstance(value, Wrapped)]
 
     def relevant_files(self) -> list[int]:
         """Files in which a site may lie: all whose facts were asked for, but generated modules."""

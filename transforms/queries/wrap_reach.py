@@ -49,6 +49,8 @@ class WrapReach:
         self._imported: set[int] = set()
         """Files that may do so for whoever imports them: nobody sees who calls what they define."""
         self._known: set[Definition] = set()
+        self._nodes_of_words: dict[int, dict[str, list[ast.AST]]] = {}
+        self._of_own_code: dict[ClassValue, bool] = {}
         self._unmentioned: set[Definition] = set()
         """Definitions that lead to a wrap and whose names nobody says: only code from outside could use them."""
         self._spread(wraps)
@@ -128,11 +130,18 @@ class WrapReach:
             return False
         if not all(_HARMLESS_DECORATORS.fullmatch(ast.unparse(decorator)) for decorator in method.decorator_list):
             return False
-        own = {v for v in file.values(cls) if isinstance(v, ClassValue)}
-        flow = self.program.flow
-        related = [c for c in self._classes if not own.isdisjoint(flow.ancestors(c))]
-        bases = {base for c in related for base in flow.external_bases(c)}
-        return bool(own) and all(map(self._has_known_bases, related)) and all(b.startswith(HARMLESS_BASES) for b in bases)
+        own = [v for v in file.values(cls) if isinstance(v, ClassValue)]
+        return bool(own) and all(map(self._descends_from_own_code, own))
+
+    def _descends_from_own_code(self, cls: ClassValue) -> bool:
+        """Whether a class, and all that inherit it, have no base from outside that may call their methods."""
+        if cls not in self._of_own_code:
+            external_bases = self.program.flow.external_bases
+            related = [cls, *self._heirs.get(cls, ())]
+            self._of_own_code[cls] = all(map(self._has_known_bases, related)) and all(
+                base.startswith(HARMLESS_BASES) for heir in related for base in external_bases(heir)
+            )
+        return self._of_own_code[cls]
 
     def _has_known_bases(self, cls: ClassValue) -> bool:
         flow = self.program.flow
@@ -142,20 +151,27 @@ class WrapReach:
                    for base in bases)  # fmt: skip
 
     @cached_property
-    def _classes(self) -> list[ClassValue]:
-        files = self.program.flow.files
-        return [ClassValue(number, index) for number, file in enumerate(files) for index in range(len(file.classes))]
+    def _heirs(self) -> dict[ClassValue, list[ClassValue]]:
+        """The classes that inherit each class, by whatever way."""
+        flow = self.program.flow
+        found: dict[ClassValue, list[ClassValue]] = {}
+        for number, file in enumerate(flow.files):
+            for index in range(len(file.classes)):
+                heir = ClassValue(number, index)
+                for ancestor in flow.ancestors(heir):
+                    found.setdefault(ancestor, []).append(heir)
+        return found
 
     def _mentions(self, definition: Definition) -> Iterator[tuple[File, ast.AST]]:
         index, name, is_method = definition
-        word = re.compile(rf"\b{re.escape(name)}\b")
-        for other in sorted(range(len(self.program.facts)) if is_method else self.programs.reaching(index)):
-            if not word.search(self.program.text(self.program.facts[other].path)):
+        reaching = None if is_method else self.programs.reaching(index)
+        for other in self._files_by_word.get(name, ()):
+            if reaching is not None and other not in reaching:
                 continue
             file = self.program.file(other)
             is_own = other != index and name in self.program.facts[other].defined and name not in file.imported_names
-            for node in file.nodes(ast.Name, ast.Attribute, ast.Constant, ast.alias):
-                if _word(node) != name or (is_own and isinstance(node, ast.Name)):
+            for node in self._nodes_by_word(other).get(name, ()):
+                if is_own and isinstance(node, ast.Name):
                     continue
                 if is_method and isinstance(node, ast.Name | ast.alias) and other != index:
                     continue  # a method is read off an object, but for in its own class
@@ -163,6 +179,26 @@ class WrapReach:
                 is_itself = other == index and not is_method and getattr(top, "name", None) == name
                 if not is_itself and (not isinstance(node, ast.alias) or node.asname) and not _binds(node):
                     yield file, node
+
+    @cached_property
+    def _files_by_word(self) -> dict[str, list[int]]:
+        """The files in whose text each word stands, in order."""
+        found: dict[str, list[int]] = {}
+        for index, facts in enumerate(self.program.facts):
+            for word in set(re.findall(r"\w+", self.program.text(facts.path))):
+                found.setdefault(word, []).append(index)
+        return found
+
+    def _nodes_by_word(self, index: int) -> dict[str, list[ast.AST]]:
+        """The nodes of a file that mention each name."""
+        if index not in self._nodes_of_words:
+            found: dict[str, list[ast.AST]] = {}
+            for node in self.program.file(index).nodes(ast.Name, ast.Attribute, ast.Constant, ast.alias):
+                word = _word(node)
+                if isinstance(word, str):
+                    found.setdefault(word, []).append(node)
+            self._nodes_of_words[index] = found
+        return self._nodes_of_words[index]
 
     def _is_called_by_name(self, definition: Definition) -> bool:
         facts = self.program.facts[definition.file]
