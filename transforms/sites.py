@@ -24,6 +24,7 @@ from .flow.values import (
     Wrapped,
 )
 from .queries import number_reads
+from .queries.class_tests import TESTS, tests_of
 from .queries.file import File
 from .queries.narrowed import wrapper_asked_for
 from .queries.own_parameters import is_own_parameter
@@ -107,7 +108,6 @@ ONLY_KNOWN = frozenset(
      "set_state_dict_type", "get_state_dict_type", "fsdp_modules", "optim_state_dict", "optim_state_dict_to_load"}
 )  # fmt: skip
 """Members whose names say nothing about their owner: a site only where a wrapped model is known to come."""
-_TESTS = frozenset({"builtins.isinstance", "builtins.issubclass"})
 _DYNAMIC = frozenset({"builtins.getattr", "builtins.hasattr", "builtins.setattr", "builtins.delattr"})
 
 
@@ -117,8 +117,8 @@ class Site:
 
     ``role`` says how the symbol is used there: ``import``, ``call`` (``call`` is the whole call, ``node`` too), ``value``
     (handed on, compared, subscripted), ``test`` (in ``isinstance``),
-    ``classes`` (in a tuple that ``isinstance`` is given by name), ``annotation``, ``base`` (of a class); of members
-    also ``read`` and ``store``; ``dynamic`` for a member named in quotes; ``method`` for a model's own methods, called
+    ``classes`` (handed on to an ``isinstance`` that asks for it by another name), ``annotation``, ``base`` (of a class); of
+    members also ``read`` and ``store``; ``dynamic`` for a member named in quotes; ``method`` for a model's own methods, called
     or not, named in quotes or not.
     ``receiver`` is the expression that a member is read off.
     """
@@ -203,9 +203,10 @@ def _role(file: File, node: ast.expr) -> tuple[str, ast.Call | None]:
     while isinstance(file.parents[outer], (ast.Tuple, ast.BinOp, ast.Subscript, ast.List)):
         outer = file.parents[outer]
     above = file.parents[outer]
-    if isinstance(above, ast.Call) and len(above.args) == 2 and above.args[1] is outer and file.external(above.func) in _TESTS:
+    if isinstance(above, ast.Call) and len(above.args) == 2 and above.args[1] is outer and file.external(above.func) in TESTS:
         return "test", above
-    if isinstance(outer, ast.Tuple) and isinstance(above, ast.Assign) and any(tests_of(file, above)):
+    is_handed_on = isinstance(above, (ast.Assign, ast.arguments, ast.Call, ast.keyword, ast.Return))
+    if is_handed_on and isinstance(outer, ast.expr) and tests_of(file, outer):
         return "classes", None
     if isinstance(above, ast.Compare) and isinstance(above.left, ast.Call) and file.external(above.left.func) == "builtins.type":
         return "type", None
@@ -216,15 +217,6 @@ def _role(file: File, node: ast.expr) -> tuple[str, ast.Call | None]:
     if isinstance(above, (ast.FunctionDef, ast.AsyncFunctionDef)) and above.returns is outer:
         return "annotation", None
     return "value", None
-
-
-def tests_of(file: File, assign: ast.Assign) -> Iterator[ast.Call]:
-    """The ``isinstance`` calls that ask for classes by a name that they are assigned to."""
-    names = {target.id for target in assign.targets if isinstance(target, ast.Name)}
-    for call in file.nodes(ast.Call):
-        asked = call.args[1] if len(call.args) == 2 else None
-        if isinstance(asked, ast.Name) and asked.id in names and file.external(call.func) in _TESTS:
-            yield call
 
 
 def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:

@@ -10,13 +10,14 @@ import libcst as cst
 from ..facts.symbols import DDP, FSDP1, FSDP_MODULE
 from ..findings import Form, Level
 from ..migration import Migration
+from ..queries.class_tests import tests_of
 from ..queries.file import File
 from ..queries.unwrapping import unwrapping_choice
 from ..rewrites.changes import Change, replace
 from ..rewrites.helper_calls import name_instead
 from ..rewrites.templates import expression
 from ..rule import Example, Outcome, Rule
-from ..sites import Site, tests_of
+from ..sites import Site
 
 
 def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
@@ -30,14 +31,12 @@ def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
                            [name_instead(site.file, _class_expression(site), base)], Level.REVIEW)  # fmt: skip
         return Outcome("it answers no for models of FSDP2, and the branch without `.module` is right", level=Level.OK)
     if site.role == "classes":
-        assign = site.file.statement(site.node)
-        assert isinstance(assign, ast.Assign)
-        if all(unwrapping_choice(site.file, call) is not None for call in tests_of(site.file, assign)):
+        if all(unwrapping_choice(file, call) is not None for file, call in _tests(site)):
             return Outcome("it answers no for models of FSDP2, and the branch without `.module` is right", level=Level.OK)
     if migration.tells_apart and site.role == "test":
         return _asks_which(site, migration)
     asked_for = _class_expression(site)
-    if site.symbol == DDP and any(_may_be_wrapped_elsewhere(site.file, call, migration) for call in _tests(site)):
+    if site.symbol == DDP and any(_may_be_wrapped_elsewhere(file, call, migration) for file, call in _tests(site)):
         if any(site.file.external(n) == FSDP_MODULE for n in _names_beside(site.file, asked_for)):
             return Outcome("it asks for FSDPModule too", level=Level.OK)
         both = _both_instead(site.file, asked_for, migration.torch(site, FSDP_MODULE))
@@ -48,12 +47,15 @@ def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
     return Outcome("models of FSDP2 are FSDPModules", changes, form=Form.IDIOM)
 
 
-def _tests(site: Site) -> list[ast.Call]:
+def _tests(site: Site) -> list[tuple[File, ast.Call]]:
     """The ``isinstance`` calls that ask for the class."""
     if site.role == "test":
-        return [site.call] if site.call is not None else []
-    assign = site.file.statement(site.node)
-    return list(tests_of(site.file, assign)) if isinstance(assign, ast.Assign) else []
+        return [(site.file, site.call)] if site.call is not None else []
+    classes: ast.AST = site.node
+    while isinstance(site.file.parents[classes], (ast.Tuple, ast.List, ast.BinOp, ast.Subscript)):
+        classes = site.file.parents[classes]
+    assert isinstance(classes, ast.expr)
+    return tests_of(site.file, classes)
 
 
 def _may_be_wrapped_elsewhere(file: File, call: ast.Call, migration: Migration) -> bool:
