@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 
 from ..flow.values import Constant, FunctionValue, Instance, Opaque, Value
 from .assignments import assigned_in_other_files, assigned_values
@@ -65,11 +66,11 @@ def is_rank(file: File, node: ast.expr, depth: int = 0) -> bool:
         return is_rank(file, node.value, depth)
     if isinstance(node, ast.Call):
         name = _last_name(node) or ""
-        if name in ("get_rank", "get_local_rank", "get_global_rank", "get_node_rank", "get_process_index", "process_index"):
+        if _RANK.match(name.removeprefix("get_")):
             return True
         if name in ("int", "getenv", "get", "getattr") and node.args:
             return any(is_rank(file, a, depth) or _is_rank_key(a) for a in node.args)
-        return False
+        return depth < _DEEPEST and any(_gives(file, value, depth, is_rank) for value in file.program.callees(file, node))
     if isinstance(node, ast.Subscript):
         return _is_rank_key(node.slice) or _is_made_of_rank(file, node, depth)
     if isinstance(node, (ast.Name, ast.Attribute)):
@@ -217,12 +218,15 @@ def _is_property(file: File, node: ast.expr, depth: int) -> bool:
     return any(_gives(file, value, depth) for value in found if isinstance(value, FunctionValue))
 
 
-def _gives(file: File, value: FunctionValue, depth: int) -> bool:
+def _gives(
+    file: File, value: FunctionValue, depth: int, is_it: Callable[[File, ast.expr, int], bool] = is_rank_condition
+) -> bool:
+    """Whether a function of the repository returns a rank condition, or what else ``is_it`` tells."""
     owner, function = file.program.function_node(value)
     if isinstance(function, ast.Lambda):
-        return is_rank_condition(owner, function.body, depth + 1)
+        return is_it(owner, function.body, depth + 1)
     returned = [n.value for n in ast.walk(function) if isinstance(n, ast.Return) and n.value is not None]
-    return len(returned) <= 2 and any(is_rank_condition(owner, r, depth + 1) for r in returned)
+    return len(returned) <= 2 and any(is_it(owner, r, depth + 1) for r in returned)
 
 
 def _is_first_of_spawned(file: File, node: ast.Name) -> bool:
