@@ -64,6 +64,8 @@ def absent_features(migration: Migration, used: Collection[str]) -> frozenset[st
     present |= _by_arguments(migration, "ddp") | _by_arguments(migration, "fsdp1")
     if _computes_with_parameters(migration):
         present.add("whole_math")
+    if any(migration.acts_in_parts(site.file.path) for site in _sites(migration) if site.symbol == FSDP1):
+        present.add("part_math")
     if _keeps_wrappers(migration):
         present.add("old_wrappers")
     if _has_earlier_holders(migration):

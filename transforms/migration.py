@@ -21,6 +21,7 @@ from .queries.guards import Guards
 from .queries.handed_self import is_self
 from .queries.local_values import local_value
 from .queries.order import is_before_wrap
+from .queries.parameter_math import reduces_own_parts
 from .queries.program import Program
 from .queries.programs import Programs
 from .queries.results import is_result_used
@@ -89,6 +90,7 @@ class Migration:
     unused: frozenset[ast.AST] = frozenset()
     """Wrappers that stay because no program comes to them."""
     _plans: dict[ast.Call, Fsdp1Plan | None] = field(default_factory=dict)
+    _acts_in_parts: dict[tuple[str, ...], bool] = field(default_factory=dict)
     _ddp_plans: dict[ast.Call, DdpPlan | None] = field(default_factory=dict)
     _names: dict[str, Names] = field(default_factory=dict)
 
@@ -133,13 +135,23 @@ class Migration:
         """
         return ((found.wrappers if found is not None else None) or self.wrapper_kinds) == {"ddp"}
 
+    def acts_in_parts(self, path: str) -> bool:
+        """Whether what a file computes with tensors of FSDP1's models is each rank's own, wherever they are sharded.
+
+        See ``helpers/parts.py``, which every wrap of FSDP1 calls in programs that add such numbers up themselves.
+        """
+        paths = self.programs.sharing_entries(path)
+        if (key := tuple(paths)) not in self._acts_in_parts:
+            self._acts_in_parts[key] = reduces_own_parts(self.program, paths, self.runs_before_wraps)
+        return self._acts_in_parts[key]
+
     def plan(self, site: Site) -> Fsdp1Plan | None:
         """How a constructor call of FSDP1 is written out with fully_shard; None where that is not certain to be right."""
         if site.call is None or not (self.options.idioms and self.options.wraps) or self.tells_apart:
             return None
         if site.call not in self._plans:
             paths = self.programs.sharing_entries(site.file.path)
-            self._plans[site.call] = fsdp1_plan(self.program, paths, self.sharding, site)
+            self._plans[site.call] = fsdp1_plan(self.program, paths, self.sharding, site, self.acts_in_parts(site.file.path))
         return self._plans[site.call]
 
     def ddp_plan(self, site: Site) -> DdpPlan | None:

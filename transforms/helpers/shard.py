@@ -10,6 +10,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, fully_shard
 
 from .class_names import keep_class_name
 from .gathered import allow_inference_first, reshard_after_evaluation, return_no_views
+from .parts import compute_with_parts
 from .rebind import parameter_slots, rebind_parameters
 from .shard_meshes import HYBRID_STRATEGIES, group_mesh, strategy_mesh
 from .shard_precision import full_precision_units, precision_policy
@@ -85,6 +86,7 @@ def shard_like_fsdp1(
         zeros_for_unused(root)
     module._ignored_by_sharding = ignored  # needed for: ignored
     module._wrapped_like = "fsdp1"
+    compute_with_parts(module)  # needed for: part_math
     return module
 
 

@@ -20,6 +20,7 @@ _TAKES_ANY = re.compile(
 )
 """Functions that do not compute with a parameter that they are given, or know what it is."""
 _OF_INIT = re.compile(r"__init__|_*(?:init|initialize)_(?:weights?|params?|parameters)\w*|_*weights?_init\w*|reset_parameters")
+_COLLECTIVE = re.compile(r"\b(?:all_reduce|all_gather\w*|reduce_scatter\w*)\(|\bdist\w*\.(?:reduce|gather)\(")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -35,6 +36,12 @@ def computes_with_parameters(
             if _is_computed_with(file, node) and not _is_in_module(file, node) and not is_before(file, node):
                 return True
     return False
+
+
+def reduces_own_parts(program: Program, paths: Sequence[str], is_before: Callable[[File, ast.AST], bool]) -> bool:
+    """Whether code in some file both computes with parameters and calls collectives: it may add up what each rank has of them."""
+    reducing = [path for path in paths if _COLLECTIVE.search(program.text(path))]
+    return computes_with_parameters(program, reducing, is_before)
 
 
 def states_read(file: File) -> Iterator[ast.Attribute]:

@@ -37,9 +37,13 @@ class Fsdp1Plan:
     """Whether optimizers may hold the parameters already."""
     keeps_names: bool = False
     """Whether somebody asks for the names of classes."""
+    acts_in_parts: bool = False
+    """Whether the program adds up itself what it computes with each rank's own part."""
 
 
-def fsdp1_plan(program: Program, paths: Sequence[str], sharding: ShardingQueries, site: Site) -> Fsdp1Plan | None:
+def fsdp1_plan(
+    program: Program, paths: Sequence[str], sharding: ShardingQueries, site: Site, acts_in_parts: bool = False
+) -> Fsdp1Plan | None:
     """The plan for a call in a program of files ``paths``; None where the general form is needed.
 
     It is needed where an argument is not written out, with mixed precision where the model may hold modules that FSDP1
@@ -63,7 +67,7 @@ def fsdp1_plan(program: Program, paths: Sequence[str], sharding: ShardingQueries
         structure = ModelStructure(program, sharding, models)
         keeps_names = not structure.is_known or asked_for_class_names(structure, structure.classes)
     rebinds = keeps_originals(site.call) and is_held_earlier(sharding, paths, site.file, site.call, models)
-    return Fsdp1Plan(place, arguments, rebinds, keeps_names)
+    return Fsdp1Plan(place, arguments, rebinds, keeps_names, acts_in_parts)
 
 
 def keeps_originals(call: ast.Call) -> bool:

@@ -55,6 +55,8 @@ def lines_for_fsdp1(plan: Fsdp1Plan, spell: Spell, helper: Spell, free_name: Cal
         if arguments.device and not arguments.synchronize:
             # The parameters are on the device by now: whole ones were never there together.
             text += f"{module}.to({arguments.device})\n"
+        if plan.acts_in_parts:
+            text += f"{helper('compute_with_parts')}({module})\n"
         return text
 
     return lines

@@ -10,7 +10,6 @@ from ..flow.library import TENSORS
 from ..flow.values import Derived
 from ..migration import Migration
 from ..queries.file import File
-from ..queries.local_flow import computed_names
 from ..queries.local_values import made_for
 from ..queries.order import is_before_wrap
 from ..queries.saved_models import given_to
@@ -27,7 +26,7 @@ def as_before(site: Site, migration: Migration) -> Outcome | None:
     assert site.call is not None
     given = [a for a in given_to(site.call) if _kinds(site.file, a) & TENSORS]
     if not given:
-        return _of_own_parts(site, migration)
+        return None
     owners = [v.owner for a in given for v in site.file.values(a) if isinstance(v, Derived) and v.kind in TENSORS]
     found = migration.sharding.of_owners(owners)  # type: ignore[arg-type]
     if len(found.wrappers) != 1 or migration.runs_before_wraps(site.file, site.call):
@@ -46,82 +45,46 @@ def as_before(site: Site, migration: Migration) -> Outcome | None:
                    [around(site.file, a, f"{name}({{it}})") for a in given])  # fmt: skip
 
 
-def _of_own_parts(site: Site, migration: Migration) -> Outcome | None:
-    """What is added up over ranks by way of lists and sums that the function fills from FSDP1's parts."""
-    assert site.call is not None
-    scope = site.file.function(site.node) or site.file.tree
-    read = {n.id for a in given_to(site.call) for n in ast.walk(a) if isinstance(n, ast.Name)}
-    if not read or migration.runs_before_wraps(site.file, site.call):
-        return None
-    tensors = [
-        tensor for call, tensor in (*_computations(site.file, scope), *_counts(site.file, scope))
-        if _is_of_fsdp1(site, migration, tensor) and not computed_names(scope, [call]).isdisjoint(read)
-    ]  # fmt: skip
-    if not tensors:
-        return None
-    if _first_in_function(site, migration) is not site:
-        return Outcome("what comes here is of this rank's part, where it is computed", level=Level.OK)
-    name = migration.helper(site, "local_part")
-    changes = [around(site.file, tensor, f"{name}({{it}})") for tensor in tensors]
-    return Outcome("what the collective adds up is computed from this rank's parts, as under FSDP1", changes)
-
-
-def _is_of_fsdp1(site: Site, migration: Migration, tensor: ast.expr) -> bool:
-    owners = [v.owner for v in site.file.values(tensor) if isinstance(v, Derived)]
-    return migration.sharding.of_owners(owners).wrappers == {"fsdp1"}  # type: ignore[arg-type]
-
-
-def _counts(file: File, scope: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """The numbers of elements of parameters: a rank counted its own part."""
-    for call in file.nodes(ast.Call):
-        if isinstance(call.func, ast.Attribute) and call.func.attr in ("numel", "nelement") and scope in file.ancestors(call):
-            if _kinds(file, call.func.value) & _SHARDED:
-                yield call, call.func.value
-
-
-def _first_in_function(site: Site, migration: Migration) -> Site:
-    """The first collective of the function: the changes in it are made once."""
-    function = site.file.function(site.node)
-    others = (s for s in migration.sites.get(site.file.path, ()) if s.symbol in RULE.symbols)
-    return next((s for s in others if s.file.function(s.node) is function), site)
-
-
 def _computed(site: Site, migration: Migration, is_ddp: bool) -> Outcome | None:
-    """Numbers of parameters are whole, or of a rank's own part, from where they are computed in the function."""
+    """Numbers of parameters are of a rank's own part under FSDP1, and whole under DDP from where the function computes them."""
     assert site.call is not None
+    if not is_ddp:
+        if migration.acts_in_parts(site.file.path):
+            return Outcome("what comes here is of this rank's part, as all is that is computed with parameters", level=Level.OK)
+        return _unseen()
     given = [a for a in given_to(site.call) if "statistic" in _kinds(site.file, a)]
-    name = migration.helper(site, "whole" if is_ddp else "local_part")
+    name = migration.helper(site, "whole")
     made = [made_for(site.file, a) for a in given]
-    if is_ddp and None not in made:
+    if None not in made:
         changes = [around(site.file, value, f"{name}({{it}})") for value in made if value is not None]
         return Outcome("what the collective adds up is of the whole tensors, as under DDP", changes)
     function = site.file.function(site.node)
     others = (s for s in migration.sites.get(site.file.path, ()) if s.symbol in RULE.symbols and _computes(s))
     if next((s for s in others if s.file.function(s.node) is function), site) is not site:
-        return Outcome("what comes here is made whole, or of this rank's part, where it is computed", level=Level.OK)
-    changes = [
-        around(site.file, computed if is_ddp else tensor, f"{name}({{it}})")
-        for computed, tensor in _computations(site.file, function or site.file.tree)
-    ]
+        return Outcome("what comes here is made whole where it is computed", level=Level.OK)
+    computed = _computations(site.file, function or site.file.tree)
+    changes = [around(site.file, call, f"{name}({{it}})") for call in computed]
     if not changes:
-        return Outcome("numbers of sharded tensors come here: make them plain where they are computed, with full_tensor() "
-                       "or to_local()", level=Level.MANUAL)  # fmt: skip
-    which = "the whole tensors, as under DDP" if is_ddp else "this rank's parts, as under FSDP1"
-    return Outcome(f"what the collective adds up is computed from {which}", changes)
+        return _unseen()
+    return Outcome("what the collective adds up is computed from the whole tensors, as under DDP", changes)
+
+
+def _unseen() -> Outcome:
+    return Outcome("numbers of sharded tensors come here: make them plain where they are computed, with full_tensor() or "
+                   "to_local()", level=Level.MANUAL)  # fmt: skip
 
 
 def _computes(site: Site) -> bool:
     return site.call is not None and any("statistic" in _kinds(site.file, a) for a in given_to(site.call))
 
 
-def _computations(file: File, scope: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Where numbers are computed from parameters and gradients: the computation, and the tensor that goes into it."""
+def _computations(file: File, scope: ast.AST) -> Iterator[ast.Call]:
+    """Where numbers are computed from parameters and gradients."""
     for call in file.nodes(ast.Call):
         if scope in file.ancestors(call) and "statistic" in _kinds(file, call):
             tensors = [call.func.value] if isinstance(call.func, ast.Attribute) else []
-            for tensor in (*tensors, *call.args):
-                if _kinds(file, tensor) and _kinds(file, tensor) <= _SHARDED:
-                    yield call, tensor
+            if any(_kinds(file, tensor) and _kinds(file, tensor) <= _SHARDED for tensor in (*tensors, *call.args)):
+                yield call
 
 
 def _kinds(file: File, node: ast.AST) -> frozenset[str]:
@@ -175,16 +138,16 @@ RULE = Rule(
             after=(
                 "import torch\n"
                 "import torch.distributed as dist\n"
-                "from fsdp2_helpers import local_part, shard_like_fsdp1\n"
+                "from fsdp2_helpers import shard_like_fsdp1\n"
                 "\n"
                 "\n"
                 "def f(net, options):\n"
                 "    model = shard_like_fsdp1(net, **options)\n"
-                "    total = torch.stack([local_part(p.grad.float()).pow(2).sum() for p in model.parameters()]).sum()\n"
+                "    total = torch.stack([p.grad.float().pow(2).sum() for p in model.parameters()]).sum()\n"
                 "    dist.all_reduce(total)\n"
                 "    return total.sqrt()\n"
             ),
-            level=Level.REVIEW,
+            level=Level.OK,
         ),
     ),
 )
