@@ -145,6 +145,12 @@ class Migration:
             self._acts_in_parts[key] = reduces_own_parts(self.program, paths, self.runs_before_wraps)
         return self._acts_in_parts[key]
 
+    @cached_property
+    def has_changing_buffers(self) -> bool:
+        """Whether ranks may come to buffers of their own: layers with running statistics that they do not share."""
+        statistics = r"BatchNorm\dd|track_running_stats|\btorchvision\.models\b|\btorchvision import models\b"
+        return self.program.mentions(statistics) and not self.program.mentions(r"\bconvert_sync_batchnorm\b|\bSyncBatchNorm\(")
+
     def plan(self, site: Site) -> Fsdp1Plan | None:
         """How a constructor call of FSDP1 is written out with fully_shard; None where that is not certain to be right."""
         if site.call is None or not (self.options.idioms and self.options.wraps) or self.tells_apart:

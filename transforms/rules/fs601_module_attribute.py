@@ -9,8 +9,9 @@ from ..findings import Level
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.own_attributes import has_own_module
+from ..queries.run_models import is_run
 from ..queries.unwrapping import unwrapping_choice
-from ..rewrites.changes import replace
+from ..rewrites.changes import Change, replace
 from ..rewrites.helper_calls import attribute_as_call
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -26,7 +27,7 @@ def the_model_itself(site: Site, migration: Migration) -> Outcome | None:
     others = migration.program.mentions(r"\bDataParallel\(")  # what nn.DataParallel wraps has a module of its own
     if isinstance(choice, ast.IfExp) and _is_same_but_for_module(site, choice) and migration.options.wraps and not others:
         change = replace(site.file, choice, lambda new: new.orelse if choice.body is node else new.body)  # type: ignore[attr-defined]
-        return Outcome("wrapped or not, the model is its own module", [change])
+        return _told(site, migration, choice, "wrapped or not, the model is its own module", change)
     if site.sharding.in_place or _is_own(site) or not migration.is_sharded_here(site):
         return None
     if unwrapping_choice(site.file, node) is not None:
@@ -34,7 +35,7 @@ def the_model_itself(site: Site, migration: Migration) -> Outcome | None:
     if migration.compiled_models.may_hold(site.file.values(site.receiver)):
         return None  # what is compiled holds the model, and has other keys
     change = attribute_as_call(site.file, node, "{receiver}")
-    return Outcome("there is no wrapper to look into: the model is its own module", [change])
+    return _told(site, migration, node, "there is no wrapper to look into: the model is its own module", change)
 
 
 def _is_same_but_for_module(site: Site, choice: ast.IfExp) -> bool:
@@ -56,7 +57,18 @@ def unwrapped(site: Site, migration: Migration) -> Outcome | None:
     if unwrapping_choice(site.file, node) is not None:
         return Outcome("the branch without `.module` is taken for models of FSDP2, which is right", level=Level.OK)
     change = attribute_as_call(site.file, node, migration.helper(site, "unwrap") + "({receiver})")
-    return Outcome("a sharded model is its own module; anything else keeps its attribute", [change])
+    return _told(site, migration, node, "a sharded model is its own module; anything else keeps its attribute", change)
+
+
+def _told(site: Site, migration: Migration, model: ast.expr, message: str, change: Change) -> Outcome:
+    """The rewrite; a forward past DDP used each rank's own buffers, and the wrapper's forward those of the first rank."""
+    assert site.sharding is not None
+    kinds = site.sharding.wrappers or migration.wrapper_kinds
+    if "ddp" not in kinds or not migration.has_changing_buffers or not is_run(site.file, model):
+        return Outcome(message, [change])
+    return Outcome("past DDP a forward used each rank's own buffers; now the first rank's are sent before it, as in DDP's own",
+                   [change], Level.REVIEW, advice="With SyncBatchNorm, or equal buffers, nothing differs; else results of "
+                   "evaluation on other ranks are those of the first rank's statistics.")  # fmt: skip
 
 
 def _attribute(site: Site) -> ast.Attribute:
