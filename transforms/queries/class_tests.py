@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from ..flow.values import Container, External
-from .file import File
+from ..flow.values import Container, External, Value
+
+if TYPE_CHECKING:
+    from .file import File
 
 TESTS = frozenset({"builtins.isinstance", "builtins.issubclass"})
 
@@ -16,24 +19,30 @@ def tests_of(file: File, classes: ast.expr) -> list[tuple[File, ast.Call]]:
 
     Empty where the class may be called under such a name as well.
     """
+    tests = file.program.tests_by_class
     if isinstance(classes, (ast.Tuple, ast.List, ast.Set)):
         variable = file.variable(classes)
-        given = {value for value in file.values(classes) if isinstance(value, Container) and value.variable == variable}
+        given = [value for value in file.values(classes) if isinstance(value, Container) and value.variable == variable]
     else:
-        given = {value for value in file.values(classes) if isinstance(value, External)}
-    found = [(other, call) for other, call in _tests(file) if not given.isdisjoint(other.values(call.args[1]))]
+        given = [value for value in file.values(classes) if isinstance(value, External)]
+    found = list(dict.fromkeys(test for value in given for test in tests.get(value, ())))
     return [] if any(_is_called(other, call.args[1]) for other, call in found) else found
 
 
-def _tests(file: File) -> Iterator[tuple[File, ast.Call]]:
-    """The tests of the repository whose classes are not written out."""
-    program = file.program
-    for other in map(program.file, program.relevant_files()):
-        for call in other.nodes(ast.Call):
+def tests_by_class(files: Iterable[File]) -> dict[Value, list[tuple[File, ast.Call]]]:
+    """The tests whose classes are not written out, by what they may be given: classes, and containers of some."""
+    found: dict[Value, list[tuple[File, ast.Call]]] = {}
+    for file in files:
+        for call in file.nodes(ast.Call):
             asked = call.args[1] if len(call.args) == 2 else None
-            is_named = isinstance(asked, (ast.Name, ast.Attribute)) and not _is_written_out(other, asked)
-            if is_named and getattr(call.func, "id", "") in ("isinstance", "issubclass") and other.external(call.func) in TESTS:
-                yield other, call
+            if getattr(call.func, "id", "") not in ("isinstance", "issubclass"):
+                continue
+            if not isinstance(asked, (ast.Name, ast.Attribute)) or _is_written_out(file, asked):
+                continue
+            if file.external(call.func) in TESTS:
+                for value in file.values(asked):
+                    found.setdefault(value, []).append((file, call))
+    return found
 
 
 def _is_written_out(file: File, asked: ast.Name | ast.Attribute) -> bool:

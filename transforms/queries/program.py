@@ -14,6 +14,7 @@ from ..flow.flow import Flow
 from ..flow.values import ClassValue, FunctionValue, Instance, Value, Wrapped
 from ..text.generated import is_generated, is_helper_module
 from ..text.source import Source
+from .class_tests import tests_by_class
 from .file import File
 from .trace import Trace
 
@@ -53,6 +54,11 @@ class Program:
     def wraps(self) -> list[Wrapped]:
         """What the wrappers' constructors give, wherever they are called."""
         return [value for value in self.flow.values if isinstance(value, Wrapped)]
+
+    @cached_property
+    def tests_by_class(self) -> dict[Value, list[tuple[File, ast.Call]]]:
+        """The ``isinstance`` tests that name their classes by a variable or parameter, by what these may hold."""
+        return tests_by_class(map(self.file, self.relevant_files()))
 
     def relevant_files(self) -> list[int]:
         """Files in which a site may lie: all whose facts were asked for, but generated modules."""
