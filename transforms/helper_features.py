@@ -31,6 +31,7 @@ from .sites import Site
 
 _WORDS = {
     "create_graph": r"create_graph",
+    "autograd_grad": r"autograd\.grad|import (?:.*, )?grad\b|autograd as",
     "gradient_reads": r"grad\b",
     "parameter_hooks": r"register_hook|register_post_accumulate_grad_hook|register_multi_grad_hook",
     "inference_mode": r"inference_mode",

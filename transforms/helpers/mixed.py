@@ -43,10 +43,7 @@ def compute_as_whole(module: nn.Module) -> None:
     call it. What is written in place, or to an index, stays sharded and takes its part. `torch.autograd.grad` by the
     parameters of `module` gives each rank the whole gradients of its own loss.
     """
-    for part in module.modules():
-        group = part._get_fsdp_state()._fsdp_param_group if isinstance(part, FSDPModule) else None
-        for managed in group.fsdp_params if group else ():
-            managed.sharded_param._managed_by = managed  # pyright: ignore[reportAttributeAccessIssue]
+    _note_gathered_forms(module)  # needed for: autograd_grad
     if isinstance(module, FSDPModule) and not hasattr(module, "_running_forwards"):
         reshard_after_forward(module)
     DTensor.__torch_function__ = classmethod(_compute)  # pyright: ignore[reportAttributeAccessIssue]
@@ -58,7 +55,7 @@ def _compute(_: type, function: Any, types: Any, arguments: Any = (), keywords: 
     with torch._C.DisableTorchFunctionSubclass():
         if name == "__get__" or function is torch.Tensor.backward:
             return function(*arguments, **keywords)
-        if function is torch.autograd.grad:
+        if function is torch.autograd.grad:  # needed for: autograd_grad
             return _gradients(*arguments, **keywords)
         if name == "__set__" and function.__self__ is torch.Tensor.data:
             return assign_data(*arguments)
@@ -238,6 +235,14 @@ def _require_same(value: torch.Tensor, mesh: Any) -> None:
             f"ranks write different values into a sharded parameter or gradient of shape {tuple(value.shape)}, "
             "which is one for all: average what they write first"
         )
+
+
+def _note_gathered_forms(module: nn.Module) -> None:
+    """Let sharded parameters know what forwards gather of them: that is in the graphs that gradients are asked of."""
+    for part in module.modules():
+        group = part._get_fsdp_state()._fsdp_param_group if isinstance(part, FSDPModule) else None
+        for managed in group.fsdp_params if group else ():
+            managed.sharded_param._managed_by = managed  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _gradients(
