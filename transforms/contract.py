@@ -103,8 +103,7 @@ class Contract:
 
     def is_of_helpers(self, file: File, node: ast.AST) -> bool:
         """Whether a place is in a helper that the tool wrote, into the file or into a module of helpers."""
-        outer = [a for a in [node, *file.ancestors(node)] if file.parents.get(a) is file.tree]
-        return is_generated(file.source.text) or (bool(outer) and getattr(outer[-1], "name", "") in definitions())
+        return is_generated(file.source.text) or _is_copied(file, node)
 
     def is_after(self, file: File, node: ast.AST, calls: ShardCalls) -> bool:
         """Whether a place is surely reached only when its model has been sharded."""
@@ -120,9 +119,15 @@ def contract_findings(contract: Contract, rules: tuple[ContractRule, ...]) -> It
     for rule in rules:
         said: set[ast.AST] = set()
         for breach in rule.breaches(contract):
-            if breach.node not in said and not contract.is_of_helpers(breach.file, breach.node):
+            if breach.node not in said and not _is_copied(breach.file, breach.node):
                 said.add(breach.node)
                 yield _finding(contract, rule, breach)
+
+
+def _is_copied(file: File, node: ast.AST) -> bool:
+    """Whether a place is in a helper that the tool wrote into the file."""
+    outer = [a for a in [node, *file.ancestors(node)] if file.parents.get(a) is file.tree]
+    return bool(outer) and getattr(outer[-1], "name", "") in definitions()
 
 
 def _finding(contract: Contract, rule: ContractRule, breach: Breach) -> Finding:
