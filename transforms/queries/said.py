@@ -50,3 +50,16 @@ class SaidByComments:
 
     def _scope(self, binding: ast.AST) -> Function | None:
         return self.file.function(binding)
+
+
+class SaidNames:
+    """Answers for expressions of all files."""
+
+    def __init__(self) -> None:
+        self._files: dict[int, SaidByComments] = {}
+
+    def of(self, file: File, node: ast.AST) -> Answer | None:
+        """What the comments of a file say of an expression."""
+        if file.index not in self._files:
+            self._files[file.index] = SaidByComments(file)
+        return self._files[file.index].of(node)

@@ -42,7 +42,7 @@ from .answers import Answer
 from .file import File
 from .optimizer_objects import optimizers_around
 from .program import Program
-from .said import SaidByComments
+from .said import SaidNames
 
 _NO_OBJECTS = (Constant, Container, External, ModuleValue, FunctionValue, ClassValue, Partial, Bound)
 """What surely is no model: literals, functions, classes, modules of Python."""
@@ -82,7 +82,7 @@ class ShardingQueries:
     def __init__(self, program: Program, kept: Callable[[Wrapped | Annotated], bool] = lambda _: False) -> None:
         self.program = program
         self.kept = kept
-        self._said: dict[int, SaidByComments] = {}
+        self._said = SaidNames()
 
     @cached_property
     def _handed_to_wrappers(self) -> dict[Value, set[str]]:
@@ -206,22 +206,12 @@ class ShardingQueries:
     def of(self, file: File, node: ast.AST) -> Sharding:
         """Whether an expression is a sharded model."""
         found = self.of_values(file.values(node))
-        said = self._said_in(file).of(node)
-        if said is not None:
-            return replace(found, answer=said, wrappers=found.wrappers or self._wrappers if said is Answer.YES else frozenset())
+        if (said := self._said.of(file, node)) is not None:
+            kinds = {v.kind.lower() for v in list(self.program.flow.values) if isinstance(v, Wrapped) and not self.kept(v)}
+            return replace(found, answer=said, wrappers=found.wrappers or frozenset(kinds if said is Answer.YES else ()))
         if found.answer is Answer.NO and self._before is not None:
             return self._before.of(self._before.program.file(file.path), node)  # another run may show something else
         return found
-
-    def _said_in(self, file: File) -> SaidByComments:
-        if file.index not in self._said:
-            self._said[file.index] = SaidByComments(file)
-        return self._said[file.index]
-
-    @cached_property
-    def _wrappers(self) -> frozenset[str]:
-        """The wrappers of the repository, one of which a model was in that a comment says is sharded."""
-        return frozenset(v.kind.lower() for v in list(self.program.flow.values) if isinstance(v, Wrapped) and not self.kept(v))
 
     @cached_property
     def _before(self) -> ShardingQueries | None:
