@@ -22,7 +22,7 @@ from .judge import judge
 from .partial import ChangedText, Part, compose, holds_together, parts_of
 from .session import Session
 from .sides import Place, open_side
-from .verdict import BisectedChange, Bisection, Side, Verdict
+from .verdict import NOT_RUN, BisectedChange, Bisection, Side, Verdict
 
 FindingsOf = Callable[[Path], list[Finding]]
 """What the codemod finds in a directory."""
@@ -35,6 +35,8 @@ def bisect(
     """Finds the fewest changes that make a verdict what it is; `texts` are what differs, as it was before the runs."""
     cause = _cause(verdict)
     if cause is None:
+        if (failed := verdict.runs["old"].failure) not in (None, NOT_RUN):
+            return Bisection(reason=f"nothing to bisect: the old side fails without any of the changes: {failed}")
         return Bisection(reason=f"nothing to bisect: the verdict is {verdict.verdict}, by none of the changes")
     files = {file.name: file for file in session.changes.files}
     texts = [_with_lines(text, files.get(text.name), session) for text in texts]

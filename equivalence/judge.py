@@ -23,7 +23,7 @@ from .session import Session
 from .sides import Place, open_sides
 from .terminal import Progress
 from .tolerance import Tolerance
-from .verdict import CHECKS, CheckResult, Judgement, Run, Side, Verdict
+from .verdict import CHECKS, NOT_RUN, CheckResult, Judgement, Run, Side, Verdict
 from .weighing import weigh
 
 DECISIVE = ("loss", "gradients", "parameters")
@@ -162,7 +162,7 @@ def _not_judged(session: Session, reason: str, coverage: Coverage | None = None)
 def _runs(session: Session) -> dict[str, Run]:
     runs = {name: run for name, (run, _) in session.runs.items()}
     for side, place in session.places.items():
-        runs.setdefault(side, Run(side, place.origin, str(place.root), [], 0, failure="not run"))
+        runs.setdefault(side, Run(side, place.origin, str(place.root), [], 0, failure=NOT_RUN))
     return runs
 
 

@@ -129,10 +129,7 @@ def _open(request: _Request, options: VerifyOptions, place: Path, against_ref: b
 def _worktree(place: Path, commit: str, repository: Path, cleanup: ExitStack) -> None:
     cleanup.callback(_forget, place, repository)
     note_worktree(place, repository)
-    try:
-        git.add_worktree(place, commit, at=repository)
-    except subprocess.CalledProcessError as error:
-        raise UsageError(f"git cannot check out {commit}: {error.stderr.strip()}") from error
+    git.add_worktree(place, commit, at=repository)
 
 
 def _forget(place: Path, repository: Path) -> None:
@@ -146,7 +143,7 @@ def _forget(place: Path, repository: Path) -> None:
 
 def _bring_changes(repository: Path, place: Path) -> None:
     """Makes the tracked files of a worktree of HEAD what they are in the working directory."""
-    changed = git.names("diff", "--name-only", "--no-renames", "-z", "HEAD", at=repository)
+    changed = git.names("diff", "--name-only", "--no-renames", "--ignore-submodules=all", "-z", "HEAD", at=repository)
     for name in changed:
         if (place / name).is_symlink() or (place / name).is_file():
             (place / name).unlink()

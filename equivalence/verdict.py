@@ -61,6 +61,9 @@ class CheckResult:
         return document
 
 
+NOT_RUN = "not run"
+
+
 @dataclass
 class Run:
     """One side as it was run. `failure` is a sentence for the user, None when the run ended well."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..equivalence.small_files import read_small_text
 from ..transforms.findings import UserError
-from .reading import read_small_text
 from .rule_names import rules_called
 
 if sys.version_info >= (3, 11):

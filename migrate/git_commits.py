@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..equivalence.git_apart import Git, borrowed
 from ..transforms.findings import UserError
-from .git import Git, borrowed
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pathspec import GitIgnoreSpec
 
+from ..equivalence.small_files import read_small_text
 from . import git
-from .reading import read_small_text
 
 _NEVER = frozenset(
     {

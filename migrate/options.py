@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from ..equivalence.small_files import read_small_text
 from ..transforms.engine import Options
 from ..transforms.findings import Level, UserError
 from ..transforms.rule import contract_rules
@@ -26,7 +27,6 @@ from .config import (
     required_torch,
 )
 from .ignore import exclude_rules
-from .reading import read_small_text
 from .rule_names import rules_called
 from .standard_input import is_stdin, open_stdin
 from .trace_file import read_trace

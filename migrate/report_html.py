@@ -16,6 +16,7 @@ from ..transforms.findings import Finding, Level
 from ..transforms.rule import Rule
 from .hunks import Block, hunks
 from .notebook import file_of
+from .recipe_html import recipe_html
 from .report import Report, changed_lines, printable_report
 from .terminal import printable_lines
 
@@ -81,12 +82,14 @@ def render(report: Report, rules: Sequence[Rule]) -> str:
     )
     programs = {program.entry: number for number, program in enumerate(shown.programs)}
     files = [_file(*each, programs=programs) for each in _by_file(report, shown)]
+    left = {finding.rule for finding in shown.open if finding.level is Level.MANUAL}
     return environment.get_template("report.html.j2").render(
         report=shown,
         files=sorted(files, key=lambda file: (-file.count(Level.MANUAL), -file.count(Level.REVIEW), file.name)),
         levels=[level for level in _WORST_FIRST if any(finding.level is level for finding in shown.shown)],
         counted=[Level.SAFE, Level.REVIEW, Level.MANUAL],
         titles={rule.id: rule.title for rule in rules},
+        recipes={rule.id: recipe_html(rule) for rule in rules if rule.id in left},
         used=sorted({finding.rule for finding in shown.shown}),
     )
 

@@ -15,8 +15,9 @@ from . import git
 from .ignore import IgnoreRules, is_default_excluded, is_ignored, read_ignore_file, rules_above
 from .writer import is_inside
 
-LARGEST = 8 * 1024 * 1024
-"""Bytes. A syntax tree takes some fifty times its text; what is longer than this is data, not code."""
+LARGEST = 2 * 1024 * 1024
+"""Bytes. A syntax tree with its positions takes some thousand times its text, and half a minute for this much; the longest
+files that people write are half as long."""
 LARGEST_NOTEBOOK = 64 * 1024 * 1024
 """Bytes. Most of a large notebook are pictures."""
 

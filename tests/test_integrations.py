@@ -86,6 +86,43 @@ def result_of(folder: Path, runner: Path, checked: str, verified: str = "") -> i
     return run_step("result", folder, runner, CHECKED=checked, VERIFIED=verified).code
 
 
+BACKEND = """\
+import zipfile
+
+
+def build_wheel(folder, *_):
+    name = "nothing-1-py3-none-any.whl"
+    with zipfile.ZipFile(f"{folder}/{name}", "w") as wheel:
+        wheel.writestr("nothing-1.dist-info/METADATA", "Metadata-Version: 2.1\\nName: nothing\\nVersion: 1\\n")
+        wheel.writestr("nothing-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr("nothing-1.dist-info/RECORD", "")
+    return name
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verify", ["", "train.py"])
+def test_what_the_job_has_installed_is_there_for_verify(repository: Path, tmp_path: Path, verify: str) -> None:
+    """Also where the job's Python is a virtual environment."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "job")], check=True)
+    [packages] = (tmp_path / "job" / "lib").glob("python*/site-packages")
+    (packages / "only_in_the_job.py").touch()
+    action = tmp_path / "action"
+    action.mkdir()
+    (action / "constraints.txt").touch()
+    (action / "backend.py").write_text(BACKEND)
+    (action / "pyproject.toml").write_text('[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n')
+    runner = tmp_path / "runner"
+    runner.mkdir()
+    [step] = [step for step in ACTION["runs"]["steps"] if step.get("id") == "install"]
+    environment = {"PATH": f"{tmp_path / 'job' / 'bin'}:/usr/bin:/bin", "HOME": str(tmp_path), "VERIFY": verify}
+    environment |= {"RUNNER_TEMP": str(runner), "GITHUB_ACTION_PATH": str(action)}
+    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+    subprocess.run(command, cwd=repository, env=environment, check=True)
+    python = [str(runner / "to-fsdp2" / "bin" / "python"), "-c", "import only_in_the_job"]
+    assert (subprocess.run(python, capture_output=True, check=False).returncode == 0) == bool(verify)
+
+
 def test_the_action_fails_on_findings_and_lists_them(repository: Path, runner: Path) -> None:
     (repository / "train.py").write_text(OLD_CODE)
     step = run_step("check", repository, runner, SARIF="report.sarif")

@@ -15,13 +15,16 @@ from .flow.values import Value
 from .queries.file import File
 from .queries.gathered_places import GatheredPlaces
 from .queries.guards import Guards
+from .queries.held_whole import HeldWhole
 from .queries.program import Program
 from .queries.programs import Programs
 from .queries.sharded_models import ShardCalls, ShardedModels, known_values
 from .queries.sharding_modes import ShardingModes
 from .queries.sharding_order import ShardingOrder
+from .queries.taken_apart import TakenApart
 from .rewrites.helper_source import definitions
 from .rule import ContractRule
+from .text.generated import is_generated
 from .text.suppressions import Suppressions
 
 
@@ -48,6 +51,8 @@ class Contract:
         self.modes = ShardingModes(program)
         self.gathered = GatheredPlaces(program, self.models)
         self.guards = Guards(program)
+        self._held = HeldWhole(program)
+        self._apart = TakenApart(program)
 
     @cached_property
     def files(self) -> list[File]:
@@ -80,13 +85,25 @@ class Contract:
     def sharded_parts(self, file: File, node: ast.expr, *kinds: str) -> ShardCalls:
         """The same for the model whose parameters, gradients … an expression is."""
         calls = self.models.of_owners(file, node, kinds)
-        return calls if calls and self.is_certain(file, node, calls) else ()
+        return calls if calls and self.is_certain(file, node, calls) and not self._apart.holds(file, node) else ()
 
     def is_certain(self, file: File, node: ast.AST, calls: ShardCalls) -> bool:
         """Whether nothing on the way to a place tells models that are not sharded: not at all, not yet, not there."""
         if not self.modes.agree(file, node, calls) or self.order.is_before(file, node, calls):
             return False
         return not self.gathered.hold(file, node)
+
+    def computes_whole(self, calls: ShardCalls) -> bool:
+        """Whether the tool has let sharded tensors of a model act whole in the program's own computations."""
+        return self._held.by("compute_as_whole", calls)
+
+    def has_whole_states(self, calls: ShardCalls) -> bool:
+        """Whether the tool has let a model's state dicts, and those of its optimizers, come and go whole."""
+        return self._held.by("keep_state_dicts_whole", calls)
+
+    def is_of_helpers(self, file: File, node: ast.AST) -> bool:
+        """Whether a place is in a helper that the tool wrote, into the file or into a module of helpers."""
+        return is_generated(file.source.text) or _is_copied(file, node)
 
     def is_after(self, file: File, node: ast.AST, calls: ShardCalls) -> bool:
         """Whether a place is surely reached only when its model has been sharded."""
@@ -102,12 +119,12 @@ def contract_findings(contract: Contract, rules: tuple[ContractRule, ...]) -> It
     for rule in rules:
         said: set[ast.AST] = set()
         for breach in rule.breaches(contract):
-            if breach.node not in said and not _is_of_helpers(breach.file, breach.node):
+            if breach.node not in said and not _is_copied(breach.file, breach.node):
                 said.add(breach.node)
                 yield _finding(contract, rule, breach)
 
 
-def _is_of_helpers(file: File, node: ast.AST) -> bool:
+def _is_copied(file: File, node: ast.AST) -> bool:
     """Whether a place is in a helper that the tool wrote into the file."""
     outer = [a for a in [node, *file.ancestors(node)] if file.parents.get(a) is file.tree]
     return bool(outer) and getattr(outer[-1], "name", "") in definitions()

@@ -8,6 +8,7 @@ from itertools import takewhile
 
 from .findings import Finding, Form, Level
 from .queries.file import File
+from .queries.said import SaidByComments
 from .rule import all_rules
 from .text.suppressions import Comment, Suppressions
 from .written_stops import written_stops
@@ -28,6 +29,11 @@ def suppression_findings(
     suppressions = Suppressions(file.source)
     for wrong in suppressions.misspelled:
         yield _finding(file, programs, wrong.line, wrong.column, wrong.end_column, wrong.problem)
+    names = SaidByComments(file)
+    for said in suppressions.said:
+        if not names.is_of_a_name(said):
+            problem = f"no name is bound on the line of this `{said.word}`: put it where one is assigned, or is an argument"
+            yield _finding(file, programs, said.line, said.column, said.end_column, problem)
     known = {rule.id for rule in all_rules()} | {rule for _, rule, _ in written_stops(file)}
     for comment in suppressions.comments:
         problem = _unknown(comment, known)

@@ -17,6 +17,7 @@ from ..report import Report
 from ..reporting import deliver, failed_files, run, summarise
 from ..signals import Ended
 from ..terminal import announce, say, write_stdout
+from ..tidy import take_out_unused
 from ..undo import ReversePatch, settle_unfinished
 from ..writer import Change, WriteError, write_all
 
@@ -24,6 +25,7 @@ Interactive = Annotated[bool, typer.Option("--interactive", "-i", help="Ask abou
 Commits = Annotated[
     bool, typer.Option("--commits", help="Commit it: first what works under both wrappers, then one commit for each program.")
 ]
+Tidy = Annotated[bool, typer.Option("--tidy", help="Also take helpers out that no code uses any more.")]
 AllowDirty = Annotated[bool, typer.Option("--allow-dirty", help="Write although git has uncommitted changes.")]
 
 
@@ -44,6 +46,7 @@ def apply(
     trace: options.TraceOption = None,
     interactive: Interactive = False,
     commits: Commits = False,
+    tidy: Tidy = False,
     allow_dirty: AllowDirty = False,
 ) -> int:
     """Write the migration, and say how to undo it. Refuses a git tree with uncommitted changes.
@@ -67,12 +70,16 @@ def apply(
         resolved = resolve(request)
     if commits and interactive:
         raise UserError("--interactive and --commits exclude each other: choose first, then commit")
+    if tidy and (commits or interactive):
+        raise UserError("--tidy goes alone: commit or choose first")
     if commits:
         _require_repository(resolved, allow_dirty)
     _require_clean_tree(resolved, allow_dirty)
     migration, report = run(request, resolved)
     if interactive:
         choose(migration, report)
+    if tidy:
+        take_out_unused(migration, report)
     undo = _commit(request, migration, report) if commits else _write(migration, report)
     deliver(report, request)
     for line in undo:

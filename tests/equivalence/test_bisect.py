@@ -139,6 +139,23 @@ def test_a_new_side_that_fails_otherwise(kind: str, tmp_path: Path, capsys: pyte
     assert f"      -{before}\n      +{after}\n" in shown.out
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("both", [False, True])
+def test_an_old_side_that_fails_is_no_changes_fault(both: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whether the new side fails as well or not: no further run is made."""
+    broken = SAVING.replace('print("done")', 'raise RuntimeError("broken before")')
+    for side, text in (("old", broken), ("new", (broken if both else SAVING).replace("lr=0.1", "lr=0.2"))):
+        (tmp_path / side).mkdir()
+        (tmp_path / side / "train.py").write_text(text)
+    places = ["--old", str(tmp_path / "old"), "--new", str(tmp_path / "new")]
+    assert run(["verify", *places, "--launcher", "python", "--device", "cpu", "--bisect", "--", "train.py"]) == 2
+    shown = capsys.readouterr()
+    assert "not judged: the old run failed" in shown.out
+    assert "nothing to bisect: the old side fails without any of the changes" in shown.out
+    assert "broken before" in shown.out
+    assert shown.err.count("run: started") <= 2
+
+
 ACCUMULATING = """\
 import argparse
 

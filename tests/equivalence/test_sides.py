@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -230,3 +231,36 @@ def test_an_editable_install_leads_into_the_side(repository: Path, tmp_path: Pat
     monkeypatch.delenv("PYTHONPATH", raising=False)
     with open_sides(VerifyOptions(), tmp_path / "work") as (old, _):
         assert set(python_path(old)) == {str(old.top / "src"), str(old.top / "scripts")}
+
+
+def test_nothing_that_the_repository_configures_is_run(repository: Path, tmp_path: Path):
+    """Filters, monitors and hooks, also such that are configured for worktrees alone, or in a repository inside."""
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\necho $0 >> {tmp_path}/ran\ncat\n")
+    program.chmod(0o755)
+    inner = repository / "inner"
+    shutil.copytree(repository, inner)
+    git(repository, "-c", "core.hooksPath=/dev/null", "add", "inner")
+    (repository / ".gitattributes").write_text("* filter=evil diff=evil\n")
+    git(repository, "add", ".gitattributes")
+    git(repository, "commit", "-q", "-m", "second")
+    settings = tmp_path / "settings"
+    settings.write_text(
+        f"[core]\nfsmonitor = {program}\nhooksPath = hooks\n[filter \"evil\"]\nclean = {program}\nsmudge = {program}\n"
+        f"required = true\n[diff]\nexternal = {program}\n[diff \"evil\"]\ntextconv = {program}\n"
+    )
+    for folder in (repository, inner):
+        git(folder, "config", "include.path", str(settings))
+    git(repository, "config", "includeIf.gitdir:**/worktrees/**.path", str(settings))
+    hook = repository / ".git" / "hooks" / "post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.symlink_to(program)
+    (tmp_path / "ran").unlink(missing_ok=True)
+    os.utime(repository / "train.py", (1, 1))
+    with open_sides(VerifyOptions(), tmp_path / "work") as (old, new):
+        assert (old.root / "train.py").read_text() == "old\n"
+        assert (new.root / "train.py").read_text() == "new\n"
+        assert (new.root / ".gitattributes").exists()
+    assert not (tmp_path / "ran").exists()
+    git(repository, "status")
+    assert (tmp_path / "ran").exists(), "the repository is not as hostile as it is meant to be"

@@ -322,7 +322,7 @@ def test_only_connected_files_are_parsed(command: Command, tmp_path: Path) -> No
 
 
 def test_huge_files_and_notebooks_are_named(command: Command, tmp_path: Path) -> None:
-    write(tmp_path, huge=SAFE + "x = 1\n" * 1_500_000, large_data="x = 1\n" * 1_500_000)
+    write(tmp_path, huge=SAFE + "x = 1\n" * 400_000, large_data="x = 1\n" * 400_000)
     (tmp_path / "train.ipynb").write_text('{"cells": ["from torch.nn.parallel import DistributedDataParallel"]}')
     (tmp_path / "plot.ipynb").write_text('{"cells": ["iVBORw0KDDP"]}')
     code, out, _ = command("scan", "--format", "json")

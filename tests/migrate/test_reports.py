@@ -17,6 +17,7 @@ import pytest
 from report_schema import SCHEMA
 from rich.console import Console
 from to_fsdp2.migrate import report_github, report_html, report_json, report_markdown, report_sarif, report_text
+from to_fsdp2.migrate.__main__ import run
 from to_fsdp2.migrate.report import Report
 from to_fsdp2.transforms.findings import FileError, Finding, Level, Step
 from to_fsdp2.transforms.rule import Outcome, Rule, all_rules
@@ -316,6 +317,23 @@ def test_html_shows_each_change_with_its_rule_and_reason(page_of_a_migration: Pa
     changes = re.findall(r'<div class="change is-change".*?<div class="side old code">(.*?)<div class="side new', html, re.DOTALL)
     assert any("no_sync" in re.sub(r"<[^>]+>", "", change) for change in changes)
     assert '<span class="kn">import</span>' in html
+
+
+def test_html_has_code_for_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(
+        "from torch.nn.parallel import DistributedDataParallel as DDP\n\n\n"
+        "def clip(state, bucket):\n    return bucket.buffer().clamp_(-1, 1)\n\n\n"
+        "model = DDP(net)\nmodel.register_comm_hook(None, clip)\n"
+    )
+    assert run(["scan", "--format", "html"]) == 0
+    html = capsys.readouterr().out
+    [recipe] = re.findall(r'<details class="recipe">(.*?)</details>', html, re.DOTALL)
+    text = re.sub(r"<[^>]+>", "", recipe)
+    assert "policy = MixedPrecisionPolicy(reduce_dtype=torch.float16)" in text
+    assert "```" not in text and "`" not in text
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium found")

@@ -87,7 +87,7 @@ class ExpressionExtractor:
             self.facts.copies.append((self.cell(scope, name), variable))
 
     def bind_path(self, path: str, variable: int) -> None:
-        self.scope.environment[path] = variable
+        self.scope.bind(path, variable)
         self.sink(path, variable)
 
     def owner_of(self, name: str) -> Scope:
@@ -176,8 +176,7 @@ class ExpressionExtractor:
 
     def forget_rebound(self, node: ast.Call) -> None:
         """A call that receives an object may rebind its attributes: what is known of them is read anew."""
-        environment = self.scope.environment
-        if not any("." in name for name in environment):
+        if not self.scope.bases:
             return
         roots = [dotted_path(argument) for argument in node.args]
         roots += [dotted_path(keyword.value) for keyword in node.keywords]

@@ -25,6 +25,8 @@ class Scope:
     outer: set[str] = field(default_factory=set)
     environment: dict[str, int] = field(default_factory=dict)
     """The variable that holds each local name and each attribute path at this point."""
+    bases: set[str] = field(default_factory=set)
+    """What attribute paths have been assigned below."""
     cells: dict[str, int] = field(default_factory=dict)
     """The variable that unites all versions of a name, for nested functions."""
     sinks: list[dict[str, int]] = field(default_factory=list)
@@ -32,8 +34,17 @@ class Scope:
     alive: bool = True
     class_body: bool = False
 
+    def bind(self, path: str, variable: int) -> None:
+        """Makes ``variable`` the current version of a name or an attribute path."""
+        self.environment[path] = variable
+        while "." in path:
+            path = path.rpartition(".")[0]
+            self.bases.add(path)
+
     def forget_below(self, path: str) -> None:
         """Drops what is known of ``path.…`` after ``path`` was assigned."""
+        if path not in self.bases:  # so that thousands of assignments do not each look through all names
+            return
         prefix = path + "."
         for name in [name for name in self.environment if name.startswith(prefix)]:
             del self.environment[name]

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
+from dataclasses import dataclass, field
 
 from ..flow.library import RETURN_SELF
 from ..flow.values import Bound, Constant, FunctionValue, Instance, Opaque
 from .arguments import handed_in
 from .before_wraps import BeforeWraps
-from .file import File
+from .file import File, Function
 from .sharding import ShardingQueries
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _DEEPEST = 5
 _MOST_CALLERS = 8
+
+
+@dataclass
+class _Calls:
+    """Calls of one function by the text of what they get: as an argument or receiver, and as an argument of unseen code."""
+
+    getting: defaultdict[str, list[ast.Call]] = field(default_factory=lambda: defaultdict(list))
+    unseen: defaultdict[str, list[ast.Call]] = field(default_factory=lambda: defaultdict(list))
 
 
 class FreshModels:
@@ -24,6 +34,7 @@ class FreshModels:
         self.program = sharding.program
         self.sharding = sharding
         self.before = before
+        self._calls: dict[int, defaultdict[Function | None, _Calls]] = {}
 
     def holds(self, file: File, place: ast.AST, model: ast.expr, depth: int = 0) -> bool:
         """Whether a model that a place works on was surely made since the last wrap that may have been of it."""
@@ -65,15 +76,26 @@ class FreshModels:
 
     def _wraps_around(self, file: File, place: ast.AST, model: ast.expr) -> list[ast.AST]:
         """What may wrap the model: calls that lead to a wrap, unseen code that it is handed to, and all that its holder is."""
-        found = self.before.wraps_in(file, place)
-        function, text = file.function(place), ast.unparse(model)
-        owners = set(_prefixes(model)) - {text}
-        for call in file.nodes(ast.Call):
-            if file.function(call) is function:
-                given = _given(call, owners)
-                if owners & given or (text in given and self.before.may_be_ours(file, call)):
-                    found.append(call)
+        calls, text = self._calls_around(file, place), ast.unparse(model)
+        found = [*self.before.wraps_in(file, place), *calls.unseen.get(text, ())]
+        for owner in set(_prefixes(model)) - {text}:
+            found += calls.getting.get(owner, [])
         return found
+
+    def _calls_around(self, file: File, place: ast.AST) -> _Calls:
+        """The calls of the function around a place, looked through once for all questions about it."""
+        if file.index not in self._calls:
+            by_function = self._calls[file.index] = defaultdict(_Calls)
+            for call in file.nodes(ast.Call):
+                calls, paths = by_function[file.function(call)], _given(call)
+                for path in paths:
+                    calls.getting[path].append(call)
+                if paths and self.before.may_be_ours(file, call):
+                    for path in paths:
+                        calls.unseen[path].append(call)
+                if isinstance(call.func, ast.Attribute):
+                    calls.getting[ast.unparse(call.func.value)].append(call)
+        return self._calls[file.index][file.function(place)]
 
     def _is_given_new(self, file: File, statement: ast.stmt, model: ast.expr, depth: int) -> bool:
         """Whether a statement binds a name or an attribute to a new model, also as one of several that a call returns."""
@@ -176,8 +198,8 @@ def _item(value: ast.expr | None, item: int | None) -> ast.expr | None:
     return parts[item] if whole and item < len(parts) else None
 
 
-def _given(call: ast.Call, owners: set[str]) -> set[str]:
-    """The texts of the paths that a call gets, each at its full length; its receiver, if that is one of ``owners``, too."""
+def _given(call: ast.Call) -> set[str]:
+    """The texts of the paths that a call gets, each at its full length."""
     pending: list[ast.AST] = [*call.args, *(keyword.value for keyword in call.keywords)]
     given: set[str] = set()
     while pending:
@@ -186,8 +208,7 @@ def _given(call: ast.Call, owners: set[str]) -> set[str]:
             given.add(ast.unparse(node))
         else:
             pending += ast.iter_child_nodes(node)
-    receiver = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
-    return given | ({receiver} & owners)
+    return given
 
 
 def _looped_over(file: File, place: ast.AST, model: ast.expr) -> ast.expr | None:

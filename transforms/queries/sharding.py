@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..facts.facts import NOTHING
@@ -42,6 +42,7 @@ from .answers import Answer
 from .file import File
 from .optimizer_objects import optimizers_around
 from .program import Program
+from .said import SaidNames
 
 _NO_OBJECTS = (Constant, Container, External, ModuleValue, FunctionValue, ClassValue, Partial, Bound)
 """What surely is no model: literals, functions, classes, modules of Python."""
@@ -81,6 +82,7 @@ class ShardingQueries:
     def __init__(self, program: Program, kept: Callable[[Wrapped | Annotated], bool] = lambda _: False) -> None:
         self.program = program
         self.kept = kept
+        self._said = SaidNames()
 
     @cached_property
     def _handed_to_wrappers(self) -> dict[Value, set[str]]:
@@ -204,6 +206,9 @@ class ShardingQueries:
     def of(self, file: File, node: ast.AST) -> Sharding:
         """Whether an expression is a sharded model."""
         found = self.of_values(file.values(node))
+        if (said := self._said.of(file, node)) is not None:
+            kinds = {v.kind.lower() for v in list(self.program.flow.values) if isinstance(v, Wrapped) and not self.kept(v)}
+            return replace(found, answer=said, wrappers=found.wrappers or frozenset(kinds if said is Answer.YES else ()))
         if found.answer is Answer.NO and self._before is not None:
             return self._before.of(self._before.program.file(file.path), node)  # another run may show something else
         return found

@@ -11,6 +11,9 @@ from ..flow.values import Container, Optimizer
 from ..queries.file import File
 from ..rule import ContractRule, Example
 
+_REBINDS = "rebound_parameters"
+"""The helper that gives all that keeps parameters the sharded ones."""
+
 
 def built_too_early(contract: Contract) -> Iterator[Breach]:
     """Optimizers over parameters that are replaced later, and that nobody gives the new ones."""
@@ -21,6 +24,8 @@ def built_too_early(contract: Contract) -> Iterator[Breach]:
             continue
         calls = contract.models.of_optimizer(value)
         file, node = contract.program.call_node(value.site)
+        # Helpers of the tool give optimizers the new parameters.
+        calls = tuple(call for call in calls if not contract.is_of_helpers(call.file, call.node))
         if calls and contract.order.is_before(file, node, calls) and contract.modes.agree(file, node, calls):
             if not any(_gives_new_ones(contract, other, value) for other in contract.files):
                 place = f"{calls[0].file.path}:{calls[0].line}" if calls[0].file is not file else f"line {calls[0].line}"
@@ -30,7 +35,7 @@ def built_too_early(contract: Contract) -> Iterator[Breach]:
 def _gives_new_ones(contract: Contract, file: File, optimizer: Optimizer) -> bool:
     """Whether something in a file puts other parameters into what may be the groups of an optimizer."""
     text = file.source.text
-    if "rebind" in text and any(_rebinds(call) for call in file.nodes(ast.Call)):
+    if ("rebind" in text or _REBINDS in text) and any(_rebinds(call) for call in file.nodes(ast.Call)):
         return True
     written = (n for n in file.nodes(ast.Subscript) if isinstance(n.ctx, ast.Store)) if "params" in text else ()
     return any(_is_group(contract, file, node, optimizer) for node in written)
@@ -38,7 +43,8 @@ def _gives_new_ones(contract: Contract, file: File, optimizer: Optimizer) -> boo
 
 def _rebinds(call: ast.Call) -> bool:
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    return "rebind" in name and any("opt" in ast.unparse(given) or "param" in ast.unparse(given) for given in call.args)
+    of_optimizer = any("opt" in ast.unparse(given) or "param" in ast.unparse(given) for given in call.args)
+    return name == _REBINDS or ("rebind" in name and of_optimizer)
 
 
 def _is_group(contract: Contract, file: File, node: ast.Subscript, optimizer: Optimizer) -> bool:

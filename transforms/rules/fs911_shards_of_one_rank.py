@@ -10,16 +10,17 @@ from ..findings import Level
 from ..queries.file import File
 from ..queries.one_rank import is_same_on_all_ranks, one_rank_guard
 from ..queries.saved_state import SAVES, is_gathered_by_hand, saved_shards
+from ..rewrites.helper_source import definitions
 from ..rule import ContractRule, Example
 
 
 def partly_saved(contract: Contract) -> Iterator[Breach]:
     """Files that hold one rank's part of the parameters."""
     for file, call, symbol in contract.calls(*SAVES):
-        if not call.args or (not _is_read_there(call.args[0]) and is_gathered_by_hand(file, call)):
+        if not call.args or (not _is_read_there(call.args[0]) and _is_gathered(file, call)):
             continue
         found = saved_shards(contract.models, file, call.args[0])
-        if found is None or not contract.is_certain(file, call, found[1]):
+        if found is None or contract.has_whole_states(found[1]) or not contract.is_certain(file, call, found[1]):
             continue
         whose = f"the {found[0]}'s state dict holds this rank's shards"
         guard = one_rank_guard(contract.guards, file, call)
@@ -28,6 +29,13 @@ def partly_saved(contract: Contract) -> Iterator[Breach]:
             yield Breach(file, call, f"{whose}, and only the ranks that pass the test at {where} save theirs", symbol)
         elif not contract.guards.of(file, call) and _is_one_file(file, call) and not _is_chosen(file, call):
             yield Breach(file, call, f"{whose}: every rank writes the same file, and the last one's part stays", symbol)
+
+
+def _is_gathered(file: File, call: ast.Call) -> bool:
+    """Whether the function around a place makes whole tensors of shards, by itself or by a helper that gives a state."""
+    scope = file.function(call) or file.tree
+    helped = {n.id for n in ast.walk(scope) if isinstance(n, ast.Name) and "state" in n.id} & definitions().keys()
+    return bool(helped) or is_gathered_by_hand(file, call)
 
 
 def _is_read_there(saved: ast.expr) -> bool:

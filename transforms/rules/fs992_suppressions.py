@@ -15,6 +15,6 @@ RULE = Rule(
     id="FS992",
     title="suppressions that say nothing",
     why="A comment of an unknown rule, in another form, or for what is not there any more hides nothing, and misleads.",
-    advice="write `# to-fsdp2: ignore[FS120] reason`, or take it out",
+    advice="write `# to-fsdp2: ignore[FS120] reason`, `# to-fsdp2: sharded` or `plain` where a name is bound, or take it out",
     examples=(Example(before=_WRONG, after=_WRONG, level=Level.REVIEW),),
 )

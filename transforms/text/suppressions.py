@@ -1,4 +1,4 @@
-"""Comments that speak for a site: `# to-fsdp2: ignore[FS301] reason`."""
+"""Comments for the tool: `# to-fsdp2: ignore[FS301] reason` speaks for a site, `# to-fsdp2: sharded` for a name."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from .source import Source
 
 _RIGHT = re.compile(r"#\s*to-fsdp2:\s*ignore(?:\[(?P<rules>[^\]]*)\])?(?=$|[\s,;:.—–-])(?P<rest>.*)")
+_SAID = re.compile(r"#\s*to-fsdp2:\s*(?P<word>sharded|plain)(?=$|[\s,;:.—–-])")
 _LIKE = re.compile(r"(?i)#+\s*to[-_ ]?fsdp[-_]?2?(?P<mark>\s*[:=])?\s*(?P<word>[a-z]+)(?P<rest>.*)")
 _FORM = "`# to-fsdp2: ignore[FS301] reason`"
+_FORMS = f"{_FORM}, or `# to-fsdp2: sharded` or `plain` for a name"
 _WORDS = ("ignore", "ignored", "noqa", "disable", "skip", "suppress", "allow", "nolint")
 _RULE = re.compile(r"(?i)^\s*[:(]?\s*(FS\d+)")
 
@@ -36,6 +38,18 @@ class Comment:
 
 
 @dataclass(frozen=True)
+class Said:
+    """One comment that says of the names that are bound on a line what they hold: sharded models, or plain ones."""
+
+    line: int
+    column: int
+    end_column: int
+    word: str
+    about: int
+    """The line that it speaks for."""
+
+
+@dataclass(frozen=True)
 class Misspelled:
     """A comment that looks like one that leaves rules out, and is not read as it was meant."""
 
@@ -46,13 +60,14 @@ class Misspelled:
 
 
 class Suppressions:
-    """The suppression comments of one file."""
+    """The comments of one file that are for the tool."""
 
     MARK = "to-fsdp2:"
     """A text without it has none."""
 
     def __init__(self, source: Source) -> None:
         self.comments: list[Comment] = []
+        self.said: list[Said] = []
         self.misspelled: list[Misspelled] = []
         for line, column, text in _comments(source) if _LIKE.search(source.text) else ():
             self._read(source, line, column, text)
@@ -63,6 +78,11 @@ class Suppressions:
 
     def _read(self, source: Source, line: int, column: int, text: str) -> None:
         place = line, column, column + len(text)
+        alone = not source.lines[line - 1][: column - 1].strip()
+        about = _below(source, line) if alone else line
+        if (said := _SAID.search(text)) is not None:
+            self.said.append(Said(*place, said["word"], about))
+            return
         right = _RIGHT.search(text)
         if right is None:
             problem = _problem(text)
@@ -77,8 +97,7 @@ class Suppressions:
             meant = f"# to-fsdp2: ignore[{named[1].upper()}]"
             self.misspelled.append(Misspelled(*place, f"a rule is named outside of brackets, so nothing is left out: `{meant}`"))
         else:
-            alone = not source.lines[line - 1][: column - 1].strip()
-            self.comments.append(Comment(*place, rules, _below(source, line) if alone else line))
+            self.comments.append(Comment(*place, rules, about))
 
 
 def _problem(text: str) -> str:
@@ -89,7 +108,7 @@ def _problem(text: str) -> str:
     is_meant = bool(difflib.get_close_matches(like["word"].lower(), _WORDS, 1, 0.75))
     is_marked = text[like.start() :].lstrip("# ").startswith(Suppressions.MARK)
     if (is_meant and (like["mark"] or re.match(r"\s*[\[(]", like["rest"]))) or is_marked:
-        return f"this comment is not read: write {_FORM}"
+        return f"this comment is not read: write {_FORM}" if is_meant else f"this comment is not read: write {_FORMS}"
     return ""
 
 

@@ -1,0 +1,146 @@
+"""What people say of names after the tool could not know: `# to-fsdp2: sharded` and `plain`, and `apply --tidy`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from repositories import commit_all, git
+from to_fsdp2.migrate.__main__ import run
+
+MAIN = """\
+import importlib
+
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from engine import Trainer, train
+
+if __name__ == "__main__":
+    build = importlib.import_module("models." + name).build
+    model = DDP(build())
+    train(registry["x"](model), loader)
+    Trainer(registry["y"]).fit(x)
+"""
+ENGINE = """\
+import contextlib
+
+
+def train(model, loader):{argument}
+    for i, x in enumerate(loader):
+        with model.no_sync() if i % 2 else contextlib.nullcontext():
+            model(x).sum().backward()
+    return model.module
+
+
+class Trainer:
+    def __init__(self, build):
+        self.net = build(){attribute}
+
+    def fit(self, x):
+        return self.net.module
+"""
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (folder / "main.py").write_text(MAIN)
+    return folder
+
+
+def migrated(folder: Path, argument: str = "", attribute: str = "") -> str:
+    """The engine after `apply`, with these comments."""
+    (folder / "engine.py").write_text(ENGINE.format(argument=argument, attribute=attribute))
+    commit_all(folder)
+    assert run(["apply"]) in (0, 1)
+    return (folder / "engine.py").read_text()
+
+
+def test_what_nothing_is_said_of_gets_the_general_form(repository: Path) -> None:
+    text = migrated(repository)
+    assert "no_gradient_sync(model)" in text
+    assert "unwrap(model)" in text
+    assert "unwrap(self.net)" in text
+
+
+def test_sharded_gives_the_idiom(repository: Path) -> None:
+    text = migrated(repository, "  # to-fsdp2: sharded", "  # to-fsdp2: sharded, by the registry")
+    assert "model.set_requires_gradient_sync(" in text
+    assert "return model\n" in text
+    assert "return self.net\n" in text
+    assert "fsdp2_helpers" not in text
+
+
+def test_plain_leaves_it_alone(repository: Path) -> None:
+    text = migrated(repository, "  # to-fsdp2: plain", "  # to-fsdp2: plain")
+    assert text == ENGINE.format(argument="  # to-fsdp2: plain", attribute="  # to-fsdp2: plain")
+
+
+def test_it_is_of_one_name_alone(repository: Path) -> None:
+    text = migrated(repository, "  # to-fsdp2: sharded")
+    assert "model.set_requires_gradient_sync(" in text
+    assert "unwrap(self.net)" in text
+
+
+@pytest.mark.parametrize("comment", ["# to-fsdp2: shraded", "# to-fsdp2: plane", "# to-fsdp2: sharded"])
+def test_one_that_says_nothing_is_named(repository: Path, comment: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = ENGINE.format(argument="", attribute="").replace("return model.module", f"return model.module  {comment}")
+    (repository / "engine.py").write_text(text)
+    assert run(["scan", "--format", "json"]) == 0
+    found = [f for f in json.loads(capsys.readouterr().out)["findings"] if f["rule"] == "FS992"]
+    assert [(f["file"], f["line"]) for f in found] == [("engine.py", 8)]
+    assert "sharded" in found[0]["message"]
+
+
+def test_tidy_takes_out_what_nothing_uses(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    migrated(repository)
+    helpers = repository / "fsdp2_helpers.py"
+    before = helpers.read_text()
+    engine = (repository / "engine.py").read_text().replace("return unwrap(model)", "return model")
+    (repository / "engine.py").write_text(engine.replace("return unwrap(self.net)", "return self.net"))
+    commit_all(repository)
+    capsys.readouterr()
+    assert run(["apply", "--tidy"]) == 0
+    undo = re.search(r"to undo: (.*)", capsys.readouterr().err)
+    assert undo is not None
+    assert "import no_gradient_sync\n" in (repository / "engine.py").read_text()
+    after = helpers.read_text()
+    assert "def unwrap(" in before
+    assert "def unwrap(" not in after
+    assert "def no_gradient_sync(" in after
+    compile(after, "helpers", "exec")
+    assert run(["check"]) == 0
+    assert run(["apply", "--tidy", "--allow-dirty"]) == 0
+    assert helpers.read_text() == after
+    assert git(repository, *undo[1].split()[3:]).returncode == 0
+    assert helpers.read_text() == before
+
+
+def test_tidy_leaves_what_it_cannot_judge(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    migrated(repository)
+    helpers = repository / "fsdp2_helpers.py"
+    (repository / "engine.py").write_text("from fsdp2_helpers import *  # noqa\n")
+    text = helpers.read_text()
+    commit_all(repository)
+    assert run(["apply", "--tidy"]) == 0
+    assert helpers.read_text() == text
+    (repository / "engine.py").write_text("")
+    helpers.write_text(text + "\n\ndef mine():\n    pass\n")
+    assert run(["apply", "--tidy", "--allow-dirty"]) == 0
+    assert "def mine" in helpers.read_text()
+    capsys.readouterr()
+    assert run(["apply", "--tidy", "--allow-dirty", "engine.py"]) == 64
+    assert "without a path" in capsys.readouterr().err
+
+
+def test_a_module_that_nothing_uses_is_named(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    migrated(repository)
+    for name in ("main.py", "engine.py"):
+        (repository / name).write_text("")
+    assert run(["apply", "--tidy", "--allow-dirty"]) == 0
+    assert "nothing uses fsdp2_helpers.py any more: delete it" in capsys.readouterr().err
