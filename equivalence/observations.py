@@ -24,6 +24,7 @@ def join_ranks(observed: Mapping[int, Event], name: Callable[[str], str], hash_o
         "calls": _joined((event["calls"] for event in renamed), "called"),
         "values": _joined((event["values"] for event in renamed), "held"),
         "passed": _distinct(fact for event in renamed for fact in event["passed"]),
+        "owners": _joined((event["owners"] for event in renamed), "held"),
         "state_dicts": _distinct(fact for event in renamed for fact in event["state_dicts"]),
     }  # fmt: skip
 

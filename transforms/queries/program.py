@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 
-from ..facts.facts import NOTHING, FileFacts
+from ..facts.facts import FileFacts
 from ..findings import Step
 from ..flow.flow import Flow
 from ..flow.values import ClassValue, FunctionValue, Instance, Value
@@ -162,14 +162,6 @@ class Program:
         before = self.baseline.flow.callees
         sites = [site for site, entered in self.flow.callees.items() if not entered <= before.get(site, set())]
         return frozenset((self.facts[self.flow.file_of_call(site)].path, self.flow.calls[site].line) for site in sites)
-
-    def rests_on_run(self, file: File, node: ast.AST) -> bool:
-        """Whether a part of an expression holds what only a run has shown."""
-        if self.baseline is None:
-            return False
-        before = self.baseline.file(file.path)
-        parts = [part for part in ast.walk(node) if file.variable(part) != NOTHING]
-        return any(set(file.values(part)) != set(before.values(part)) for part in parts)
 
     def is_reached(self, file: File, node: ast.AST) -> bool:
         """Whether the run reached the statement that holds a node."""

@@ -79,6 +79,7 @@ class ObservedTraining:
             entry: dict[str, Any] = {
                 "wrapper": wrapper, "places": self._places(), "module": _class_name(module), "units": Counter(),
                 "arguments": {name: _described(value) for name, value in arguments.items()}, "parameters": set(),
+                **_layout(module),
             }  # fmt: skip
             self._inside.append(entry)
             try:
@@ -149,6 +150,14 @@ def _parameters(model: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
         (".".join(part for part in name.split(".") if part not in hidden), parameter)
         for name, parameter in model.named_parameters()
     ]
+
+
+def _layout(module: Any) -> dict[str, Any]:
+    """Of a model that is to be wrapped: the types of its parameters, and whether some have no dimension or are left out."""
+    parameters = list(module.parameters())
+    left_out = bool(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+    return {"dtypes": sorted({str(parameter.dtype) for parameter in parameters}),
+            "scalars": any(parameter.dim() == 0 for parameter in parameters), "left_out": left_out}  # fmt: skip
 
 
 def _class_name(value: object) -> str:
