@@ -49,6 +49,7 @@ def _numbered(event: Event, made: dict[str, list[Facts]], order: list[str]) -> d
         elif kind == "wrap":
             # Under FSDP1 a rank has gradients of those parameters alone of which it holds a part.
             kept = made[kind][index]
+            kept["always_used"] = kept["always_used"] and found["always_used"]
             kept["without_gradient"] = [p for p in kept["without_gradient"] if p in found["without_gradient"]]
         numbers[kind][number] = index
     for number, found in enumerate(own["optimizer"]):

@@ -128,7 +128,7 @@ class _Reader:
         if name not in self.fresh:
             return None
         return ObservedWrap(entry["wrapper"], self.fresh[name], int(line), entry["arguments"], tuple(entry["dtypes"]),
-                            entry["scalars"], entry["left_out"])  # fmt: skip
+                            entry["scalars"], entry["left_out"], entry["module"], entry["always_used"])  # fmt: skip
 
     def _owners(self, wraps: list[ObservedWrap | None]) -> dict[Expression, tuple[ObservedWrap, ...]]:
         owners = {}

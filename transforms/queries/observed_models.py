@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from functools import cached_property
 
-from ..flow.values import Annotated, Instance, Wrapped
+from ..flow.values import Annotated, Instance, Value, Wrapped
 from .file import File
 from .program import Program
 from .sharding import ShardingQueries
@@ -49,9 +49,12 @@ class ObservedModels:
         return () if any(self._stays(wrap) for wrap in wraps) else wraps
 
     def parameters_of(self, file: File, node: ast.AST) -> Sequence[ObservedWrap]:
-        """The wrapped models whose parameters an expression gave: ``model.parameters()``."""
-        is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "parameters"
-        return self.wraps_at(file, node.func.value) if is_call else ()  # type: ignore[union-attr]
+        """The wrapped models whose parameters an expression gave: ``model.parameters()``, ``model.module.parameters()``."""
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "parameters":
+            return ()
+        model = node.func.value
+        inside = isinstance(model, ast.Attribute) and model.attr == "module"
+        return self.wraps_at(file, model) or (self.wraps_at(file, model.value) if inside else ())
 
     def made_by(self, value: object) -> Sequence[ObservedWrap]:
         """The wrapped models that a call of a wrapper gave."""
@@ -60,6 +63,18 @@ class ObservedModels:
         file, call = self.program.call_node(value.site)
         lines = range(call.lineno, (call.end_lineno or call.lineno) + 1)
         return [wrap for wrap in self.program.trace.wraps if wrap.file == file.path and wrap.line in lines]
+
+    def uses_all_parameters(self, call: int) -> bool:
+        """Whether every parameter of the models that a call wrapped had a gradient at every step, on every rank."""
+        wraps = self.made_by(Wrapped("DDP", call))
+        return bool(wraps) and all(wrap.always_used for wrap in wraps)
+
+    def models_of(self, call: int, values: Sequence[Value]) -> list[Value]:
+        """Those of the values that may be what a call wrapped: without what is no class of the repository, if the run had one."""
+        seen = {wrap.module.rpartition(".")[2] for wrap in self.made_by(Wrapped("DDP", call))}
+        made = [v for v in values if isinstance(v, Instance)]
+        classes = {self.program.facts[v.cls.file].classes[v.cls.index].qualified_name for v in made}
+        return made if seen and seen <= classes else list(values)
 
     def are_sharded_alike(self, wraps: Sequence[ObservedWrap]) -> bool:
         """Whether all parameters of some models are sharded over one mesh, with gradients of one precision on its devices."""

@@ -55,6 +55,10 @@ class ObservedWrap:
     scalars: bool = False
     left_out: bool = False
     """Whether the model says itself that DDP leaves parameters out."""
+    module: str = ""
+    """The class of the model, by its module and name."""
+    always_used: bool = False
+    """Whether every trained parameter had a gradient at every step."""
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ class ObservedTraining:
         """The wrappers that are being constructed: what these wrap in turn are their units."""
         self._trained: dict[int, set[str]] = {}
         """For each wrapped model the parameters that have had a gradient."""
+        self._left_out: set[int] = set()
+        """The wrapped models of which some parameter had none at a step."""
         self._states: dict[tuple[str, str, str], dict[str, Any]] = {}
 
     def install(self) -> None:
@@ -57,6 +59,7 @@ class ObservedTraining:
         """Fields of the `observed` event."""
         for number, wrapped in enumerate(self._wraps):
             wrapped["without_gradient"] = sorted(wrapped.pop("parameters") - self._trained.get(number, set()))
+            wrapped["always_used"] = number in self._trained and number not in self._left_out
         return {"wraps": self._wraps, "optimizers": self._optimizers, "order": self._order,
                 "state_dicts": list(self._states.values())}  # fmt: skip
 
@@ -129,7 +132,10 @@ class ObservedTraining:
             model = reference()
             if model is not None and "wrap" in number:
                 trained = self._trained.setdefault(number["wrap"], set())
-                trained |= {name for name, parameter in _parameters(model) if parameter.grad is not None}
+                has_gradient = {name: p.grad is not None for name, p in _parameters(model) if p.requires_grad}
+                trained |= {name for name, has in has_gradient.items() if has}
+                if not all(has_gradient.values()):
+                    self._left_out.add(number["wrap"])
 
     def _places(self) -> list[str]:
         """The lines of the repository that led here, innermost first."""
