@@ -50,7 +50,7 @@ def check_clipping(old: Record, new: Record, tolerance: Tolerance) -> CheckResul
         keys = sorted({key for side in (old, new) for key in side.clips if key[0] == step})
         for key in keys:
             if key not in new.clips or key not in old.clips:
-                return _clip_missing(step, key in old.clips)
+                return _clip_missing(step, key in old.clips, (step + 1, key[1]) in new.clips)
             for rank in sorted(old.clips[key].keys() & new.clips[key].keys()):
                 calls += 1
                 failure = _compare_clip(old.clips[key][rank], new.clips[key][rank], tolerance.norm(step))
@@ -63,7 +63,10 @@ def check_clipping(old: Record, new: Record, tolerance: Tolerance) -> CheckResul
     return CheckResult("clipping", "pass", f"{calls} calls found the same norm and had the same limit")
 
 
-def _clip_missing(step: int, in_old: bool) -> CheckResult:
+def _clip_missing(step: int, in_old: bool, comes_later: bool) -> CheckResult:
+    if in_old and comes_later:
+        reason = f"at step {step} the old side clips gradients before the optimizer's step, the new one after it"
+        return CheckResult("clipping", "fail", reason, step, causes=["the clip call has moved behind optimizer.step()"])
     if in_old:
         reason = f"at step {step} the old side clips gradients, the new one does not"
         causes = ["the clip call was dropped, or replaced by code of your own (a norm of local shards is not the norm)"]
