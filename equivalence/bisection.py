@@ -35,6 +35,9 @@ def bisect(
     """Finds the fewest changes that make a verdict what it is; `texts` are what differs, as it was before the runs."""
     cause = _cause(verdict)
     if cause is None:
+        old = verdict.runs.get("old")
+        if old is not None and old.failure is not None:
+            return Bisection(reason="nothing to bisect: the old side fails, with none of the changes in it")
         return Bisection(reason=f"nothing to bisect: the verdict is {verdict.verdict}, by none of the changes")
     files = {file.name: file for file in session.changes.files}
     texts = [_with_lines(text, files.get(text.name), session) for text in texts]

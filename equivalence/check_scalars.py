@@ -213,6 +213,8 @@ def _describe(event: tuple[Any, ...]) -> str:
 def _scaler_causes(old: tuple[Any, ...], new: tuple[Any, ...]) -> list[str]:
     if old[1] == "unscale" and new[1] != "unscale":
         return ["scaler.unscale_(optimizer) before clipping is missing: gradients are clipped while still scaled"]
+    if old[1] == "step" and new[1] != "step":
+        return ["optimizer.step() took the place of scaler.step(optimizer), which leaves out steps with infinite gradients"]
     return []
 
 

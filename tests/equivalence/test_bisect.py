@@ -189,6 +189,19 @@ def test_without_a_failure_there_is_nothing_to_bisect(tmp_path: Path, capsys: py
     assert "bisected: nothing to bisect: the verdict is not judged" in capsys.readouterr().out
 
 
+def test_an_old_side_that_fails_is_none_of_the_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fails = OLD.replace("    optimizer.zero_grad()\n", "    optimizer.zero_grad()\n    assert step < 1, 'broken before'\n")
+    for side, text in (("old", fails), ("new", changed("lr=0.1"))):
+        (tmp_path / side).mkdir()
+        (tmp_path / side / "train.py").write_text(text)
+    options = ["--old", str(tmp_path / "old"), "--new", str(tmp_path / "new"), "--bisect"]
+    assert run(["verify", *options, "--", "train.py"]) == 2
+    shown = capsys.readouterr()
+    assert "not judged: the old run failed" in shown.out and "broken before (at train.py:16)" in shown.out, shown.out
+    assert "bisected: nothing to bisect: the old side fails, with none of the changes in it" in shown.out
+    assert "new run: started" not in shown.err
+
+
 @pytest.mark.parametrize("option", ["in_place", "save_reference", "nnodes"])
 def test_what_cannot_be_bisected(option: str, tmp_path: Path) -> None:
     given = {"in_place": True, "save_reference": tmp_path, "nnodes": "2"}[option]

@@ -88,6 +88,14 @@ def test_gradients_that_were_clipped_scaled_name_the_scaler(first_words) -> None
     assert "1024 times as large, the scaler's scale: unscale_() is missing or comes too late" in first_words(old, new)
 
 
+def test_steps_past_the_scaler_are_named(first_words) -> None:
+    old, new = training(), training()
+    for events, actions in ((old, ("scale", "step", "update")), (new, ("scale", "update"))):
+        for rank in events:
+            events[rank][2:2] = [{"event": "scaler", "step": 0, "action": action, "scale": 1024.0} for action in actions]
+    assert "optimizer.step() took the place of scaler.step(optimizer)" in first_words(old, new)
+
+
 def test_other_numbers_of_steps_explain_a_loss_that_differs_later(first_words) -> None:
     new = training(steps=4)
     for event in of(new, "loss", 2):
