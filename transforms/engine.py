@@ -18,7 +18,7 @@ from .flow.values import Wrapped
 from .guarded import guarded_sites
 from .migration import Migration, Options
 from .queries.observed import observed_program
-from .queries.program import Program
+from .queries.program import OBSERVED, Program
 from .reachable_sites import drop_in_whole_steps, drop_unreachable, unused_wraps
 from .rewrites.changes import Change
 from .rule import Outcome, Rule, contract_rules, rule_for
@@ -178,6 +178,7 @@ def answer(rule: Rule, site: Site, migration: Migration) -> Outcome | None:
         needs_run = outcome is not None and _needs_run(rule, site, migration)
         if outcome is not None and (not needs_run or migration.program.is_reached(site.file, site.node)):
             outcome.form = outcome.form or (Form.IDIOM if outcome.changes else Form.NOTE)
+            outcome.observed = needs_run
             if needs_run and outcome.level is Level.SAFE and outcome.changes:
                 outcome.level = Level.REVIEW
                 outcome.message += "; what comes here was observed in one run"
@@ -278,12 +279,16 @@ def finding_of(migration: Migration, decision: Decision) -> Finding:
         rule=decision.rule.id, level=outcome.level, file=site.file.path, line=line, column=column,
         end_line=end_line, end_column=end_column, symbol=site.symbol, message=outcome.message, why=decision.rule.why,
         advice=outcome.advice or decision.rule.advice, form=outcome.form or Form.NOTE,
-        programs=migration.programs.of(site.file.path), provenance=_provenance(migration, site),
+        programs=migration.programs.of(site.file.path), provenance=_provenance(migration, site, outcome.observed),
         suppressed=decision.suppressed,
     )  # fmt: skip
 
 
-def _provenance(migration: Migration, site: Site) -> tuple[Step, ...]:
-    if site.receiver is None or site.sharding is None:
-        return ()
-    return migration.sharding.provenance(site.file, site.receiver, site.sharding)
+def _provenance(migration: Migration, site: Site, observed: bool) -> tuple[Step, ...]:
+    known = site.receiver is not None and site.sharding is not None
+    steps = migration.sharding.provenance(site.file, site.receiver, site.sharding) if known else ()  # type: ignore[arg-type]
+    if not observed or any(step.text.startswith(OBSERVED) for step in steps):
+        return steps
+    wraps = migration.observed.behind(site.file, site.node, site.receiver) or (migration.program.place(site.file, site.node),)
+    seen = [Step(path, line, OBSERVED + migration.program.line_text(path, line)) for path, line in wraps]
+    return tuple(seen) + tuple(step for step in steps if (step.file, step.line) not in wraps)

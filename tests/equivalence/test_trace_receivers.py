@@ -138,7 +138,14 @@ def test_what_a_plain_model_fails_at_is_an_idiom_where_the_run_came(tmp_path: Pa
     clip = "return torch.nn.utils.clip_grad_norm_(model.parameters(), limit)"
     assert forms(before, clip) == [("fallback", "safe")] and forms(after, clip) == [("idiom", "review")]
     assert forms(after, "DDP(net, find_unused_parameters=True)")[-1] == ("idiom", "review")
-    assert all(f["level"] == "review" for f in after.values() if "observed in one run" in f["message"])
+    observed = [f for f in after.values() if "observed in one run" in f["message"]]
+    assert len(observed) >= 3 and all(f["level"] == "review" for f in observed)
+    assert all(any(step["text"].startswith("observed in a run: ") for step in f["provenance"]) for f in observed)
+    wrap = next(n for n, line in enumerate(PROGRAM["train.py"].splitlines(), 1) if "return DDP(" in line)
+    chain = [f["provenance"][0] for f in observed if f["file"] == "parts.py" and f["rule"] == "FS601"]
+    assert chain == [
+        {"file": "train.py", "line": wrap, "text": "observed in a run: return DDP(net, find_unused_parameters=True)"}
+    ]
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])

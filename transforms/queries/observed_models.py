@@ -56,6 +56,13 @@ class ObservedModels:
         inside = isinstance(model, ast.Attribute) and model.attr == "module"
         return self.wraps_at(file, model) or (self.wraps_at(file, model.value) if inside else ())
 
+    def behind(self, file: File, node: ast.AST, receiver: ast.AST | None) -> tuple[tuple[str, int], ...]:
+        """The places of the wrappers whose models a site held, each once: the receiver, or whose parameters it is given."""
+        wraps = self.wraps_at(file, receiver) if receiver is not None else ()
+        given = node.args[:1] if isinstance(node, ast.Call) else []
+        found = wraps or [wrap for argument in given for wrap in self.parameters_of(file, argument)]
+        return tuple(dict.fromkeys((wrap.file, wrap.line) for wrap in found))
+
     def made_by(self, value: object) -> Sequence[ObservedWrap]:
         """The wrapped models that a call of a wrapper gave."""
         if not isinstance(value, Wrapped) or not self.program.trace.wraps:

@@ -17,6 +17,9 @@ from ..text.source import Source
 from .file import File
 from .trace import Trace
 
+OBSERVED = "observed in a run: "
+"""How a step of a chain begins of which only a run has shown what it says."""
+
 
 class Program:
     """Facts linked and solved (``flow``, where that has been done); ``load`` gives a file's source again."""
@@ -150,7 +153,7 @@ class Program:
     def _marked(self, path: str, line: int, seen: bool) -> str:
         """A line of a chain, with a word about where what it says comes from a run."""
         text = self.line_text(path, line)
-        return f"observed in a run: {text}" if seen else text
+        return f"{OBSERVED}{text}" if seen else text
 
     # --- a run --------------------------------------------------------------------------------------------
 
@@ -170,6 +173,10 @@ class Program:
     def is_reached_by_some_ranks(self, file: File, block: Sequence[ast.stmt]) -> bool:
         """Whether the run saw some ranks enter a block while others did not."""
         return bool(block) and block[0].lineno in self.trace.lines_of_some_ranks.get(file.path, ())
+
+    def place(self, file: File, node: ast.AST) -> tuple[str, int]:
+        """Where a node stands: file and line."""
+        return file.path, node.lineno  # pyright: ignore[reportAttributeAccessIssue]
 
     def line_text(self, path: str, line: int) -> str:
         """One line of a file, without indentation."""
