@@ -53,8 +53,10 @@ class ObservedModels:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "parameters":
             return ()
         model = node.func.value
-        inside = isinstance(model, ast.Attribute) and model.attr == "module"
-        return self.wraps_at(file, model) or (self.wraps_at(file, model.value) if inside else ())
+        found = self.wraps_at(file, model)
+        if not found and isinstance(model, ast.Attribute) and model.attr == "module":
+            return self.wraps_at(file, model.value)
+        return found
 
     def behind(self, file: File, node: ast.AST, receiver: ast.AST | None) -> tuple[tuple[str, int], ...]:
         """The places of the wrappers whose models a site held, each once: the receiver, or whose parameters it is given."""
@@ -76,12 +78,12 @@ class ObservedModels:
         wraps = self.made_by(Wrapped("DDP", call))
         return bool(wraps) and all(wrap.always_used for wrap in wraps)
 
-    def models_of(self, call: int, values: Sequence[Value]) -> list[Value]:
+    def models_of(self, call: int, values: Sequence[Value]) -> Sequence[Value]:
         """Those of the values that may be what a call wrapped: without what is no class of the repository, if the run had one."""
         seen = {wrap.module.rpartition(".")[2] for wrap in self.made_by(Wrapped("DDP", call))}
         made = [v for v in values if isinstance(v, Instance)]
         classes = {self.program.facts[v.cls.file].classes[v.cls.index].qualified_name for v in made}
-        return made if seen and seen <= classes else list(values)
+        return made if seen and seen <= classes else values
 
     def are_sharded_alike(self, wraps: Sequence[ObservedWrap]) -> bool:
         """Whether all parameters of some models are sharded over one mesh, with gradients of one precision on its devices."""
