@@ -194,7 +194,7 @@ def test_an_old_side_that_fails_is_none_of_the_changes(tmp_path: Path, capsys: p
     for side, text in (("old", fails), ("new", changed("lr=0.1"))):
         (tmp_path / side).mkdir()
         (tmp_path / side / "train.py").write_text(text)
-    options = ["--old", str(tmp_path / "old"), "--new", str(tmp_path / "new"), "--bisect"]
+    options = ["--old", str(tmp_path / "old"), "--new", str(tmp_path / "new"), "--nproc", "1", "--bisect"]
     assert run(["verify", *options, "--", "train.py"]) == 2
     shown = capsys.readouterr()
     assert "not judged: the old run failed" in shown.out and "broken before (at train.py:16)" in shown.out, shown.out
