@@ -1,10 +1,10 @@
 """What recording costs: step time of a 20-million-parameter transformer on two gloo ranks, by record level.
 
-    python benchmarks/recorder_overhead.py [--steps 64] [--wraps ddp fsdp1 fsdp2] [--levels none loss auto full]
+    python benchmarks/recorder_overhead.py [--steps 64] [--wraps ddp fsdp1 fsdp2] [--levels none loss tripwires auto full]
 
 `cpu` is the processor time of a step, its mean over all steps but the first, and `more` the increase over no recorder:
 on a busy machine processor time is steadier than wall time. `recorder` is the recorder's own share of the wall time,
-by its own account.
+by its own account. The level `tripwires` is `loss` with the tripwires on.
 """
 
 from __future__ import annotations
@@ -75,6 +75,9 @@ def measure(wrap: str, level: str, steps: int) -> tuple[int, float, float]:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         if level != "none":
             environment |= {"PYTHONPATH": str(INJECT), "TO_FSDP2_RECORD": folder, "TO_FSDP2_RECORD_LEVEL": level}
+            environment |= {"TO_FSDP2_ROOT": str(Path(__file__).parent)}
+        if level == "tripwires":
+            environment |= {"TO_FSDP2_RECORD_LEVEL": "loss", "TO_FSDP2_TRIPWIRES": "1"}
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
         command = [*launcher, __file__, "--train", wrap, "--steps", str(steps)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -93,7 +96,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--wraps", nargs="+", default=["ddp", "fsdp1", "fsdp2"])
-    parser.add_argument("--levels", nargs="+", default=["none", "loss", "auto", "full"])
+    parser.add_argument("--levels", nargs="+", default=["none", "loss", "tripwires", "auto", "full"])
     parser.add_argument("--train", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.train:

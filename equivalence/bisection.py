@@ -35,8 +35,9 @@ def bisect(
     """Finds the fewest changes that make a verdict what it is; `texts` are what differs, as it was before the runs."""
     cause = _cause(verdict)
     if cause is None:
-        if (failed := verdict.runs["old"].failure) not in (None, NOT_RUN):
-            return Bisection(reason=f"nothing to bisect: the old side fails without any of the changes: {failed}")
+        old = verdict.runs.get("old")
+        if old is not None and old.failure not in (None, NOT_RUN):
+            return Bisection(reason=f"nothing to bisect: the old side fails without any of the changes: {old.failure}")
         return Bisection(reason=f"nothing to bisect: the verdict is {verdict.verdict}, by none of the changes")
     files = {file.name: file for file in session.changes.files}
     texts = [_with_lines(text, files.get(text.name), session) for text in texts]

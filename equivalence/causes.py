@@ -13,6 +13,7 @@ from .sketch import Sketch
 SAME_FACTOR = 1e-3
 """How close to one common factor all gradients must be for it to be named."""
 DEAD = "the optimizer holds parameters that the model no longer has: it was built before fully_shard (see coverage)"
+CONSTANT = "training does not change this buffer: it was set, cast or loaded otherwise"
 ROUNDING = 1e-6
 """Relative difference below which only the order of additions can differ."""
 
@@ -78,6 +79,8 @@ def causes_of_gradients(comparison: Comparison) -> Iterator[str]:
         yield DEAD
     elif _initial_differs(comparison):
         yield "the weights differ before the first step (see parameters)"
+    elif "no gradient on the new side" in reason and _has_gradients(new, int(max(step, 0))):
+        yield "these parameters alone have none: they are frozen on the new side, or its forward or its loss leaves them out"
     elif "no gradient on the new side" in reason or ("old side only" in reason):
         yield "gradients are never synchronised again: set_requires_gradient_sync(True) before the last micro-step"
         yield "the optimizer was built before fully_shard, so that its parameters get no gradients"
@@ -97,11 +100,20 @@ def causes_of_gradients(comparison: Comparison) -> Iterator[str]:
         yield "rounding alone: another order of additions, as when every micro-step is reduced (see communication)"
     elif _step(comparison, "loss") > step:
         factor = common_factor(old, new, int(max(step, 0)))
-        if factor is not None:
+        scales = [event["scale"] for events in new.scaler.values() for event in events if event.get("scale")]
+        if factor is not None and any(abs(factor - scale) < SAME_FACTOR * scale for scale in scales if scale > 1):
+            yield f"all gradients are {factor:.6g} times as large, the scaler's scale: unscale_() is missing or comes too late"
+        elif factor is not None:
             yield _name_of_factor(factor, old.world, old.micros(int(max(step, 0))))
         yield "the loss is equal, its gradients are not: reduction (dtype, divide factor, synchronisation) or precision"
     else:
         yield "the loss differs as well: look there first"
+
+
+def _has_gradients(record: Record, step: int) -> bool:
+    """Whether some parameter has a gradient at a step."""
+    found = (t.sketch for key, t in record.tensors.get(step, {}).items() if key.kind == "gradient")
+    return any(sketch is not None and sketch.sumsq for sketch in found)
 
 
 def _name_of_factor(factor: float, world: int, micros: int) -> str:
@@ -160,6 +172,11 @@ def causes_of_loss(comparison: Comparison) -> Iterator[str]:
             yield "the loss is not divided by the number of micro-steps"
         elif factor is not None and micros > 1 and abs(factor * micros - 1) < 1e-3:
             yield "the loss is divided by the number of micro-steps twice"
+        if step > 0 and comparison.old.step_count != comparison.new.step_count:
+            yield (
+                f"the new side makes {comparison.new.step_count} steps, the old one {comparison.old.step_count}: "
+                "steps are counted, or loaded, in another way, and the data follows them"
+            )
         yield "the forward pass differs: precision policy, data, dropout seeds, buffers, or the model's configuration"
 
 
@@ -215,10 +232,19 @@ def causes_of_evaluation(comparison: Comparison) -> Iterator[str]:
 def causes_of_buffers(comparison: Comparison) -> Iterator[str]:
     if "exists on the old side only" in comparison.results["buffers"].reason:
         yield "a buffer became a plain attribute, or is registered under another name"
+    elif _is_constant(comparison.old, comparison.results["buffers"].tensor):
+        yield CONSTANT
     elif _step(comparison, "loss") <= _step(comparison, "buffers"):
         yield "the forward pass differs (see loss)"
     else:
         yield "buffers are not broadcast from rank 0, cast to another type (buffer_dtype), or left as to_empty() made"
+
+
+def _is_constant(record: Record, name: str | None) -> bool:
+    """Whether a buffer is the same on every rank after each of several steps."""
+    found = [t.sketch.checksum for tensors in record.tensors.values() for key, t in tensors.items()
+             if key.kind == "buffer" and key.name == name and t.sketch is not None]  # fmt: skip
+    return len(found) > 1 and len(set(found)) == 1
 
 
 def _all_zero(record: Record, kind: str) -> bool:

@@ -50,7 +50,7 @@ def check_clipping(old: Record, new: Record, tolerance: Tolerance) -> CheckResul
         keys = sorted({key for side in (old, new) for key in side.clips if key[0] == step})
         for key in keys:
             if key not in new.clips or key not in old.clips:
-                return _clip_missing(step, key in old.clips)
+                return _clip_missing(step, key in old.clips, (step + 1, key[1]) in new.clips)
             for rank in sorted(old.clips[key].keys() & new.clips[key].keys()):
                 calls += 1
                 failure = _compare_clip(old.clips[key][rank], new.clips[key][rank], tolerance.norm(step))
@@ -63,7 +63,10 @@ def check_clipping(old: Record, new: Record, tolerance: Tolerance) -> CheckResul
     return CheckResult("clipping", "pass", f"{calls} calls found the same norm and had the same limit")
 
 
-def _clip_missing(step: int, in_old: bool) -> CheckResult:
+def _clip_missing(step: int, in_old: bool, comes_later: bool) -> CheckResult:
+    if in_old and comes_later:
+        reason = f"at step {step} the old side clips gradients before the optimizer's step, the new one after it"
+        return CheckResult("clipping", "fail", reason, step, causes=["the clip call has moved behind optimizer.step()"])
     if in_old:
         reason = f"at step {step} the old side clips gradients, the new one does not"
         causes = ["the clip call was dropped, or replaced by code of your own (a norm of local shards is not the norm)"]
@@ -210,6 +213,8 @@ def _describe(event: tuple[Any, ...]) -> str:
 def _scaler_causes(old: tuple[Any, ...], new: tuple[Any, ...]) -> list[str]:
     if old[1] == "unscale" and new[1] != "unscale":
         return ["scaler.unscale_(optimizer) before clipping is missing: gradients are clipped while still scaled"]
+    if old[1] == "step" and new[1] != "step":
+        return ["optimizer.step() took the place of scaler.step(optimizer), which leaves out steps with infinite gradients"]
     return []
 
 

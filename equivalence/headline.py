@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from .causes import CONSTANT
 from .verdict import CheckResult
 
 ORDER = (
@@ -39,6 +40,8 @@ def _key(result: CheckResult, others: dict[str, CheckResult]) -> tuple[float, fl
     step = float(result.step) if result.step is not None else (-1.0 if result.name == "coverage" else math.inf)
     if result.name == "parameters" and result.reason.startswith("before the first step"):
         return step, 0.5
+    if result.name == "buffers" and CONSTANT in result.causes:
+        return step, 0.6  # no consequence of anything else
     if result.name == "tripwires":
         return step, 0.7
     if result.name == "communication":

@@ -24,6 +24,7 @@ def join_ranks(observed: Mapping[int, Event], name: Callable[[str], str], hash_o
         "calls": _joined((event["calls"] for event in renamed), "called"),
         "values": _joined((event["values"] for event in renamed), "held"),
         "passed": _distinct(fact for event in renamed for fact in event["passed"]),
+        "owners": _joined((event["owners"] for event in renamed), "held"),
         "state_dicts": _distinct(fact for event in renamed for fact in event["state_dicts"]),
     }  # fmt: skip
 
@@ -48,6 +49,7 @@ def _numbered(event: Event, made: dict[str, list[Facts]], order: list[str]) -> d
         elif kind == "wrap":
             # Under FSDP1 a rank has gradients of those parameters alone of which it holds a part.
             kept = made[kind][index]
+            kept["always_used"] = kept["always_used"] and found["always_used"]
             kept["without_gradient"] = [p for p in kept["without_gradient"] if p in found["without_gradient"]]
         numbers[kind][number] = index
     for number, found in enumerate(own["optimizer"]):

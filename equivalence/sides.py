@@ -56,7 +56,9 @@ def open_sides(options: VerifyOptions, workspace: Path) -> Iterator[tuple[Place,
     Raises UsageError for a value that is neither a path nor a ref, for a file against a directory, and for more
     untracked data than is copied unasked.
     """
-    old, new = _look_up("old", options.old), _look_up("new", options.new)
+    old = _look_up("old", options.old)
+    # Where the old side is run alone, nobody has to have a new one.
+    new = _look_up("new", options.new if options.save_reference is None else options.old)
     files = [request.path is not None and request.path.is_file() for request in (old, new)]
     if files[0] != files[1]:
         raise UsageError(

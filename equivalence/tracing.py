@@ -22,7 +22,7 @@ from .sides import Place, open_working_tree
 from .terminal import Progress
 from .workspace import open_workspace
 
-SCHEMA = 2
+SCHEMA = 3
 
 
 def trace(options: VerifyOptions, output: Path) -> int:

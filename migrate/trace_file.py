@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ..transforms.findings import UserError
-from ..transforms.queries.trace import Defined, Entered, Expression, Held, Trace
+from ..transforms.queries.trace import Defined, Entered, Expression, Held, ObservedWrap, Trace
 from .workspace import Workspace
 
-SCHEMA = 2
+SCHEMA = 3
 _HELD = ("instance", "class", "function", "returned_by")
 
 
@@ -63,7 +63,11 @@ class _Reader:
             else:
                 stale.append(label)
         lines, some = self._lines()
-        trace = Trace(self._calls(), self._values(), tuple(self._passed()), lines, some)
+        wraps = [self._wrap(entry) for entry in self.document["wraps"]]
+        trace = Trace(
+            self._calls(), self._values(), tuple(self._passed()), self._owners(wraps),
+            tuple(wrap for wrap in wraps if wrap is not None), lines, some,
+        )  # fmt: skip
         notes = [
             f"{self.workspace.display(label)} has changed since {self.path} was written: what was seen there is not used"
             for label in stale
@@ -117,6 +121,22 @@ class _Reader:
             function = self._defined(entry["to"])
             if function is not None:
                 yield self._expression(entry), function, entry["to"]["parameter"]
+
+    def _wrap(self, entry: dict[str, Any]) -> ObservedWrap | None:
+        """A wrapped model; None where it was made in a file that has changed, or is none of these."""
+        name, _, line = entry["places"][0].rpartition(":") if entry["places"] else ("", "", "0")
+        if name not in self.fresh:
+            return None
+        return ObservedWrap(entry["wrapper"], self.fresh[name], int(line), entry["arguments"], tuple(entry["dtypes"]),
+                            entry["scalars"], entry["left_out"], entry["module"], entry["always_used"])  # fmt: skip
+
+    def _owners(self, wraps: list[ObservedWrap | None]) -> dict[Expression, tuple[ObservedWrap, ...]]:
+        owners = {}
+        for entry in self._of_fresh(self.document["owners"]):
+            held = [wraps[one["wrap"]] if "wrap" in one else None for one in entry["held"]]
+            if None not in held:
+                owners[self._expression(entry)] = tuple(wrap for wrap in held if wrap is not None)
+        return owners
 
     def _of_fresh(self, entries: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         return (entry for entry in entries if entry["file"] in self.fresh)

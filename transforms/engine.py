@@ -18,7 +18,7 @@ from .flow.values import Wrapped
 from .guarded import guarded_sites
 from .migration import Migration, Options
 from .queries.observed import observed_program
-from .queries.program import Program
+from .queries.program import OBSERVED, Program
 from .reachable_sites import drop_in_whole_steps, drop_unreachable, unused_wraps
 from .rewrites.changes import Change
 from .rule import Outcome, Rule, contract_rules, rule_for
@@ -84,6 +84,9 @@ def analyse(
         calls = [s.file.call_site(s.call) for found in migration.sites.values() for s in found if s.node in unused and s.call]
         migration = with_sites(Migration(program, options, unused=frozenset(unused),
                                          wraps_left_out=migration.wraps_left_out.union(calls)))  # fmt: skip
+    if program.baseline is not None:
+        before = Migration(program.baseline, options, wraps_left_out=migration.wraps_left_out)
+        migration.before_run = with_sites(before)
     plain = drop_unreachable(migration)
     drop_in_whole_steps(migration)
     guards, migration.hidden = guarded_sites(program, migration.sharding, migration.sites, migration.runs_before_wraps,
@@ -171,11 +174,12 @@ def answer(rule: Rule, site: Site, migration: Migration) -> Outcome | None:
     if site.receiver is not None and migration.is_fresh(site.file, site.node, site.receiver):
         return Outcome("the model is made on the way here and still plain", level=Level.OK, form=Form.NOTE)
     if rule.idiom is not None and migration.options.idioms:
-        observed = migration.program.rests_on_run(site.file, site.node)
-        outcome = rule.idiom(site, migration) if not observed or migration.program.is_reached(site.file, site.node) else None
-        if outcome is not None:
+        outcome = rule.idiom(site, migration)
+        needs_run = outcome is not None and _needs_run(rule, site, migration)
+        if outcome is not None and (not needs_run or migration.program.is_reached(site.file, site.node)):
             outcome.form = outcome.form or (Form.IDIOM if outcome.changes else Form.NOTE)
-            if observed and outcome.level is Level.SAFE and outcome.changes:
+            outcome.observed = needs_run
+            if needs_run and outcome.level is Level.SAFE and outcome.changes:
                 outcome.level = Level.REVIEW
                 outcome.message += "; what comes here was observed in one run"
             return _proved(rule, outcome)
@@ -184,6 +188,19 @@ def answer(rule: Rule, site: Site, migration: Migration) -> Outcome | None:
         outcome.form = outcome.form or (Form.FALLBACK if outcome.changes else Form.NOTE)
         _proved(rule, outcome)
     return outcome
+
+
+def _needs_run(rule: Rule, site: Site, migration: Migration) -> bool:
+    """Whether a site has its idiom because of what a run alone has shown."""
+    if migration.before_run is None or rule.idiom is None:
+        return False
+    found = migration.before_run.sites.get(site.file.path, ())
+    same = next((other for other in found if _written(other) == _written(site)), None)
+    return same is None or rule.idiom(same, migration.before_run) is None
+
+
+def _written(site: Site) -> tuple[object, ...]:
+    return site.symbol, site.role, site.node.lineno, site.node.col_offset  # type: ignore[attr-defined]
 
 
 _UNUSED = "no program here comes to this wrapper: it stays, and all code that would see its models"
@@ -262,12 +279,16 @@ def finding_of(migration: Migration, decision: Decision) -> Finding:
         rule=decision.rule.id, level=outcome.level, file=site.file.path, line=line, column=column,
         end_line=end_line, end_column=end_column, symbol=site.symbol, message=outcome.message, why=decision.rule.why,
         advice=outcome.advice or decision.rule.advice, form=outcome.form or Form.NOTE,
-        programs=migration.programs.of(site.file.path), provenance=_provenance(migration, site),
+        programs=migration.programs.of(site.file.path), provenance=_provenance(migration, site, outcome.observed),
         suppressed=decision.suppressed,
     )  # fmt: skip
 
 
-def _provenance(migration: Migration, site: Site) -> tuple[Step, ...]:
-    if site.receiver is None or site.sharding is None:
-        return ()
-    return migration.sharding.provenance(site.file, site.receiver, site.sharding)
+def _provenance(migration: Migration, site: Site, observed: bool) -> tuple[Step, ...]:
+    known = site.receiver is not None and site.sharding is not None
+    steps = migration.sharding.provenance(site.file, site.receiver, site.sharding) if known else ()  # type: ignore[arg-type]
+    if not observed or any(step.text.startswith(OBSERVED) for step in steps):
+        return steps
+    wraps = migration.observed.behind(site.file, site.node, site.receiver) or (migration.program.place(site.file, site.node),)
+    seen = [Step(path, line, OBSERVED + migration.program.line_text(path, line)) for path, line in wraps]
+    return tuple(seen) + tuple(step for step in steps if (step.file, step.line) not in wraps)

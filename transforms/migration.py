@@ -20,6 +20,7 @@ from .queries.full_state import FullState, full_state
 from .queries.guards import Guards
 from .queries.handed_self import is_self
 from .queries.local_values import local_value
+from .queries.observed_models import ObservedModels
 from .queries.order import is_before_wrap
 from .queries.parameter_math import reduces_own_parts
 from .queries.program import Program
@@ -75,6 +76,11 @@ class Options:
     """On, nothing is known of values across functions: for tests of what needs no such knowledge."""
 
 
+def _asked(site: Site) -> ast.AST:
+    """``model.member``, also where the site is a call of it."""
+    return site.call.func if site.call is not None else site.node
+
+
 @dataclass
 class Migration:
     """All that is known of the repository, shared by the rules."""
@@ -89,6 +95,8 @@ class Migration:
     """The calls of wrappers, by number, that comments in the code say are to be left alone, or that no program comes to."""
     unused: frozenset[ast.AST] = frozenset()
     """Wrappers that stay because no program comes to them."""
+    before_run: Migration | None = None
+    """The same, but for what a run has shown."""
     _plans: dict[ast.Call, Fsdp1Plan | None] = field(default_factory=dict)
     _acts_in_parts: dict[tuple[str, ...], bool] = field(default_factory=dict)
     _ddp_plans: dict[ast.Call, DdpPlan | None] = field(default_factory=dict)
@@ -220,12 +228,22 @@ class Migration:
         """Whether what a site reads a member off is a sharded model whenever the site is reached."""
         if site.sharding is None or site.receiver is None or not self.options.wraps:
             return False
-        if site.sharding.certain:
-            return True
-        return sharded_by_condition(self.program, site.file, site.node, site.sharding)
+        return self._is_surely_sharded(site) or self.observed.always_sharded(site.file, _asked(site))
+
+    def _is_surely_sharded(self, site: Site) -> bool:
+        assert site.sharding is not None
+        return site.sharding.certain or sharded_by_condition(self.program, site.file, site.node, site.sharding)
+
+    @cached_property
+    def observed(self) -> ObservedModels:
+        """What a run has shown of models in wrappers."""
+        return ObservedModels(self.program, self.sharding)
 
     def is_sharded_alike(self, value: object) -> bool:
         """Whether a model is wrapped so that all its parameters are sharded over one mesh, with gradients on its devices."""
+        return self._is_written_alike(value) or self.observed.are_sharded_alike(self.observed.made_by(value))
+
+    def _is_written_alike(self, value: object) -> bool:
         if not isinstance(value, Wrapped):
             return False
         file, call = self.program.call_node(value.site)

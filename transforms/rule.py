@@ -47,6 +47,8 @@ class Outcome:
     level: Level = Level.SAFE
     form: Form | None = None
     advice: str = ""
+    observed: bool = False
+    """Whether it rests on what a run alone has shown."""
 
 
 Answer = Callable[["Site", "Migration"], "Outcome | None"]

@@ -54,7 +54,7 @@ def line_of(text: str, occurrence: int = 0) -> int:
 
 def test_a_trace_holds_what_the_run_did(traced: Path) -> None:
     document = json.loads((traced.parent / "trace.json").read_text())
-    assert (document["kind"], document["schema"], document["ranks"], document["steps"]) == ("trace", 2, 2, 3)
+    assert (document["kind"], document["schema"], document["ranks"], document["steps"]) == ("trace", 3, 2, 3)
     fsdp, ddp = document["wraps"]
     assert (fsdp["wrapper"], fsdp["units"], fsdp["without_gradient"]) == ("FSDP1", {"tasks.models.Layer": 2}, [])
     assert fsdp["arguments"]["use_orig_params"] == "True" and "Layer" in fsdp["arguments"]["auto_wrap_policy"]
@@ -111,7 +111,7 @@ def test_what_has_changed_since_is_said_and_not_used(program: Path) -> None:
     [
         ("{", "is no JSON"),
         ('{"kind": "migration"}', "was not written by `to-fsdp2 trace` of this version"),
-        ('{"kind": "trace", "schema": 2, "files": {}, "calls": 3}', "is damaged"),
+        ('{"kind": "trace", "schema": 3, "files": {}, "calls": 3}', "is damaged"),
         (None, "No such file"),
     ],
 )

@@ -18,21 +18,21 @@ class LocalValue:
 
 
 def local_value(file: File, name: ast.Name) -> LocalValue | None:
-    """The one assignment of a name in its function, or else in its module, if it surely was made before the place."""
+    """The last assignment of a name in its function, or else in its module, if it surely was made before the place."""
     scope = file.function(name) or file.tree
     if isinstance(scope, ast.Lambda):
         return None
     uses = _uses(scope, name.id)
     if scope is not file.tree and all(isinstance(use.ctx, ast.Load) for use in uses) and not _is_parameter(scope, name.id):
         return _module_value(file, name)
-    statement = _only_assignment(file, uses)
+    statement, replaced = _last_assignment(file, uses, name)
     if statement is None or _is_parameter(scope, name.id):
         return None
     if file.function(statement) is not file.function(name):
         return None
     if not _dominates(file, statement, file.statement(name)):
         return None
-    loads = [n for n in uses if isinstance(n.ctx, ast.Load)]
+    loads = [n for n in uses if isinstance(n.ctx, ast.Load) and n not in replaced]
     if isinstance(scope, ast.Module):
         loads += [n for n in file.nodes(ast.Name) if n.id == name.id and isinstance(n.ctx, ast.Load) and n not in loads]
     return LocalValue(statement.value, statement, read_once=loads == [name])
@@ -60,6 +60,36 @@ def _only_assignment(file: File, uses: list[ast.Name]) -> ast.Assign | None:
     stores = [use for use in uses if not isinstance(use.ctx, ast.Load)]
     statement = file.parents[stores[0]] if len(stores) == 1 else None
     return statement if isinstance(statement, ast.Assign) and statement.targets == stores else None
+
+
+def _last_assignment(file: File, uses: list[ast.Name], read: ast.Name) -> tuple[ast.Assign | None, list[ast.Name]]:
+    """The only assignment of a name; of several, in a function without loops around them, the one in front of a place.
+
+    With it come the reads that find what other assignments gave.
+    """
+    stores = sorted((use for use in uses if not isinstance(use.ctx, ast.Load)), key=_place)
+    if len(stores) < 2 or any(file.function(use) is not file.function(read) for use in uses):
+        return _only_assignment(file, uses), []
+    if any(isinstance(around, _REPEATED) for use in uses for around in file.ancestors(use)):
+        return None, []
+    earlier = [store for store in stores if _place(store) < _place(read)]
+    statement = file.parents[earlier[-1]] if earlier else None
+    if not isinstance(statement, ast.Assign) or statement.targets != earlier[-1:] or _place(read) < _end(statement):
+        return None, []
+    block, index = file.block_of(statement)
+    behind = [_place(store) for store in stores if file.parents[store] in block[index + 1 :] and _place(store) > _place(read)]
+    return statement, [n for n in uses if _place(n) < _place(statement) or (behind and _place(n) > behind[0])]
+
+
+_REPEATED = (ast.For, ast.While, ast.AsyncFor, ast.Try, ast.Match, ast.comprehension)
+
+
+def _place(node: ast.expr | ast.stmt) -> tuple[int, int]:
+    return node.lineno, node.col_offset
+
+
+def _end(node: ast.stmt) -> tuple[int, int]:
+    return node.end_lineno or node.lineno, node.end_col_offset or 0
 
 
 def _dominates(file: File, first: ast.stmt, second: ast.stmt) -> bool:

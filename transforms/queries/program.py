@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 
-from ..facts.facts import NOTHING, FileFacts
+from ..facts.facts import FileFacts
 from ..findings import Step
 from ..flow.flow import Flow
 from ..flow.values import ClassValue, FunctionValue, Instance, Value, Wrapped
@@ -17,6 +17,9 @@ from ..text.source import Source
 from .class_tests import tests_by_class
 from .file import File
 from .trace import Trace
+
+OBSERVED = "observed in a run: "
+"""How a step of a chain begins of which only a run has shown what it says."""
 
 
 class Program:
@@ -161,7 +164,7 @@ class Program:
     def _marked(self, path: str, line: int, seen: bool) -> str:
         """A line of a chain, with a word about where what it says comes from a run."""
         text = self.line_text(path, line)
-        return f"observed in a run: {text}" if seen else text
+        return f"{OBSERVED}{text}" if seen else text
 
     # --- a run --------------------------------------------------------------------------------------------
 
@@ -174,14 +177,6 @@ class Program:
         sites = [site for site, entered in self.flow.callees.items() if not entered <= before.get(site, set())]
         return frozenset((self.facts[self.flow.file_of_call(site)].path, self.flow.calls[site].line) for site in sites)
 
-    def rests_on_run(self, file: File, node: ast.AST) -> bool:
-        """Whether a part of an expression holds what only a run has shown."""
-        if self.baseline is None:
-            return False
-        before = self.baseline.file(file.path)
-        parts = [part for part in ast.walk(node) if file.variable(part) != NOTHING]
-        return any(set(file.values(part)) != set(before.values(part)) for part in parts)
-
     def is_reached(self, file: File, node: ast.AST) -> bool:
         """Whether the run reached the statement that holds a node."""
         return file.statement(node).lineno in self.trace.lines.get(file.path, ())
@@ -189,6 +184,10 @@ class Program:
     def is_reached_by_some_ranks(self, file: File, block: Sequence[ast.stmt]) -> bool:
         """Whether the run saw some ranks enter a block while others did not."""
         return bool(block) and block[0].lineno in self.trace.lines_of_some_ranks.get(file.path, ())
+
+    def place(self, file: File, node: ast.AST) -> tuple[str, int]:
+        """Where a node stands: file and line."""
+        return file.path, node.lineno  # pyright: ignore[reportAttributeAccessIssue]
 
     def line_text(self, path: str, line: int) -> str:
         """One line of a file, without indentation."""

@@ -44,6 +44,24 @@ class Expression:
 
 
 @dataclass(frozen=True)
+class ObservedWrap:
+    """A wrapped model: where the wrapper was called, what it was given, in words, and what kinds of parameters it got."""
+
+    wrapper: str
+    file: str
+    line: int
+    arguments: Mapping[str, str]
+    dtypes: tuple[str, ...] = ()
+    scalars: bool = False
+    left_out: bool = False
+    """Whether the model says itself that DDP leaves parameters out."""
+    module: str = ""
+    """The class of the model, by its module and name."""
+    always_used: bool = False
+    """Whether every trained parameter had a gradient at every step."""
+
+
+@dataclass(frozen=True)
 class Trace:
     """The facts of a trace whose files are as they were. Files are labels of the sources."""
 
@@ -53,6 +71,9 @@ class Trace:
     """What was bound to names and attributes."""
     passed: tuple[tuple[Expression, Defined, str], ...] = ()
     """Expressions whose objects other code handed to a parameter of a function."""
+    owners: Mapping[Expression, tuple[ObservedWrap, ...]] = field(default_factory=dict)
+    """Expressions that held wrapped models, and nothing else, whenever an attribute of theirs was asked for."""
+    wraps: tuple[ObservedWrap, ...] = ()
     lines: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """Lines that some rank reached."""
     lines_of_some_ranks: Mapping[str, frozenset[int]] = field(default_factory=dict)

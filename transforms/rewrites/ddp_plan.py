@@ -22,6 +22,7 @@ from ..queries.model_hazards import (
     returns_parameters,
 )
 from ..queries.model_structure import ModelStructure
+from ..queries.observed_models import ObservedModels
 from ..queries.parameter_math import computes_with_parameters
 from ..queries.parameter_names import depends_on_prefix
 from ..queries.parameter_writes import writes_parameters
@@ -131,14 +132,17 @@ def ddp_plan(
     """
     assert site.call is not None
     place = wrap_place(site.file, site.call)
-    if place is None or not _only_averages(site.call) or _asks_for_wrapper(sharding, sites, site):
+    observed, own = ObservedModels(program, sharding), site.file.call_site(site.call)
+    if place is None or not _only_averages(site.call, observed.uses_all_parameters(own)):
+        return None
+    if _asks_for_wrapper(sharding, sites, site):
         return None
     paths = programs.sharing_entries(site.file.path)
     general = f"{_NEEDS_GENERAL_FORM}|{MIXED_DTYPES}"
     if any(re.search(general, program.text(path)) for path in paths) or backwards_keep_graphs(program, paths):
         return None
-    own = site.file.call_site(site.call)
     models = [v for v in site.file.values(place.module) if not (isinstance(v, Wrapped) and v.site == own)]
+    models = observed.models_of(own, models)
     structure = ModelStructure(program, sharding, models)
     if not structure.is_known or has_scalar_parameters(structure) or writes_parameters(structure):
         return None
@@ -175,7 +179,7 @@ def computes_as_whole(
 _OF_TENSORS = frozenset({NUMBER, PARAMETER, IN_PLACE, DATA})
 
 
-def _only_averages(call: ast.Call) -> bool:
+def _only_averages(call: ast.Call, uses_all: bool) -> bool:
     if len(call.args) > 1:
         return False
     for keyword in call.keywords:
@@ -184,7 +188,7 @@ def _only_averages(call: ast.Call) -> bool:
             return False
         if keyword.arg in _PERFORMANCE:
             continue
-        if keyword.arg == "find_unused_parameters" and constant and not keyword.value.value:  # type: ignore[union-attr]
+        if keyword.arg == "find_unused_parameters" and constant and (uses_all or not keyword.value.value):  # type: ignore[union-attr]
             continue
         if keyword.arg == "broadcast_buffers" and constant:
             continue

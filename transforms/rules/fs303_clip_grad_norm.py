@@ -27,7 +27,9 @@ def by_torch(site: Site, migration: Migration) -> Outcome | None:
         return None
     is_used = migration.is_result_used(site.file, site.call)
     if site.receiver is not None:
-        if not migration.is_sharded_here(site) or not migration.is_sharded_alike(site.sharding and site.sharding.value):
+        seen = migration.observed.wraps_at(site.file, site.receiver)
+        is_alike = migration.is_sharded_alike(site.sharding and site.sharding.value)
+        if not migration.is_sharded_here(site) or not (is_alike or migration.observed.are_sharded_alike(seen)):
             return None
         function = migration.torch(site, "torch.nn.utils.clip_grad_norm_")
 
@@ -45,7 +47,9 @@ def by_torch(site: Site, migration: Migration) -> Outcome | None:
     models = [owner for owner in owners if migration.is_sharded_alike(owner)]  # of several, one call gets one
     plain = [owner for owner in owners if owner not in models and migration.is_plain_or_sharded_alike(owner)]
     if not models or len(models) + len(plain) != len(values):
-        return None
+        if not migration.observed.are_sharded_alike(migration.observed.parameters_of(site.file, site.call.args[0])):
+            return None
+        plain = values  # in another run others may come
     clips_otherwise = _clipped_own_shards(site, migration)
     if not is_used and clips_otherwise:
         return Outcome(_BY_WHOLE_NORM, level=Level.REVIEW)

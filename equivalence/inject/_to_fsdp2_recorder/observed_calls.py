@@ -19,6 +19,8 @@ from .user_code import Function, Statement, UserFile, UserFiles
 _MISSING = object()
 _MOST_LOOKS = 8
 """How often the arguments of a function that other code calls from one place are looked at."""
+_MOST_READS = 200
+"""How often the owners of a statement's attributes are looked at."""
 _SUSPENDED = 0x20 | 0x80 | 0x100 | 0x200
 """Flags of generators and coroutines, which are entered again wherever they have stopped."""
 
@@ -35,6 +37,8 @@ class ObservedCalls:
         self._calls: dict[tuple[str, int, int], dict[str, Fact]] = {}
         self._values: dict[tuple[str, int, int, str], dict[str, Fact]] = {}
         self._passed: dict[tuple[str, int, int, str, str], Fact] = {}
+        self._owners: dict[tuple[str, int, int, str], dict[str, Fact]] = {}
+        self._reads: dict[int, int] = {}
         self._entered: set[tuple[CodeType, int, CodeType, type | None]] = set()
         self._looks: dict[tuple[CodeType, int, CodeType], int] = {}
         self._returned: dict[int, tuple[weakref.ref[Any], Fact]] = {}
@@ -58,6 +62,11 @@ class ObservedCalls:
                 if any(fact not in ({"other": True}, {"none": True}) for fact in held.values())
             ],
             "passed": list(self._passed.values()),
+            "owners": [
+                {"file": file, "line": line, "column": column, "expression": text, "held": list(held.values())}
+                for (file, line, column, text), held in self._owners.items()
+                if any("wrap" in fact for fact in held.values())
+            ],
         }  # fmt: skip
 
     # --- tracing ------------------------------------------------------------------------------------------
@@ -85,6 +94,8 @@ class ObservedCalls:
                     if running is not None:
                         self._look_at_bound(frame, file, running)
                     running = statement
+                    if statement is not None and statement.owners:
+                        self._look_at_owners(frame, file, statement)
             elif event == "exception":
                 running = None  # what it would have bound holds something else
             elif event == "return":
@@ -103,6 +114,17 @@ class ObservedCalls:
                 facts = self._values.setdefault((file.name, line, column, ast.unparse(target)), {})
                 fact = self._describe(held)
                 facts[str(fact)] = fact
+
+    def _look_at_owners(self, frame: FrameType, file: UserFile, statement: Statement) -> None:
+        """Which objects that training knows are asked for their attributes, and whether others are as well."""
+        looks = self._reads[id(statement)] = self._reads.get(id(statement), 0) + 1
+        if looks > _MOST_READS:
+            return
+        for (line, column), path in statement.owners:
+            held = _read(frame, path)
+            if held is not _MISSING:
+                fact = self.numbers(held) or {"other": True}
+                self._owners.setdefault((file.name, line, column, ast.unparse(path)), {})[str(fact)] = fact
 
     def _look_at_returned(self, frame: FrameType, file: UserFile, function: Function, value: object) -> None:
         """What the repository hands to other code, which may hand it back."""

@@ -37,6 +37,8 @@ class ObservedTraining:
         """The wrappers that are being constructed: what these wrap in turn are their units."""
         self._trained: dict[int, set[str]] = {}
         """For each wrapped model the parameters that have had a gradient."""
+        self._left_out: set[int] = set()
+        """The wrapped models of which some parameter had none at a step."""
         self._states: dict[tuple[str, str, str], dict[str, Any]] = {}
 
     def install(self) -> None:
@@ -57,6 +59,7 @@ class ObservedTraining:
         """Fields of the `observed` event."""
         for number, wrapped in enumerate(self._wraps):
             wrapped["without_gradient"] = sorted(wrapped.pop("parameters") - self._trained.get(number, set()))
+            wrapped["always_used"] = number in self._trained and number not in self._left_out
         return {"wraps": self._wraps, "optimizers": self._optimizers, "order": self._order,
                 "state_dicts": list(self._states.values())}  # fmt: skip
 
@@ -79,6 +82,7 @@ class ObservedTraining:
             entry: dict[str, Any] = {
                 "wrapper": wrapper, "places": self._places(), "module": _class_name(module), "units": Counter(),
                 "arguments": {name: _described(value) for name, value in arguments.items()}, "parameters": set(),
+                **_layout(module),
             }  # fmt: skip
             self._inside.append(entry)
             try:
@@ -128,7 +132,10 @@ class ObservedTraining:
             model = reference()
             if model is not None and "wrap" in number:
                 trained = self._trained.setdefault(number["wrap"], set())
-                trained |= {name for name, parameter in _parameters(model) if parameter.grad is not None}
+                has_gradient = {name: p.grad is not None for name, p in _parameters(model) if p.requires_grad}
+                trained |= {name for name, has in has_gradient.items() if has}
+                if not all(has_gradient.values()):
+                    self._left_out.add(number["wrap"])
 
     def _places(self) -> list[str]:
         """The lines of the repository that led here, innermost first."""
@@ -149,6 +156,14 @@ def _parameters(model: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
         (".".join(part for part in name.split(".") if part not in hidden), parameter)
         for name, parameter in model.named_parameters()
     ]
+
+
+def _layout(module: Any) -> dict[str, Any]:
+    """Of a model that is to be wrapped: the types of its parameters, and whether some have no dimension or are left out."""
+    parameters = list(module.parameters())
+    left_out = bool(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+    return {"dtypes": sorted({str(parameter.dtype) for parameter in parameters}),
+            "scalars": any(parameter.dim() == 0 for parameter in parameters), "left_out": left_out}  # fmt: skip
 
 
 def _class_name(value: object) -> str:

@@ -24,6 +24,8 @@ class Statement:
     last: int
     bound: list[tuple[Position, ast.expr]] = field(default_factory=list)
     read: list[tuple[Position, ast.expr]] = field(default_factory=list)
+    owners: list[tuple[Position, ast.expr]] = field(default_factory=list)
+    """Those of ``read`` of which an attribute is asked for, or set."""
 
 
 @dataclass
@@ -72,6 +74,8 @@ class UserFile:
                 for target in _targets(statement):
                     found.bound.append((self._position(target), target))
                 found.read = [(self._position(path), path) for path in _paths(statement)]
+                asked = {node.value for node in ast.walk(statement) if isinstance(node, ast.Attribute)}
+                found.owners = [(place, path) for place, path in found.read if path in asked]
                 function.statements.update(dict.fromkeys(range(first, behind), found))
         for inner in _definitions(body if node is None or not isinstance(node, ast.Lambda) else [node.body]):
             if isinstance(inner, ast.Lambda):

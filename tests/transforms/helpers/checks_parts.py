@@ -98,7 +98,7 @@ class Lion(torch.optim.Optimizer):
         super().__init__(params, {"lr": 0.01})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
             state = self.state[p]
             if not state:
@@ -117,7 +117,7 @@ def check_lists_stay_lists_of_shards() -> None:
     model = built("fsdp2")
     model(*batch(0)).backward()
     grads = [p.grad for p in model.parameters()]
-    scaled: Any = torch._foreach_mul(grads, 0.5)
+    scaled: Any = torch._foreach_mul(grads, 0.5)  # pyright: ignore[reportPrivateImportUsage]
     assert all(close((half * 2).full_tensor(), grad.full_tensor()) for half, grad in zip(scaled, grads, strict=True))
 
 
