@@ -45,7 +45,10 @@ _WORDS = {
     "zero_redundancy": r"ZeroRedundancyOptimizer",
 }
 """Features that no code has in which none of these words stands."""
-_BY_HELPER = {"each_rank": "_whole_model", "forward_methods": "forward_method", "full_parameters": "full_parameters"}
+_BY_HELPER = {
+    "each_rank": "_whole_model", "forward_methods": "forward_method", "full_parameters": "full_parameters",
+    "gradient_sync": "set_gradient_sync",
+}  # fmt: skip
 """Features that only code with these helpers has."""
 _WITHOUT_SCALARS = frozenset({"torchvision", "apex"})
 """Packages whose models have no parameters that fully_shard cannot take."""

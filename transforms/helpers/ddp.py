@@ -19,6 +19,7 @@ from .ddp_writes import keep_writes_in_forward
 from .double_backward import allow_double_backward
 from .evaluation import gather_once_in_evaluation
 from .gathered import allow_inference_first, reshard_after_forward, return_no_views
+from .gradients import read_sync_at_forwards
 from .mixed import compute_as_whole
 from .parameter_hooks import keep_parameter_hooks
 from .rebind import parameter_slots, rebind_parameters
@@ -125,6 +126,7 @@ def shard_like_ddp(
     keep_state_dicts_whole(module)  # needed for: state_dicts
     compute_as_whole(module)  # needed for: whole_math
     gather_once_in_evaluation(module)  # needed for: evaluation
+    read_sync_at_forwards(module)  # needed for: gradient_sync
     return module
 
 

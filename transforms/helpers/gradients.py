@@ -57,13 +57,24 @@ def set_gradient_sync(model: Any, value: bool) -> None:
         model.require_backward_grad_sync = value
         return
     like = stands_for(sharded)
-    if like == "ddp" and not hasattr(sharded, "_synced_forward_pending"):
-        sharded._synced_forward_pending = any(group._post_forward_indices for group in _groups(sharded))
-        sharded.register_forward_pre_hook(torch.compiler.disable(_read_sync))
-        sharded.register_forward_hook(torch.compiler.disable(_await_backward))
+    if like == "ddp":
+        read_sync_at_forwards(sharded)
     sharded.require_backward_grad_sync = value
     if like is None:
         _switch_sync(sharded, value)
+
+
+def read_sync_at_forwards(model: Any) -> None:
+    """Let backwards of `model` reduce gradients if this was asked for at the forward, as in DDP.
+
+    A forward from before that waits for its backward was synchronized; one without gradients cannot be told from it.
+    """
+    if hasattr(model, "_synced_forward_pending"):
+        return
+    model._synced_forward_pending = any(group._post_forward_indices for group in _groups(model))
+    model.require_backward_grad_sync = getattr(model, "require_backward_grad_sync", True)
+    model.register_forward_pre_hook(torch.compiler.disable(_read_sync))
+    model.register_forward_hook(torch.compiler.disable(_await_backward))
 
 
 def _read_sync(model: Any, args: object) -> None:

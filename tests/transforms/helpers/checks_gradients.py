@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from models import batch, build, clean, close, error_of, gathered, gradients_of, parameters_of
 from to_fsdp2.transforms.helpers.clipping import clip_grad_norm, clip_grad_value, clip_model_grad_norm, total_norm_of
+from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.gradients import drop_unsynced_gradients, gradient_sync, no_gradient_sync, set_gradient_sync
 from to_fsdp2.transforms.helpers.parameters import resharded
 from to_fsdp2.transforms.helpers.scaling import sharded_grad_scaler
@@ -72,6 +73,16 @@ def check_no_gradient_sync_does_not_communicate() -> None:
             with no_gradient_sync(model):
                 model(*batch(1)).backward()
             assert set(gradients_of(model).values()) == {None}, like
+
+
+def check_an_evaluation_before_the_first_step_is_no_synced_forward() -> None:
+    model = shard_like_ddp(build("plain"))
+    with torch.no_grad():
+        model(*batch(0))
+    for _ in range(2):
+        with no_gradient_sync(model):
+            model(*batch(1)).backward()
+        assert set(gradients_of(model).values()) == {None}
 
 
 def steps_of(model: Any, plan: str) -> dict[str, torch.Tensor | None]:
