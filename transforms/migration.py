@@ -38,6 +38,8 @@ from .rewrites.names import Names
 from .rewrites.wrap_place import wrapped_argument
 from .sites import Site
 
+_SHARDS = re.compile(r"\bfully_shard\(")
+_WRITTEN_BY_US = re.compile(r"fsdp2_helpers|shard_like_(?:ddp|fsdp1)|keep_state_dicts_whole|rebound_parameters")
 _MIGRATED = {"fsdp1": r"shard_like_fsdp1|ShardedLikeFSDP1", "ddp": r"shard_like_ddp|ShardedLikeDDP|keep_state_dicts_whole"}
 """What stands where an earlier run has migrated a wrap."""
 
@@ -152,6 +154,14 @@ class Migration:
         if (key := tuple(paths)) not in self._acts_in_parts:
             self._acts_in_parts[key] = reduces_own_parts(self.program, paths, self.runs_before_wraps)
         return self._acts_in_parts[key]
+
+    @cached_property
+    def native_programs(self) -> frozenset[str]:
+        """The entries of programs that call fully_shard themselves: what is sharded there, their own code knows how to treat."""
+        files = (facts.path for facts in self.program.facts)
+        texts = {path: self.program.text(path) for path in files}
+        own = [path for path, text in texts.items() if _SHARDS.search(text) and not _WRITTEN_BY_US.search(text)]
+        return frozenset(entry for path in own for entry in self.programs.of(path))
 
     @cached_property
     def has_changing_buffers(self) -> bool:

@@ -33,6 +33,7 @@ def drop_unreachable(migration: Migration) -> set[str]:
     replaced = [(site.file, site.node) for sites in migration.sites.values() for site in sites if _is_replaced(site, migration)]
     reach = None if migration.options.blind else WrapReach(migration.program, migration.programs, replaced)
     plain = set()
+    native = migration.native_programs
     for path in [migration.program.facts[index].path for index in migration.program.relevant_files()]:
         entries = migration.programs.of(path)
         may_wrap = reach is None or any(map(reach.may_wrap, entries))
@@ -44,9 +45,13 @@ def drop_unreachable(migration: Migration) -> set[str]:
         else:
             may_come = may_wrap
         is_plain = not may_come or not wrapping
-        if is_plain or is_of_other_framework(migration.program.text(path)):
+        shards_itself = not native.isdisjoint(entries)
+        if is_plain or shards_itself or is_of_other_framework(migration.program.text(path)):
             plain |= {path} if is_plain else set()
-            kept = [s for s in migration.sites.pop(path, ()) if not _looks_like_one(s) or not (is_plain or _is_by_name(s))]
+            sites = migration.sites.pop(path, ())
+            kept = [s for s in sites if not _looks_like_one(s) or not (is_plain or _is_by_name(s))]
+            if shards_itself:
+                kept = [s for s in kept if not _looks_like_one(s) or (s.sharding is not None and s.sharding.wrappers)]
             if kept:
                 migration.sites[path] = kept
     return plain

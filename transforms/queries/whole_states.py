@@ -24,6 +24,9 @@ _WITHOUT_STATES = frozenset({"torch", "torchvision", "torchaudio", "apex", "timm
 _HOLDS_NUMBERS = re.compile(r"(?i)sched|scaler|sampler|loader|(^|_)rng|meter|stopp(er|ing)|generator_state|progress")
 """How objects are called whose state has no tensors of a model."""
 
+_AVERAGES = r"(?i:\b\w*(?:ema|averag\w*|shadow|polyak|swa)\b)"
+"""What stands in code that uses averages: what else libraries keep of models are modules and optimizers."""
+
 
 class WholeStates:
     """Answers for a repository, in whose programs that share a file ``kinds_near`` it are wrapped (``fsdp1``, ``ddp``)."""
@@ -69,7 +72,8 @@ class WholeStates:
     def others_hold_states(self) -> bool:
         """Whether there may be objects with a state of tensors that are neither models nor optimizers, such as averages."""
         files = list(map(self.program.file, self.program.relevant_files()))
-        return bool(strange_packages(files) - _WITHOUT_STATES) or any(map(_makes_states, files))
+        from_outside = self.program.mentions(_AVERAGES) and bool(strange_packages(files) - _WITHOUT_STATES)
+        return from_outside or any(map(_makes_states, files))
 
 
 def _makes_states(file: File) -> bool:

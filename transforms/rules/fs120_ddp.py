@@ -33,9 +33,15 @@ def shard_like(site: Site, migration: Migration) -> Outcome | None:
         return Outcome("DDP stays, as asked for", level=Level.OK)
     name = migration.helper(site, "shard_like_ddp")
     change = function_instead(site.file, site.node, site.call, name)
+    if not migration.native_programs.isdisjoint(migration.programs.of(site.file.path)):
+        return Outcome(_BESIDE_NATIVE, [change], Level.REVIEW, advice=_TO_LOOK_AT)
     return Outcome("fully_shard takes the wrapper's place; what DDP did beside averaging gradients is done as before", [change])
 
 
+_BESIDE_NATIVE = (
+    "fully_shard takes the wrapper's place; models that nobody sees wrapped are left to the program's own code for sharded ones"
+)
+_TO_LOOK_AT = "Look at guards and savers that this model comes to by ways that the report does not name."
 _NET = (
     "import torch\n"
     "from torch import nn\n"
