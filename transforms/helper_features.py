@@ -40,6 +40,7 @@ _WORDS = {
     "unit_arguments": r"CustomPolicy|_Policy|_run_policy",
     "state_dict_type": r"state_dict_type|StateDictType|ShardedTensor",
     "evaluation": EVALUATIONS,
+    "model_copies": r"deepcopy\([^)\n]*(?i:model|net|module|encoder|decoder|student|teacher|parallel|policy|actor|critic)",
     "state_dicts": rf"\w*(?:{STATES})",
     "forward_methods": r"register_fsdp_forward_method",
     "zero_redundancy": r"ZeroRedundancyOptimizer",

@@ -4,7 +4,7 @@ import copy
 import functools
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -68,6 +68,13 @@ def plain_copy(model: Any, memo: Any = None) -> Any:
         if is_of_sharding(attributes.get("zero_grad")):  # it calls that of the class
             del attributes["zero_grad"]
     return copied
+
+
+def copy_as_plain(model: nn.Module) -> None:
+    """Let `copy.deepcopy` of a sharded model, and of what holds it, give plain copies, as of DDP's module; every rank copies."""
+    for part in model.modules():
+        if isinstance(part, FSDPModule):
+            cast(Any, type(part)).__deepcopy__ = plain_copy
 
 
 def as_plain(value: Any) -> Any:

@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.utils import _sync_params_and_buffers
 
 from .class_names import keep_class_name
+from .copies import copy_as_plain
 from .ddp_buffers import broadcast_buffers_before_forward
 from .ddp_gradients import average_plain_gradients, drop_unused_gradients
 from .ddp_parts import gather_for_parts, gather_irregular_blocks
@@ -127,6 +128,7 @@ def shard_like_ddp(
     compute_as_whole(module)  # needed for: whole_math
     gather_once_in_evaluation(module)  # needed for: evaluation
     read_sync_at_forwards(module)  # needed for: gradient_sync
+    copy_as_plain(module)  # needed for: model_copies
     return module
 
 

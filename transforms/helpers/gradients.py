@@ -1,12 +1,14 @@
 """When gradients are reduced over ranks: no_sync and DDP's flag, for models that may be sharded."""
 
+import functools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.optim import Optimizer
 
 from .tensors import tensors_in
 from .units import sharded_module
@@ -73,6 +75,10 @@ def read_sync_at_forwards(model: Any) -> None:
         return
     model._synced_forward_pending = any(group._post_forward_indices for group in _groups(model))
     model.require_backward_grad_sync = getattr(model, "require_backward_grad_sync", True)
+    for group in _groups(model):
+        for managed in group.fsdp_params:
+            managed.sharded_param._accumulates_in = managed
+    _zero_unsynced_gradients_too()
     model.register_forward_pre_hook(torch.compiler.disable(_read_sync))
     model.register_forward_hook(torch.compiler.disable(_await_backward))
 
@@ -101,11 +107,32 @@ def drop_unsynced_gradients(model: Any) -> Any:
     """
     for group in _groups(model) if sharded_module(model) is not None else ():
         for managed in group.fsdp_params:
-            managed.unsharded_accumulated_grad = None
-            if hasattr(managed, "_unsharded_param"):  # since the first forward
-                managed._unsharded_param.grad = None
+            _drop_unsynced(managed)
         group._partial_reduce_output = None  # of HYBRID_SHARD
     return model
+
+
+def _drop_unsynced(managed: Any) -> None:
+    managed.unsharded_accumulated_grad = None
+    if hasattr(managed, "_unsharded_param"):  # since the first forward
+        managed._unsharded_param.grad = None
+
+
+def _zero_unsynced_gradients_too() -> None:
+    """Let optimizers' zero_grad drop gradients that wait to be reduced: DDP had them in `p.grad`."""
+    of_optimizers = Optimizer.zero_grad
+    if hasattr(of_optimizers, "_drops_unsynced"):
+        return
+
+    @functools.wraps(of_optimizers)
+    def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        of_optimizers(optimizer, *args, **kwargs)
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            if hasattr(parameter, "_accumulates_in"):
+                _drop_unsynced(parameter._accumulates_in)
+
+    cast(Any, zero_grad)._drops_unsynced = True
+    Optimizer.zero_grad = zero_grad
 
 
 def _groups(model: nn.Module) -> list[Any]:

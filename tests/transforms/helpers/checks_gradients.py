@@ -189,6 +189,22 @@ def check_gradients_of_a_window_that_was_given_up() -> None:
         assert all(close(results[0], other, 1e-5) for other in results[1:])
 
 
+def check_optimizers_drop_a_window_that_was_given_up() -> None:
+    found = []
+    for model in (build("ddp"), shard_like_ddp(build("plain"))):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(3):
+            with no_gradient_sync(model):
+                model(*batch(step)).backward()
+            if step:  # the first window goes on, the others are given up
+                optimizer.zero_grad()
+            model(*batch(step + 10)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        found.append(parameters_of(model))
+    assert close(*found)
+
+
 def check_dropped_gradients_in_low_precision() -> None:
     """Unsynced gradients are kept apart in the type that they are reduced in."""
     results = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.gradients import no_gradient_sync
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 WRAPS: tuple[Callable[..., Any], ...] = (DDP, shard_like_ddp)
@@ -167,6 +169,22 @@ def check_evaluation_first() -> None:
     assert close(old.body.blocks[0](x), new.body.blocks[0](x))
     old = DDP(old)
     assert not differences([train(run, optimizer_of(run)) for run in (old, new)])
+
+
+def check_copies_are_those_of_the_module() -> None:
+    results = []
+    for wrap in WRAPS:
+        run = wrap(build("tied"))
+        module = run.module if isinstance(run, DDP) else run
+        train(run, optimizer_of(run))
+        held: Any = nn.ModuleList([module])
+        for copied in (copy.deepcopy(module), copy.deepcopy(held)[0], copy.deepcopy({"model": module})["model"]):
+            assert not any(isinstance(part, FSDPModule) for part in copied.modules())
+            assert not any(isinstance(p, DTensor) for p in copied.parameters())
+            assert close(parameters_of(module), parameters_of(copied)) and type(copied) is type(build("tied"))
+            copied(*batch(1)).sum().backward()
+        results.append(train(run, optimizer_of(run)))
+    assert not differences(results)
 
 
 def check_evaluation_between_backward_and_step() -> None:
