@@ -93,9 +93,9 @@ class Contract:
             return False
         return not self.gathered.hold(file, node)
 
-    def computes_whole(self, calls: ShardCalls) -> bool:
-        """Whether the tool has let sharded tensors of a model act whole in the program's own computations."""
-        return self._held.by("compute_as_whole", calls)
+    def gives_plain_numbers(self, calls: ShardCalls) -> bool:
+        """Whether the tool has let what the program computes with sharded tensors be plain: of the whole, or of a rank's part."""
+        return any(self._held.by(helper, calls) for helper in ("compute_as_whole", "compute_with_parts"))
 
     def has_whole_states(self, calls: ShardCalls) -> bool:
         """Whether the tool has let a model's state dicts, and those of its optimizers, come and go whole."""

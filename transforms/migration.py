@@ -167,7 +167,7 @@ class Migration:
     def has_changing_buffers(self) -> bool:
         """Whether ranks may come to buffers of their own: layers with running statistics that they do not share."""
         statistics = r"BatchNorm\dd|track_running_stats|\btorchvision\.models\b|\btorchvision import models\b"
-        return self.program.mentions(statistics) and not self.program.mentions(r"\bconvert_sync_batchnorm\b|\bSyncBatchNorm\(")
+        return self.program.mentions(statistics)  # converted to SyncBatchNorm or not: most programs do that by a flag
 
     def plan(self, site: Site) -> Fsdp1Plan | None:
         """How a constructor call of FSDP1 is written out with fully_shard; None where that is not certain to be right."""

@@ -31,7 +31,7 @@ def _read(contract: Contract, file: File, call: ast.Call, tensor: ast.expr, *kin
     if isinstance(tensor, ast.Call) and isinstance(tensor.func, ast.Attribute) and tensor.func.attr in _RIGHT:
         return
     calls = contract.sharded_parts(file, tensor, *(kinds or _TENSORS))
-    if calls and contract.is_after(file, call, calls) and not contract.computes_whole(calls):
+    if calls and contract.is_after(file, call, calls) and not contract.gives_plain_numbers(calls):
         message = f"{ast.unparse(call)[:140]} is the number of this rank's shard"
         yield Breach(file, call, message, "torch.Tensor.item", model=tensor)
 
