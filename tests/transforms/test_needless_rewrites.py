@@ -468,7 +468,7 @@ WRAPS = HEAD + """def build(net, options, name):
 
 
 def test_code_of_other_frameworks_has_no_models_of_torch() -> None:
-    paddle = PADDLE.format(first="import paddle", save="paddle.save")
+    paddle = PADDLE.format(first="import paddle  # https://pytorch.org/docs/stable/_modules/torch/nn", save="paddle.save")
     assert migrated(train=WRAPS, callbacks=paddle)["callbacks"] == paddle
     torch = PADDLE.format(first="import torch", save="torch.save")
     assert migrated(train=WRAPS, callbacks=torch)["callbacks"] != torch

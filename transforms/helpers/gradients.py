@@ -132,7 +132,7 @@ def _zero_unsynced_gradients_too() -> None:
                 _drop_unsynced(parameter._accumulates_in)
 
     cast(Any, zero_grad)._drops_unsynced = True
-    Optimizer.zero_grad = zero_grad
+    cast(Any, Optimizer).zero_grad = zero_grad
 
 
 def _groups(model: nn.Module) -> list[Any]:

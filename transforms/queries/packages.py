@@ -20,6 +20,7 @@ _OTHER_FRAMEWORKS = re.compile(
     r"^\s*(?:import|from)\s+(?:paddle|jax|flax|haiku|equinox|optax|tensorflow|keras|mindspore|mxnet|megengine|oneflow)\b",
     re.MULTILINE,
 )
+_OF_TORCH = re.compile(r"^\s*(?:import|from)\s+torch\b|\btorch\.[a-z]|[\"']torch\b", re.MULTILINE)
 _BY_NAME = re.compile(r"\b(?:importlib\.import_module|import_module\(|__import__|hub\.load|instantiate\(|locate\()")
 
 
@@ -43,7 +44,7 @@ def strange_packages(files: Iterable[File], known: frozenset[str] = NO_MODELS) -
 
 def is_of_other_framework(text: str) -> bool:
     """Whether a file is written for another framework, so that what has a model's methods there is none of torch's."""
-    return "torch" not in text and _OTHER_FRAMEWORKS.search(text) is not None
+    return _OTHER_FRAMEWORKS.search(text) is not None and _OF_TORCH.search(text) is None
 
 
 def _below(node: ast.ImportFrom) -> list[str]:
