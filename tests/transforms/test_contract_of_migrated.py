@@ -41,6 +41,23 @@ if __name__ == "__main__":
     if dist.get_rank() == 0:
         torch.save(runner.model.module.state_dict(), "model.pt")
 """,
+    "a_state_beside_those_that_helpers_gather": """\
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def save(model, optimizer, scaler, path):
+    with FSDP.state_dict_type(model, "FULL"):
+        states = FSDP.full_optim_state_dict(model, optimizer, rank0_only=True)
+    if dist.get_rank() == 0:
+        torch.save({"optimizer": states, "scaler": scaler.state_dict()}, path)
+
+
+if __name__ == "__main__":
+    model = FSDP(torch.nn.Linear(4, 4), use_orig_params=True)
+    save(model, torch.optim.AdamW(model.parameters()), torch.amp.GradScaler(), "state.pt")
+""",
     "parts_that_a_helper_takes": """\
 import torch
 import torch.distributed as dist

@@ -17,7 +17,7 @@ from ..rule import ContractRule, Example
 def partly_saved(contract: Contract) -> Iterator[Breach]:
     """Files that hold one rank's part of the parameters."""
     for file, call, symbol in contract.calls(*SAVES):
-        if not call.args or (not _is_read_there(call.args[0]) and _is_gathered(file, call)):
+        if not call.args or (not _is_read_there(contract, file, call.args[0]) and _is_gathered(file, call)):
             continue
         found = saved_shards(contract.models, file, call.args[0])
         if found is None or contract.has_whole_states(found[1]) or not contract.is_certain(file, call, found[1]):
@@ -38,10 +38,11 @@ def _is_gathered(file: File, call: ast.Call) -> bool:
     return bool(helped) or is_gathered_by_hand(file, call)
 
 
-def _is_read_there(saved: ast.expr) -> bool:
-    """Whether a state dict is read where it is saved, so that nothing is done to it in between."""
-    parts = [saved, *(saved.values if isinstance(saved, ast.Dict) else ())]
-    return any(isinstance(p, ast.Call) and isinstance(p.func, ast.Attribute) and p.func.attr == "state_dict" for p in parts)
+def _is_read_there(contract: Contract, file: File, saved: ast.expr) -> bool:
+    """Whether the state dict of a sharded model is read where it is saved, so that nothing is done to it in between."""
+    parts = saved.values if isinstance(saved, ast.Dict) else [saved]
+    read = [p for p in parts if isinstance(p, ast.Call) and isinstance(p.func, ast.Attribute) and p.func.attr == "state_dict"]
+    return any(saved_shards(contract.models, file, part) is not None for part in read)
 
 
 def _is_one_file(file: File, call: ast.Call) -> bool:
