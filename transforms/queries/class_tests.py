@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from ..flow.values import Container, External, Value
-
-if TYPE_CHECKING:
-    from .file import File
+from .file import File
+from .program import Program
 
 TESTS = frozenset({"builtins.isinstance", "builtins.issubclass"})
 
@@ -19,7 +16,7 @@ def tests_of(file: File, classes: ast.expr) -> list[tuple[File, ast.Call]]:
 
     Empty where the class may be called under such a name as well.
     """
-    tests = file.program.tests_by_class
+    tests = file.program.once(_tests_by_class)
     if isinstance(classes, (ast.Tuple, ast.List, ast.Set)):
         variable = file.variable(classes)
         given = [value for value in file.values(classes) if isinstance(value, Container) and value.variable == variable]
@@ -29,10 +26,10 @@ def tests_of(file: File, classes: ast.expr) -> list[tuple[File, ast.Call]]:
     return [] if any(_is_called(other, call.args[1]) for other, call in found) else found
 
 
-def tests_by_class(files: Iterable[File]) -> dict[Value, list[tuple[File, ast.Call]]]:
+def _tests_by_class(program: Program) -> dict[Value, list[tuple[File, ast.Call]]]:
     """The tests whose classes are not written out, by what they may be given: classes, and containers of some."""
     found: dict[Value, list[tuple[File, ast.Call]]] = {}
-    for file in files:
+    for file in map(program.file, program.relevant_files()):
         for call in file.nodes(ast.Call):
             asked = call.args[1] if len(call.args) == 2 else None
             if getattr(call.func, "id", "") not in ("isinstance", "issubclass"):

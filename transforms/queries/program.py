@@ -7,6 +7,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
+from typing import TypeVar, cast
 
 from ..facts.facts import FileFacts
 from ..findings import Step
@@ -14,10 +15,10 @@ from ..flow.flow import Flow
 from ..flow.values import ClassValue, FunctionValue, Instance, Value, Wrapped
 from ..text.generated import is_generated, is_helper_module
 from ..text.source import Source
-from .class_tests import tests_by_class
 from .file import File
 from .trace import Trace
 
+Found = TypeVar("Found")
 OBSERVED = "observed in a run: "
 """How a step of a chain begins of which only a run has shown what it says."""
 
@@ -36,6 +37,7 @@ class Program:
         self._files: dict[int, File] = {}
         self._index = {file.path: index for index, file in enumerate(facts)}
         self._mentions: dict[str, bool] = {}
+        self._found: dict[Callable[[Program], object], object] = {}
         self.baseline: Program | None = None
         """The program without what a run has shown, where this one knows of a run."""
         self.trace = Trace()
@@ -58,10 +60,11 @@ class Program:
         """What the wrappers' constructors give, wherever they are called."""
         return [value for value in self.flow.values if isinstance(value, Wrapped)]
 
-    @cached_property
-    def tests_by_class(self) -> dict[Value, list[tuple[File, ast.Call]]]:
-        """The ``isinstance`` tests that name their classes by a variable or parameter, by what these may hold."""
-        return tests_by_class(map(self.file, self.relevant_files()))
+    def once(self, find: Callable[[Program], Found]) -> Found:
+        """What a function finds in the whole repository; it is asked once."""
+        if find not in self._found:
+            self._found[find] = find(self)
+        return cast("Found", self._found[find])
 
     def relevant_files(self) -> list[int]:
         """Files in which a site may lie: all whose facts were asked for, but generated modules."""
