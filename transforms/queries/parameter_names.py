@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from ..flow.values import Constant
 from .file import File
 
+_COLLECTS = frozenset({"list", "sorted", "tuple", "set", "frozenset"})
 _LOOPS = (ast.For, ast.AsyncFor, ast.comprehension)
 _PRINTS = re.compile(r"builtins\.print|logging\.|warnings\.")
 _LOGS = frozenset({"debug", "info", "warning", "error", "print", "write"})
@@ -20,7 +21,7 @@ def depends_on_prefix(file: File, call: ast.Call) -> bool:
     ``call`` is ``model.named_parameters()`` or one of its kind. What is only printed does not count.
     """
     parent = file.parents[call]
-    while isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and parent.func.id in ("list", "sorted", "tuple"):
+    while isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and parent.func.id in _COLLECTS:
         parent = file.parents[parent]
     if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and parent.func.id in ("len", "sum", "any", "all"):
         return False
@@ -29,7 +30,9 @@ def depends_on_prefix(file: File, call: ast.Call) -> bool:
     name = parent.target.elts[0]
     if not isinstance(name, ast.Name):
         return True
-    return any(not _is_insensitive(file, use) for use in _uses(file, parent, name.id))
+    model = call.func.value if isinstance(call.func, ast.Attribute) else call
+    counts = [use for use in _uses(file, parent, name.id) if not _is_insensitive(file, use)]
+    return any(not _meets_names_by_parts(file, use, ast.unparse(model)) for use in counts)
 
 
 def asks_for_fsdp1(file: File, call: ast.Call) -> bool:
@@ -59,6 +62,29 @@ def _is_insensitive(file: File, use: ast.Name) -> bool:
     if isinstance(parent, ast.Compare) and len(parent.ops) == 1 and isinstance(parent.ops[0], ast.In | ast.NotIn):
         return parent.comparators[0] is use and _is_inner_text(file, parent.left)
     return _is_printed(file, use)
+
+
+def _meets_names_by_parts(file: File, use: ast.Name, model: str) -> bool:
+    """Whether a name is only looked up among names that a function puts together from the parts of the same model.
+
+    Such names lose the prefix with the wrapper, as these do.
+    """
+    test = file.parents[use]
+    if not isinstance(test, ast.Compare) or test.left is not use or not isinstance(test.ops[0], ast.In | ast.NotIn):
+        return False
+    made = [value for _, value in file.assignments.get(ast.dump(test.comparators[0]), ())]
+    calls = [value for value in made if isinstance(value, ast.Call)]
+    return bool(calls) and all(_names_parts(file, call, model) for call in calls)
+
+
+def _names_parts(file: File, call: ast.Call, model: str) -> bool:
+    """Whether a call gets a model, and walks through its children if it can be seen."""
+    if getattr(call.func, "id", "") in _COLLECTS and call.args and isinstance(call.args[0], ast.Call):
+        call = call.args[0]
+    if model not in map(ast.unparse, call.args):
+        return False
+    bodies = [file.program.function_node(callee)[1] for callee in file.program.callees(file, call)]
+    return all(any(getattr(node, "attr", "") == "named_children" for node in ast.walk(body)) for body in bodies)
 
 
 def _is_inner_text(file: File, text: ast.expr) -> bool:

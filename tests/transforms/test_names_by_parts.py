@@ -1,0 +1,38 @@
+"""Names of parameters that meet others which a function puts together from the parts of the model: both lose DDP's prefix."""
+
+from __future__ import annotations
+
+import pytest
+from migrated_texts import HEAD, migrated
+
+WALKS = """def names_of(model, forbidden):
+    found = [f"{name}.{inner}" for name, child in model.named_children() for inner in names_of(child, forbidden)]
+    return found + list(model._parameters)
+
+
+"""
+GROUPS = """def groups(net, options):
+    model = DDP(net, **options)
+    decay = {made}
+    decay = [name for name in decay if "bias" not in name]
+    rest = []
+    for n, p in model.named_parameters():
+        if n not in decay:
+            rest.append(p)
+    return [p for n, p in model.named_parameters() if n in decay], rest
+"""
+
+
+@pytest.mark.parametrize("made", ["names_of(model, [nn.LayerNorm])", "set(names_of(model, []))"])
+@pytest.mark.parametrize("where", [WALKS, "from transformers.trainer_pt_utils import get_parameter_names as names_of\n\n\n"])
+def test_they_agree_without_a_prefix(made: str, where: str) -> None:
+    text = migrated(train=HEAD + where + GROUPS.format(made=made))["train"]
+    assert text.count("in model.named_parameters()") == 2
+
+
+@pytest.mark.parametrize("made", [
+    "open('decay.txt').read().split()", "['module.weight']", "[n for n, p in model.named_parameters() if p.ndim > 1]",
+])  # fmt: skip
+def test_others_have_it_on_both_sides(made: str) -> None:
+    text = migrated(train=HEAD + GROUPS.format(made=made))["train"]
+    assert "in model.named_parameters()" not in text
