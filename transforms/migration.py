@@ -38,7 +38,6 @@ from .rewrites.names import Names
 from .rewrites.wrap_place import wrapped_argument
 from .sites import Site
 
-_SHARDS = re.compile(r"\bfully_shard\(")
 _WRITTEN_BY_US = re.compile(r"fsdp2_helpers|shard_like_(?:ddp|fsdp1)|keep_state_dicts_whole|rebound_parameters")
 _MIGRATED = {"fsdp1": r"shard_like_fsdp1|ShardedLikeFSDP1", "ddp": r"shard_like_ddp|ShardedLikeDDP|keep_state_dicts_whole"}
 """What stands where an earlier run has migrated a wrap."""
@@ -158,10 +157,10 @@ class Migration:
     @cached_property
     def native_programs(self) -> frozenset[str]:
         """The entries of programs that call fully_shard themselves: what is sharded there, their own code knows how to treat."""
-        files = (facts.path for facts in self.program.facts)
-        texts = {path: self.program.text(path) for path in files}
-        own = [path for path, text in texts.items() if _SHARDS.search(text) and not _WRITTEN_BY_US.search(text)]
-        return frozenset(entry for path in own for entry in self.programs.of(path))
+        texts = {facts.path: self.program.text(facts.path) for facts in self.program.facts}
+        named = [path for path, text in texts.items() if "fully_shard" in text and not _WRITTEN_BY_US.search(text)]
+        own = [file for file in map(self.program.file, named) if any(_shards(file, call) for call in file.nodes(ast.Call))]
+        return frozenset(entry for file in own for entry in self.programs.of(file.path))
 
     @cached_property
     def has_changing_buffers(self) -> bool:
@@ -344,7 +343,7 @@ class Migration:
 
     def wrapper_kinds_near(self, path: str) -> frozenset[str]:
         """The wrappers that programs construct or name which a file is part of; those of all if nothing shows which."""
-        return frozenset[str]().union(*map(self._kinds_in, self.programs.sharing_entries(path) or self.sites))
+        return frozenset[str]().union(*map(self._kinds_in, self.programs.sharing_entries(path))) or self.wrapper_kinds
 
     def _kinds_in(self, path: str) -> frozenset[str]:
         sites = [site for site in self.sites.get(path, ()) if site.node not in self.unused]
@@ -387,3 +386,9 @@ class Migration:
                 if target is not None:
                     found.setdefault(target, []).append((facts.path, name))
         return found
+
+
+def _shards(file: File, call: ast.Call) -> bool:
+    """Whether a call is one of torch's ``fully_shard``."""
+    symbol = file.external(call.func) or ""
+    return symbol.startswith("torch.") and symbol.endswith(".fully_shard")

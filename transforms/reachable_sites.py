@@ -14,6 +14,8 @@ from .sites import OPTIMIZER, OPTIMIZER_STEP, PARAMETER, Site
 
 _NEVER_IMPORTED = re.compile(r"(^|/)tests?/|(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$|\.ipynb$")
 """Files that no program imports, not even by a name that is put together."""
+_NAMES_SHARDS = re.compile(r"\bDTensor\b")
+"""What stands in code that knows that it gets sharded tensors, such as the step of an optimizer for them."""
 _WRAPPING_ROLES = frozenset({"call", "value", "base"})
 
 
@@ -45,13 +47,13 @@ def drop_unreachable(migration: Migration) -> set[str]:
         else:
             may_come = may_wrap
         is_plain = not may_come or not wrapping
-        shards_itself = not native.isdisjoint(entries)
+        shards_itself = native.issuperset(entries)
         if is_plain or shards_itself or is_of_other_framework(migration.program.text(path)):
             plain |= {path} if is_plain else set()
             sites = migration.sites.pop(path, ())
             kept = [s for s in sites if not _looks_like_one(s) or not (is_plain or _is_by_name(s))]
-            if shards_itself:
-                kept = [s for s in kept if not _looks_like_one(s) or (s.sharding is not None and s.sharding.wrappers)]
+            if shards_itself and _NAMES_SHARDS.search(migration.program.text(path)):
+                kept = [site for site in kept if site.symbol not in (OPTIMIZER, OPTIMIZER_STEP)]
             if kept:
                 migration.sites[path] = kept
     return plain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from migrated_texts import HEAD, findings, migrated
 from to_fsdp2.transforms.findings import Level
 
@@ -29,7 +30,6 @@ def save(trainer, path):
 
 
 def step(trainer):
-    torch.nn.utils.clip_grad_norm_(trainer.net.parameters(), 1.0)
     trainer.net.no_sync()
 
 
@@ -54,5 +54,29 @@ def test_what_nobody_sees_wrapped_stays() -> None:
     assert [f.level for f in told] == [Level.REVIEW] and "own code" in told[0].message
 
 
-def test_other_programs_are_migrated_in_full() -> None:
-    assert migrated(build=BUILD.format(native="pass"), save=SAVE)["save"] != SAVE
+def test_what_is_known_to_come_from_ddp_is_migrated() -> None:
+    text = HEAD + """from torch import distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+
+def run(net, other, options, rank):
+    fully_shard(other)
+    model = DDP(net, **options)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+    if rank == 0:
+        torch.save(optimizer.state_dict(), "optimizer.pt")
+        torch.save(model, "model.pt")
+"""
+    new = migrated(train=text)["train"]
+    assert "on_whole(dist.all_reduce)(p.grad)" in new and "as_plain(model)" in new
+    assert new.index("optimizer.state_dict()") < new.index("if rank == 0") or "whole_on_each_rank(" in new
+
+
+@pytest.mark.parametrize("native", ["pass", "pass  # TODO: fully_shard(net)", "fully_shard(net)"])
+def test_files_of_other_programs_are_migrated_in_full(native: str) -> None:
+    other = HEAD + "import save\n\n\nif __name__ == '__main__':\n    save.step(DDP(torch.nn.Linear(2, 2)))\n"
+    shared = SAVE.partition("if __name__")[0].replace("import build\n", "")
+    new = migrated(build=BUILD.format(native=native), save=shared, other=other)
+    assert "no_gradient_sync(trainer.net)" in new["save"]

@@ -66,11 +66,14 @@ def is_rank(file: File, node: ast.expr, depth: int = 0) -> bool:
         return is_rank(file, node.value, depth)
     if isinstance(node, ast.Call):
         name = _last_name(node) or ""
-        if _RANK.match(name.removeprefix("get_")):
+        if name in ("get_rank", "get_local_rank", "get_global_rank", "get_node_rank", "get_process_index", "process_index"):
             return True
         if name in ("int", "getenv", "get", "getattr") and node.args:
             return any(is_rank(file, a, depth) or _is_rank_key(a) for a in node.args)
-        return depth < _DEEPEST and any(_gives(file, value, depth, is_rank) for value in file.program.callees(file, node))
+        callees = file.program.callees(file, node)
+        if not callees:
+            return _RANK.match(name.removeprefix("get_")) is not None and not node.args
+        return depth < _DEEPEST and any(_gives(file, value, depth, is_rank) for value in callees)
     if isinstance(node, ast.Subscript):
         return _is_rank_key(node.slice) or _is_made_of_rank(file, node, depth)
     if isinstance(node, (ast.Name, ast.Attribute)):
@@ -225,7 +228,8 @@ def _gives(
     owner, function = file.program.function_node(value)
     if isinstance(function, ast.Lambda):
         return is_it(owner, function.body, depth + 1)
-    returned = [n.value for n in ast.walk(function) if isinstance(n, ast.Return) and n.value is not None]
+    returns = (n for n in ast.walk(function) if isinstance(n, ast.Return) and owner.function(n) is function)
+    returned = [n.value for n in returns if n.value is not None]
     return len(returned) <= 2 and any(is_it(owner, r, depth + 1) for r in returned)
 
 

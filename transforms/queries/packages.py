@@ -17,7 +17,7 @@ NO_MODELS = frozenset(
 )  # fmt: skip
 """Packages without model classes of their own; the model classes of torch are known."""
 _OTHER_FRAMEWORKS = re.compile(
-    r"^\s*(?:import|from)\s+(?:paddle|jax|flax|haiku|equinox|optax|tensorflow|keras|mindspore|mxnet|megengine|oneflow)\b",
+    r"^\s*(?:import|from)\s+(?:paddle|jax|flax|haiku|equinox|optax|mindspore|mxnet|megengine|oneflow)\b",
     re.MULTILINE,
 )
 _OF_TORCH = re.compile(r"^\s*(?:import|from)\s+torch\b|\btorch\.[a-z]|[\"']torch\b", re.MULTILINE)
@@ -29,6 +29,12 @@ def strange_packages(files: Iterable[File], known: frozenset[str] = NO_MODELS) -
 
     What is imported by a name that is put together at run time is one of them, as ``"?"``.
     """
+    found = {name.partition(".")[0] for name in strange_names(files)}
+    return frozenset(found - known - sys.stdlib_module_names - {"__future__"})
+
+
+def strange_names(files: Iterable[File]) -> frozenset[str]:
+    """What files import that is not the repository's, in full: ``torch_ema.ExponentialMovingAverage``."""
     found: set[str] = set()
     for file in files:
         if _BY_NAME.search(file.source.text):
@@ -36,10 +42,10 @@ def strange_packages(files: Iterable[File], known: frozenset[str] = NO_MODELS) -
         for node in file.nodes(ast.Import, ast.ImportFrom):
             names = [alias.name for alias in node.names]
             if isinstance(node, ast.Import):
-                found |= {name.partition(".")[0] for name in names if not _is_own(file, name)}
+                found |= {name for name in names if not _is_own(file, name)}
             elif not node.level and not any(_is_own(file, name) for name in (node.module or "", *_below(node))):
-                found.add((node.module or "").partition(".")[0])
-    return frozenset(found - known - sys.stdlib_module_names - {"__future__"})
+                found.update(_below(node))
+    return frozenset(found)
 
 
 def is_of_other_framework(text: str) -> bool:

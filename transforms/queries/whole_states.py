@@ -14,18 +14,19 @@ from functools import cached_property
 from ..flow.library import is_optimizer
 from ..flow.values import Constant, Instance, Opaque, Optimizer, Value
 from .file import File
-from .packages import strange_packages
+from .packages import is_of_other_framework, strange_names
 from .program import Program
 
 _OWN = ("state_dict", "load_state_dict")
 _WITHOUT_STATES = frozenset({"torch", "torchvision", "torchaudio", "apex", "timm"})
 """Packages whose objects with a ``load_state_dict`` are models and optimizers, or hold nothing of a model."""
 
+_PARAMETERS = frozenset({"parameters", "named_parameters", "_parameters", "data"})
 _HOLDS_NUMBERS = re.compile(r"(?i)sched|scaler|sampler|loader|(^|_)rng|meter|stopp(er|ing)|generator_state|progress")
 """How objects are called whose state has no tensors of a model."""
 
-_AVERAGES = r"(?i:\b\w*(?:ema|averag\w*|shadow|polyak|swa)\b)"
-"""What stands in code that uses averages: what else libraries keep of models are modules and optimizers."""
+_AVERAGES = re.compile(r"EMA|Ema(?![a-z])|(?<![A-Za-z])ema(?![a-z])|[Aa]verag|[Pp]olyak|SWA|(?<![A-Za-z])swa(?![a-z])|[Ss]hadow")
+"""What is in the names of averages: what else libraries keep of models are modules and optimizers."""
 
 
 class WholeStates:
@@ -70,16 +71,19 @@ class WholeStates:
 
     @cached_property
     def others_hold_states(self) -> bool:
-        """Whether there may be objects with a state of tensors that are neither models nor optimizers, such as averages."""
-        files = list(map(self.program.file, self.program.relevant_files()))
-        from_outside = self.program.mentions(_AVERAGES) and bool(strange_packages(files) - _WITHOUT_STATES)
-        return from_outside or any(map(_makes_states, files))
+        """Whether there may be objects that put sharded tensors into their state as they are.
+
+        What a program computes with these is plain, so that only parameters themselves can be in it.
+        """
+        files = [f for f in map(self.program.file, self.program.relevant_files()) if not is_of_other_framework(f.source.text)]
+        from_outside = (name for name in strange_names(files) if name.partition(".")[0] not in _WITHOUT_STATES)
+        return any(map(_AVERAGES.search, from_outside)) or any(map(_puts_parameters_into_states, files))
 
 
-def _makes_states(file: File) -> bool:
-    """Whether a file has a class whose objects load a state and are neither models nor optimizers."""
-    for cls in file.nodes(ast.ClassDef):
-        loads = any(isinstance(member, ast.FunctionDef) and member.name == "load_state_dict" for member in cls.body)
-        if loads and not any((file.external(base) or "").startswith(("torch.nn.", "torch.optim.")) for base in cls.bases):
-            return True
+def _puts_parameters_into_states(file: File) -> bool:
+    """Whether a class of a file reads parameters where it says its state, or something takes the place of a method."""
+    for function in file.nodes(ast.FunctionDef):
+        if function.name == "state_dict" and isinstance(file.parents[function], ast.ClassDef):
+            if any(getattr(node, "attr", "") in _PARAMETERS for node in ast.walk(function)):
+                return True
     return re.search(r"\bload_state_dict\s*=(?!=)", file.source.text) is not None
