@@ -9,10 +9,11 @@ from ..findings import Level
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.own_attributes import has_own_module
+from ..queries.repeated_unwrapping import deciding_test, recursive_call
 from ..queries.run_models import is_run
 from ..queries.unwrapping import unwrapping_choice
 from ..rewrites.changes import Change, replace
-from ..rewrites.helper_calls import attribute_as_call
+from ..rewrites.helper_calls import around, attribute_as_call
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
@@ -30,7 +31,7 @@ def the_model_itself(site: Site, migration: Migration) -> Outcome | None:
         return _told(site, migration, choice, "wrapped or not, the model is its own module", change)
     if site.sharding.in_place or _is_own(site) or not migration.is_sharded_here(site):
         return None
-    if unwrapping_choice(site.file, node) is not None:
+    if unwrapping_choice(site.file, node) is not None or _ends_with_module(site):
         return None
     if migration.compiled_models.may_hold(site.file.values(site.receiver)):
         return None  # what is compiled holds the model, and has other keys
@@ -56,18 +57,35 @@ def unwrapped(site: Site, migration: Migration) -> Outcome | None:
         return None
     if unwrapping_choice(site.file, node) is not None:
         return Outcome("the branch without `.module` is taken for models of FSDP2, which is right", level=Level.OK)
-    change = attribute_as_call(site.file, node, migration.helper(site, "unwrap") + "({receiver})")
-    return _told(site, migration, node, "a sharded model is its own module; anything else keeps its attribute", change)
+    name = migration.helper(site, "unwrap")
+    changes = [attribute_as_call(site.file, node, name + "({receiver})"), *_stops_at_itself(site, name)]
+    return _told(site, migration, node, "a sharded model is its own module; anything else keeps its attribute", *changes)
 
 
-def _told(site: Site, migration: Migration, model: ast.expr, message: str, change: Change) -> Outcome:
+def _ends_with_module(site: Site) -> bool:
+    """Whether code goes on unwrapping until nothing is left to unwrap."""
+    node = _attribute(site)
+    return deciding_test(site.file, node) is not None or recursive_call(site.file, node) is not None
+
+
+def _stops_at_itself(site: Site, unwrap: str) -> list[Change]:
+    """The change that ends repeated unwrapping at a model that is its own module."""
+    node = _attribute(site)
+    model = ast.unparse(node.value)
+    test, call = deciding_test(site.file, node), recursive_call(site.file, node)
+    if test is not None:
+        return [around(site.file, test, f"{{it}} and {unwrap}({model}) is not {model}")]
+    return [around(site.file, call, f"{{it}} if {unwrap}({model}) is not {model} else {model}")] if call is not None else []
+
+
+def _told(site: Site, migration: Migration, model: ast.expr, message: str, *changes: Change) -> Outcome:
     """The rewrite; a forward past DDP used each rank's own buffers, and the wrapper's forward those of the first rank."""
     assert site.sharding is not None
     kinds = site.sharding.wrappers or migration.wrapper_kinds
     if "ddp" not in kinds or not migration.has_changing_buffers or not is_run(site.file, model):
-        return Outcome(message, [change])
+        return Outcome(message, list(changes))
     return Outcome("past DDP a forward used each rank's own buffers; now the first rank's are sent before it, as in DDP's own",
-                   [change], Level.REVIEW, advice="With SyncBatchNorm, or equal buffers, nothing differs; else results of "
+                   list(changes), Level.REVIEW, advice="With SyncBatchNorm, or equal buffers, nothing differs; else results of "
                    "evaluation on other ranks are those of the first rank's statistics.")  # fmt: skip
 
 

@@ -1,0 +1,58 @@
+"""Code that takes wrappers off until none is left ends at a model that is its own module, whatever it asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from migrated_texts import HEAD, migrated
+from torch.distributed.fsdp import FSDPModule
+
+PROGRAM = (
+    HEAD
+    + """CLASSES = (DDP, nn.DataParallel)
+
+
+def is_wrapped(model, classes=CLASSES):
+    return isinstance(model, classes)
+
+
+def inner(model):
+    {body}
+
+
+def build(net, options):
+    model = DDP(net, **options)
+    print(is_wrapped(model), is_wrapped(net, (DDP,)))
+    return inner(model)
+"""
+)
+
+
+@pytest.mark.parametrize("body", [
+    "while is_wrapped(model):\n        model = model.module\n    return model",
+    "while True:\n        if is_wrapped(model):\n            model = model.module\n        else:\n            return model",
+    "if is_wrapped(model):\n        return inner(model.module)\n    return model",
+    "return inner(model.module) if is_wrapped(model) else model",
+    "if not is_wrapped(model):\n        return model\n    return inner(model.module)",
+    "if is_wrapped(model) or is_wrapped(model, DDP):\n        return inner(model.module)\n    else:\n        return model",
+])  # fmt: skip
+def test_it_ends_at_the_sharded_model(body: str) -> None:
+    text = migrated(train=PROGRAM.format(body=body))["train"]
+    sharded, plain = type("Sharded", (FSDPModule,), {"__new__": object.__new__})(), object()
+    inner = _function(text)
+    assert inner(sharded) is sharded
+    assert inner(plain) is plain
+
+
+def test_once_needs_no_end() -> None:
+    text = migrated(train=PROGRAM.format(body="for _ in range(3):\n        model = model.module\n    return model"))["train"]
+    assert " is not model" not in text
+
+
+def _function(text: str) -> Any:
+    """`inner` of a migrated file, with what the helper `unwrap` does for sharded models."""
+    lines = [line for line in text.splitlines() if not line.startswith(("from fsdp2_helpers", "@"))]
+    names: dict[str, Any] = {"unwrap": lambda model: model, "shard_like_ddp": None}
+    exec("\n".join(lines), names)
+    return names["inner"]
