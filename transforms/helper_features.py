@@ -40,7 +40,6 @@ _WORDS = {
     "unit_arguments": r"CustomPolicy|_Policy|_run_policy",
     "state_dict_type": r"state_dict_type|StateDictType|ShardedTensor",
     "evaluation": EVALUATIONS,
-    "model_copies": r"deepcopy\([^)\n]*(?i:model|net|module|encoder|decoder|student|teacher|parallel|policy|actor|critic)",
     "state_dicts": rf"\w*(?:{STATES})",
     "forward_methods": r"register_fsdp_forward_method",
     "zero_redundancy": r"ZeroRedundancyOptimizer",
@@ -103,6 +102,8 @@ def _by_models(migration: Migration) -> set[str]:
         found = _by_files(migration, files)
     if migration.whole_states.others_hold_states:
         found.add("other_states")
+    if migration.may_copy_unseen_models(migration.sites):
+        found.add("model_copies")
     return found
 
 

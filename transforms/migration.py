@@ -14,6 +14,7 @@ from .flow.values import Annotated, ClassValue, Wrapped
 from .guarded import Hidden
 from .queries.before_wraps import BeforeWraps
 from .queries.compiled_models import CompiledModels
+from .queries.copied_models import deep_copies, may_copy_unseen_model
 from .queries.file import File
 from .queries.fresh_models import FreshModels
 from .queries.full_state import FullState, full_state
@@ -188,9 +189,18 @@ class Migration:
             return None
         if site.call not in self._ddp_plans:
             before = self.runs_before_wraps
-            found = ddp_plan(self.program, self.programs, self.sharding, site, self.sites, before)
+            copies = self.may_copy_unseen_models(self.programs.sharing_entries(site.file.path))
+            found = ddp_plan(self.program, self.programs, self.sharding, site, self.sites, before, copies)
             self._ddp_plans[site.call] = None if found is not None and self._may_be_wrapped_again(site.call) else found
         return self._ddp_plans[site.call]
+
+    def may_copy_unseen_models(self, paths: Iterable[str]) -> bool:
+        """Whether some of these files may deep-copy a sharded model that is not seen to be one."""
+        files = map(self.program.file, paths)
+        copies = ((file, copy) for file in files for copy in deep_copies(file))
+        return any(
+            may_copy_unseen_model(self.sharding, file, copy, self.runs_before_wraps, self.is_fresh) for file, copy in copies
+        )
 
     def _may_be_wrapped_again(self, call: ast.Call) -> bool:
         """Whether a call of DDP may get a model that is sharded already, as shard_like_ddp() takes it."""

@@ -80,6 +80,8 @@ class DdpPlan:
     """Whether it may be run without gradients, by ranks that do so a different number of times."""
     computes: bool = False
     """Whether code outside of forwards may compute with parameters, or read numbers off them."""
+    copies: bool = False
+    """Whether somebody may deep-copy it, alone or inside of something else, where that is not seen."""
     mark: str | None = None
     """Why its state has to be told from that of a model which FSDP1 held."""
 
@@ -111,6 +113,8 @@ class DdpPlan:
                 lines += f"{helper('gather_once_in_evaluation')}({module})\n"
             if self.computes:
                 lines += f"{helper('compute_as_whole')}({module})\n"
+            if self.copies:
+                lines += f"{helper('copy_as_plain')}({module})\n"
             return lines + (f'{module}._wrapped_like = "ddp"  # {self.mark}\n' if self.mark else "")
 
         return text
@@ -123,8 +127,10 @@ def ddp_plan(
     site: Site,
     sites: Mapping[str, Sequence[Site]],
     is_before: IsBefore,
+    copies: bool,
 ) -> DdpPlan | None:
-    """The plan for a call; None where the general form is needed. ``is_before`` says which places run before all wraps.
+    """The plan for a call; None where the general form is needed. ``is_before`` says which places run before all wraps,
+    ``copies`` whether the model may be deep-copied out of sight.
 
     It is needed where an argument asks for more than averaged gradients, for models of which not every module is seen or
     whose blocks are not just called, with parameters that fully_shard cannot take, and where the program tells by the
@@ -164,6 +170,7 @@ def ddp_plan(
         keeps_states=any(re.search(STATES, program.text(path)) for path in paths),
         evaluates=any(re.search(EVALUATIONS, program.text(path)) for path in paths),
         computes=computes_as_whole(program, sites, paths, is_before),
+        copies=copies,
         mark=_mark(sharding, sites, site, is_before),
     )  # fmt: skip
 

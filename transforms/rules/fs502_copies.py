@@ -9,6 +9,7 @@ import libcst as cst
 from ..findings import Level
 from ..flow.values import ClassValue
 from ..migration import Migration
+from ..queries.copied_models import copies_model
 from ..queries.file import File
 from ..queries.model_classes import may_get_models
 from ..queries.order import is_before_wrap
@@ -33,15 +34,7 @@ def plain(site: Site, migration: Migration) -> Outcome | None:
         return _written_from(site, migration) if site.symbol == IN_PLACE else _zipped(site, migration)
     if is_writer(site.symbol):
         return _saved(site, migration)
-    if not site.call.args:
-        return None
-    copied = site.call.args[0]
-    found = migration.sharding.of(site.file, copied)
-    if migration.runs_before_wraps(site.file, site.call) or migration.is_fresh(site.file, site.call, copied):
-        return None
-    if not found.wrappers and not may_get_models(site.file, copied):
-        return None
-    if is_before_wrap(migration.program, site.file, site.call, found):
+    if not copies_model(migration.sharding, site.file, site.call, migration.runs_before_wraps, migration.is_fresh):
         return None
     name = migration.helper(site, "plain_copy")
     return Outcome("models of FSDP2 cannot be deep-copied: a plain copy with whole parameters is made",

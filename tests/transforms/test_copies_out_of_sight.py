@@ -1,0 +1,61 @@
+"""Copies of models that nothing shows to be models: in configurations, in lists, by functions that get anything."""
+
+from __future__ import annotations
+
+import pytest
+from migrated_texts import HEAD, helpers, migrated
+
+PROGRAM = (
+    HEAD
+    + """import copy
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+class Settings:
+    source = None
+
+    def build(self):
+        return {copy}
+
+
+def main(options, settings):
+    net = Net(){early}
+    model = DDP(net{keywords})
+    settings.source = model.module
+    return settings.build()
+
+
+if __name__ == "__main__":
+    main(dict(), Settings())
+"""
+)
+
+
+@pytest.mark.parametrize("copy", [
+    "copy.deepcopy(self.source)", "copy.deepcopy(self)", "list(map(copy.deepcopy, [self.source]))",
+    "copy.deepcopy({'source': self.source})",
+])  # fmt: skip
+def test_models_can_be_copied_where_it_is_not_seen(copy: str) -> None:
+    files = {"train": PROGRAM.format(copy=copy, early="", keywords="")}
+    text = migrated(**files)["train"]
+    assert "copy_as_plain(net)" in text or "plain_copy(self.source)" in text
+    files = {"train": PROGRAM.format(copy=copy, early="", keywords=", **options")}
+    text = migrated(**files)["train"]
+    assert "copy_as_plain(module)" in text + helpers(**files) or "plain_copy(self.source)" in text
+
+
+@pytest.mark.parametrize(("copy", "early"), [
+    ("self.source", ""), ("copy.deepcopy(3)", ""), ("self.source", "\n    plain = copy.deepcopy(net)"),
+    ("self.source", "\n    settings.other = copy.deepcopy(options)"), ("copy.deepcopy(self.source.state_dict())", ""),
+])  # fmt: skip
+def test_other_copies_need_nothing(copy: str, early: str) -> None:
+    files = {"train": PROGRAM.format(copy=copy, early=early, keywords="")}
+    assert "copy_as_plain" not in migrated(**files)["train"] + helpers(**files)

@@ -1,0 +1,55 @@
+"""Copies by ``copy.deepcopy`` that may be of sharded models, which refuse it: those that are seen, and others."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+
+from ..flow.values import Constant, Derived
+from .file import File
+from .model_classes import may_get_models
+from .order import is_before_wrap
+from .sharding import ShardingQueries
+
+IsBefore = Callable[[File, ast.AST], bool]
+IsFresh = Callable[[File, ast.AST, ast.expr], bool]
+
+
+def deep_copies(file: File) -> Iterator[ast.AST]:
+    """The calls of ``copy.deepcopy`` in a file, and the places that hand it on."""
+    if "deepcopy" not in file.source.text:
+        return
+    for node in file.nodes(ast.Name, ast.Attribute):
+        if isinstance(node.ctx, ast.Load) and file.external(node) == "copy.deepcopy":
+            parent = file.parents[node]
+            yield parent if isinstance(parent, ast.Call) and parent.func is node else node
+
+
+def copies_model(sharding: ShardingQueries, file: File, call: ast.Call, is_before: IsBefore, is_fresh: IsFresh) -> bool:
+    """Whether a call copies what is seen to come out of a wrapper, or what a class gets that works on modules."""
+    if not call.args or is_before(file, call) or is_fresh(file, call, call.args[0]):
+        return False
+    found = sharding.of(file, call.args[0])
+    if not found.wrappers and not may_get_models(file, call.args[0]):
+        return False
+    return not is_before_wrap(file.program, file, call, found)
+
+
+def may_copy_unseen_model(
+    sharding: ShardingQueries, file: File, copy: ast.AST, is_before: IsBefore, is_fresh: IsFresh
+) -> bool:
+    """Whether a use of ``copy.deepcopy`` may get a sharded model that is not seen there: unknown, or inside of what is copied.
+
+    A model that is an attribute of a configuration is copied so, or one that ``map(copy.deepcopy, models)`` gets.
+    """
+    if is_before(file, copy):
+        return False
+    if not isinstance(copy, ast.Call) or not copy.args:
+        return True
+    copied = copy.args[0]
+    if is_fresh(file, copy, copied) or copies_model(sharding, file, copy, is_before, is_fresh):
+        return False
+    if is_before_wrap(file.program, file, copy, sharding.of(file, copied)):
+        return False
+    values = file.values(copied)
+    return not values or not all(isinstance(value, (Constant, Derived)) for value in values)
