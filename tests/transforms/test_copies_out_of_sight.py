@@ -52,6 +52,11 @@ def test_models_can_be_copied_where_it_is_not_seen(copy: str) -> None:
     assert "copy_as_plain(module)" in text + helpers(**files) or "plain_copy(self.source)" in text
 
 
+def test_a_model_that_takes_the_place_of_none_out_of_sight() -> None:
+    text = PROGRAM.replace("settings.source =", "settings.part.source =").format(copy="copy.deepcopy(self.source)", early="", keywords="")
+    assert "copy_as_plain(net)" in migrated(train=text)["train"]
+
+
 @pytest.mark.parametrize(("copy", "early"), [
     ("self.source", ""), ("copy.deepcopy(3)", ""), ("self.source", "\n    plain = copy.deepcopy(net)"),
     ("self.source", "\n    settings.other = copy.deepcopy(options)"), ("copy.deepcopy(self.source.state_dict())", ""),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 
-from ..flow.values import Constant, Derived
+from ..flow.values import Constant, Derived, Value
 from .file import File
 from .model_classes import may_get_models
 from .order import is_before_wrap
@@ -52,4 +52,9 @@ def may_copy_unseen_model(
     if is_before_wrap(file.program, file, copy, sharding.of(file, copied)):
         return False
     values = file.values(copied)
-    return not values or not all(isinstance(value, (Constant, Derived)) for value in values)
+    return not values or not all(map(_is_no_model, values))
+
+
+def _is_no_model(value: Value) -> bool:
+    """Whether a value surely is none; beside a None that a class begins with, others may be assigned out of sight."""
+    return isinstance(value, Derived) or (isinstance(value, Constant) and value.value is not None)

@@ -72,8 +72,10 @@ def _written_from(site: Site, migration: Migration) -> Outcome | None:
         return Outcome("what a tensor is written from is whole here", level=Level.OK)
     name = migration.helper(site, "laid_out_like")
     template = f"{name}({{it}}, {ast.unparse(target)})"
-    return Outcome("what a tensor is written from is laid out as it is: sharded or whole",
-                   [around(site.file, source, template) for source in sources])  # fmt: skip
+    changes = [around(site.file, source, template) for source in sources]
+    if "fsdp1" in migration.wrapper_kinds and parameters_in(site.file, target):
+        return Outcome(_STALE, changes, Level.REVIEW)
+    return Outcome("what a tensor is written from is laid out as it is: sharded or whole", changes)
 
 
 def _is_summoned(file: File, source: ast.expr) -> bool:
