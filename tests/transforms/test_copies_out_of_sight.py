@@ -53,7 +53,8 @@ def test_models_can_be_copied_where_it_is_not_seen(copy: str) -> None:
 
 
 def test_a_model_that_takes_the_place_of_none_out_of_sight() -> None:
-    text = PROGRAM.replace("settings.source =", "settings.part.source =").format(copy="copy.deepcopy(self.source)", early="", keywords="")
+    text = PROGRAM.replace("settings.source =", "settings.part.source =")
+    text = text.format(copy="copy.deepcopy(self.source)", early="", keywords="")
     assert "copy_as_plain(net)" in migrated(train=text)["train"]
 
 

@@ -1,6 +1,7 @@
 """When gradients are reduced over ranks: no_sync and DDP's flag, for models that may be sharded."""
 
 import functools
+import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
@@ -28,6 +29,7 @@ def _without_sync(model: Any) -> Iterator[None]:
     unsynced = [parameter for parameter in unsynced if not hasattr(parameter, "_gradient_is_local")]  # by a context around
     for parameter in unsynced:
         parameter._gradient_is_local = True  # which clipping has to know
+    drop_unsynced_at_zero_grad(model)
     before = gradient_sync(model) if stands_for(model) == "ddp" else getattr(model, "_syncs_gradients", True)
     switch = set_gradient_sync if stands_for(model) == "ddp" else _switch_sync
     switch(model, False)
@@ -58,6 +60,7 @@ def set_gradient_sync(model: Any, value: bool) -> None:
     if sharded is None:
         model.require_backward_grad_sync = value
         return
+    drop_unsynced_at_zero_grad(sharded)
     like = stands_for(sharded)
     if like == "ddp":
         read_sync_at_forwards(sharded)
@@ -75,10 +78,7 @@ def read_sync_at_forwards(model: Any) -> None:
         return
     model._synced_forward_pending = any(group._post_forward_indices for group in _groups(model))
     model.require_backward_grad_sync = getattr(model, "require_backward_grad_sync", True)
-    for group in _groups(model):
-        for managed in group.fsdp_params:
-            managed.sharded_param._accumulates_in = managed
-    _zero_unsynced_gradients_too()
+    drop_unsynced_at_zero_grad(model)
     model.register_forward_pre_hook(torch.compiler.disable(_read_sync))
     model.register_forward_hook(torch.compiler.disable(_await_backward))
 
@@ -99,27 +99,13 @@ def _await_backward(model: Any, args: object, output: object) -> None:
             tensor.register_hook(backward_began)
 
 
-def drop_unsynced_gradients(model: Any) -> Any:
-    """`model`, without the gradients of backwards that were not synchronized: `drop_unsynced_gradients(model).zero_grad()`.
+def drop_unsynced_at_zero_grad(model: nn.Module) -> None:
+    """Let optimizers' zero_grad drop gradients of `model` that wait to be reduced, as if they were in `p.grad`.
 
-    fully_shard keeps them apart from `p.grad` until a backward reduces them, where no zero_grad reaches them: those of a
-    window that was given up would be part of the next step.
+    fully_shard keeps them apart until a backward reduces them: those of a window that was given up would be part of the
+    next step.
     """
-    for group in _groups(model) if sharded_module(model) is not None else ():
-        for managed in group.fsdp_params:
-            _drop_unsynced(managed)
-        group._partial_reduce_output = None  # of HYBRID_SHARD
-    return model
-
-
-def _drop_unsynced(managed: Any) -> None:
-    managed.unsharded_accumulated_grad = None
-    if hasattr(managed, "_unsharded_param"):  # since the first forward
-        managed._unsharded_param.grad = None
-
-
-def _zero_unsynced_gradients_too() -> None:
-    """Let optimizers' zero_grad drop gradients that wait to be reduced: DDP had them in `p.grad`."""
+    _MAY_WAIT.add(model)
     of_optimizers = Optimizer.zero_grad
     if hasattr(of_optimizers, "_drops_unsynced"):
         return
@@ -127,12 +113,22 @@ def _zero_unsynced_gradients_too() -> None:
     @functools.wraps(of_optimizers)
     def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> None:
         of_optimizers(optimizer, *args, **kwargs)
-        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-            if hasattr(parameter, "_accumulates_in"):
-                _drop_unsynced(parameter._accumulates_in)
+        owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        for group in (group for model in _MAY_WAIT for group in _groups(model)):
+            found = [managed for managed in group.fsdp_params if id(managed.sharded_param) in owned]
+            for managed in found:
+                managed.unsharded_accumulated_grad = None
+                if hasattr(managed, "_unsharded_param"):  # since the first forward
+                    managed._unsharded_param.grad = None
+            if found:
+                group._partial_reduce_output = None  # of HYBRID_SHARD
 
     cast(Any, zero_grad)._drops_unsynced = True
     cast(Any, Optimizer).zero_grad = zero_grad
+
+
+_MAY_WAIT: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+"""Models with backwards that did not reduce gradients."""
 
 
 def _groups(model: nn.Module) -> list[Any]:

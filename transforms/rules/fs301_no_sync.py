@@ -25,7 +25,7 @@ def switched(site: Site, migration: Migration) -> Outcome | None:
     if site.call is None or not migration.is_sharded_here(site) or not isinstance(site.receiver, (ast.Name, ast.Attribute)):
         return None
     found = _choice(site.file, site.call)
-    if found is None:
+    if found is None or migration.may_give_up_windows(site.file.path):
         return None
     block, test, negated, needless = found
     model = site.file.text(site.receiver)

@@ -22,7 +22,7 @@ def set_directly(site: Site, migration: Migration) -> Outcome | None:
     statement = site.file.statement(site.node)
     if site.role != "store" or not isinstance(statement, ast.Assign) or statement.targets != [site.node]:
         return None
-    if not migration.is_sharded_here(site):
+    if not migration.is_sharded_here(site) or migration.may_give_up_windows(site.file.path):
         return None
 
     def build(node: cst.CSTNode) -> cst.CSTNode:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from models import batch, build, clean, close, error_of, gathered, gradients_of, parameters_of
 from to_fsdp2.transforms.helpers.clipping import clip_grad_norm, clip_grad_value, clip_model_grad_norm, total_norm_of
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
-from to_fsdp2.transforms.helpers.gradients import drop_unsynced_gradients, gradient_sync, no_gradient_sync, set_gradient_sync
+from to_fsdp2.transforms.helpers.gradients import gradient_sync, no_gradient_sync, set_gradient_sync
 from to_fsdp2.transforms.helpers.parameters import resharded
 from to_fsdp2.transforms.helpers.scaling import sharded_grad_scaler
 from to_fsdp2.transforms.helpers.zero_gradients import zero_gradients
@@ -174,13 +174,11 @@ def check_gradients_of_a_window_that_was_given_up() -> None:
         for kind, like in (("ddp", None), ("fsdp1", None), ("fsdp2", "ddp"), ("fsdp2", "fsdp1"), ("fsdp2", None)):
             model = build(kind, like=like)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.3, foreach=False)
-            assert drop_unsynced_gradients(model) is model
             for step in range(3):
                 with no_gradient_sync(model):
                     model(*batch(2 * step)).backward()
                 if step == 1:
-                    drop_unsynced_gradients(model)
-                    (optimizer if switch_first else model).zero_grad()
+                    optimizer.zero_grad() if switch_first else zero_gradients(model)
                     continue
                 model(*batch(2 * step + 1)).backward()
                 optimizer.step()
@@ -191,7 +189,8 @@ def check_gradients_of_a_window_that_was_given_up() -> None:
 
 def check_optimizers_drop_a_window_that_was_given_up() -> None:
     found = []
-    for model in (build("ddp"), shard_like_ddp(build("plain"))):
+    kinds = [("fsdp2", like) for like in ("ddp", "fsdp1", None)]
+    for model in (build("ddp"), shard_like_ddp(build("plain")), *(build(kind, like=like) for kind, like in kinds)):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for step in range(3):
             with no_gradient_sync(model):
@@ -202,7 +201,7 @@ def check_optimizers_drop_a_window_that_was_given_up() -> None:
             optimizer.step()
             optimizer.zero_grad()
         found.append(parameters_of(model))
-    assert close(*found)
+    assert all(close(found[0], other) for other in found[1:])
 
 
 def check_dropped_gradients_in_low_precision() -> None:
@@ -215,7 +214,7 @@ def check_dropped_gradients_in_low_precision() -> None:
         if given_up:
             with no_gradient_sync(model):
                 model(torch.ones(2, 4)).sum().backward()
-            drop_unsynced_gradients(model)
+            torch.optim.SGD(model.parameters()).zero_grad()
         model(torch.ones(2, 4)).sum().backward()
         results.append(gradients_of(model))
     assert close(results[0], results[1])

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from to_fsdp2.transforms.helpers.clipping import clip_grad_norm, clip_grad_value, clip_model_grad_norm, total_norm_of
 from to_fsdp2.transforms.helpers.full_parameters import apply_to_full, full_parameters
-from to_fsdp2.transforms.helpers.gradients import drop_unsynced_gradients, gradient_sync, no_gradient_sync, set_gradient_sync
+from to_fsdp2.transforms.helpers.gradients import gradient_sync, no_gradient_sync, set_gradient_sync
 from to_fsdp2.transforms.helpers.join import join, repeats_batch, until_all_ranks_finish
 from to_fsdp2.transforms.helpers.parameters import assign_data, handle_parameters, resharded
 from to_fsdp2.transforms.helpers.ranks import on_all_ranks
@@ -19,6 +19,7 @@ from to_fsdp2.transforms.helpers.scaling import sharded_grad_scaler
 from to_fsdp2.transforms.helpers.stops import stop_if_sharded
 from to_fsdp2.transforms.helpers.units import units, unwrap
 from to_fsdp2.transforms.helpers.wrapped import stands_for
+from to_fsdp2.transforms.helpers.zero_gradients import zero_gradients
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
@@ -53,7 +54,7 @@ def train(model: Any, helpers: bool) -> Any:
                 p.mul_(0.9)
         init = lambda m: nn.init.ones_(m.bias) if isinstance(m, nn.Linear) else None  # noqa: E731
         assert (apply_to_full(model, init) if helpers else model.apply(init)) is model
-        drop_unsynced_gradients(model).zero_grad()
+        (zero_gradients if helpers else nn.Module.zero_grad)(model)
         if helpers:
             with full_parameters(model):
                 assert all(type(p) is nn.Parameter for p in model.parameters())
