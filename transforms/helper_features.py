@@ -74,6 +74,8 @@ def absent_features(migration: Migration, used: Collection[str]) -> frozenset[st
         present.add("old_wrappers")
     if _has_earlier_holders(migration):
         present.add("earlier_holders")
+    if not {"named_parameters", "named_buffers", "named_modules"}.isdisjoint(used) and "fsdp1" in migration.wrapper_kinds:
+        present.add("fsdp1_names")
     if "ddp" in migration.wrapper_kinds or migration.program.mentions(_DDP_KEYS):
         present.add("ddp_keys")
     return known - present

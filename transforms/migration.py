@@ -25,6 +25,7 @@ from .queries.local_values import local_value
 from .queries.observed_models import ObservedModels
 from .queries.order import is_before_wrap
 from .queries.parameter_math import reduces_own_parts
+from .queries.parameter_names import asks_for_fsdp1_names
 from .queries.program import Program
 from .queries.programs import Programs
 from .queries.results import is_result_used
@@ -186,6 +187,7 @@ class Migration:
             or not (self.options.idioms and self.options.wraps)
             or self.options.ddp != "shard"
             or self.tells_apart
+            or (len(self.wrapper_kinds) > 1 and self.program.once(asks_for_fsdp1_names))
         ):
             return None
         if site.call not in self._ddp_plans:

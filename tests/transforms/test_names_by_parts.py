@@ -31,8 +31,25 @@ def test_they_agree_without_a_prefix(made: str, where: str) -> None:
 
 
 @pytest.mark.parametrize("made", [
-    "open('decay.txt').read().split()", "['module.weight']", "[n for n, p in model.named_parameters() if p.ndim > 1]",
+    "open('decay.txt').read().split()", "['module.weight']", "[n for n, p in model.named_parameters() if 'module' in n]",
 ])  # fmt: skip
 def test_others_have_it_on_both_sides(made: str) -> None:
     text = migrated(train=HEAD + GROUPS.format(made=made))["train"]
     assert "in model.named_parameters()" not in text
+
+
+@pytest.mark.parametrize("made", [
+    "[n for n, p in model.named_parameters() if p.ndim > 1]",
+    "{n for n, _ in model.named_parameters() if n.split('.')[-2] == 'w'}",
+    "sorted(n for n, _ in model.named_parameters() if n.endswith('weight'))",
+])  # fmt: skip
+def test_names_of_one_model_agree_with_each_other(made: str) -> None:
+    text = migrated(train=HEAD + GROUPS.format(made=made))["train"]
+    assert text.count("in model.named_parameters()") == 3
+
+
+@pytest.mark.parametrize("keeps", ["torch.save(decay, 'names.pt')", "decay.append('module.head')", "decay = decay + names"])
+def test_what_is_kept_or_mixed_has_it_everywhere(keeps: str) -> None:
+    groups = GROUPS.replace("    rest = []\n", f"    {keeps}\n    rest = []\n")
+    text = migrated(train=HEAD + groups.format(made="[n for n, p in model.named_parameters() if p.ndim > 1]"))["train"]
+    assert text.count("named_parameters(model)") == 3

@@ -1,24 +1,50 @@
-"""Names of parameters that are asked for what FSDP1's wrapper puts into them."""
+"""What FSDP1 put into names: kept where something is decided by whole names, told where it showed flat parameters."""
 
 from __future__ import annotations
 
 import pytest
-from migrated_texts import findings
+from migrated_texts import findings, migrated
 
 PROGRAM = """from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 
-def main(net, options):
-    model = FSDP(net, use_orig_params=True, **options)
+def clean(name):
+    return name.replace("_fsdp_wrapped_module.", "")
+
+
+def main(net, options, skipped):
+    model = FSDP(net, {keywords})
+    {more}
     return [p for n, p in model.named_parameters() if {test}]
 
 
-main(None, {{}})
+main(None, {{}}, [])
 """
+ORIGINAL = "use_orig_params=True, **options"
 
 
-@pytest.mark.parametrize(("test", "levels"), [
-    ('"fsdp" in n', ["manual"]), ('"_fsdp_wrapped_module." not in n', ["manual"]), ('"bias" in n', []), ("p.requires_grad", []),
+@pytest.mark.parametrize(("test", "renamed"), [
+    ('"fsdp" in n', True), ('"_fsdp_wrapped_module." not in n', True), ("n in skipped", True), ('n == "head.weight"', True),
+    ('n.startswith("head")', True), ('n.endswith("norm.weight")', True), ('"blocks.0.attention" in n', True),
+    ('n.split(".")[-2] == "norm"', True), ("skipped(n)", True),
+    ('"bias" in n', False), ("p.requires_grad", False), ('n.endswith(".bias")', False), ('n.split(".")[-1] == "bias"', False),
+    ("clean(n) in skipped", False), ('n.replace("_fsdp_wrapped_module.", "") in skipped', False), ('".norm." in n', False),
 ])  # fmt: skip
-def test_a_test_that_finds_nothing_any_more_is_told(test: str, levels: list[str]) -> None:
-    assert [f.level.value for f in findings(train=PROGRAM.format(test=test)) if f.rule == "FS609"] == levels
+def test_names_that_decide_are_as_before(test: str, renamed: bool) -> None:
+    text = migrated(train=PROGRAM.format(keywords=ORIGINAL, test=test, more="pass"))["train"]
+    assert ("named_parameters(model)" in text) is renamed
+
+
+def test_names_that_are_kept_are_so_where_others_decide() -> None:
+    kept = "average = {n: p.clone() for n, p in model.named_parameters()}"
+    text = migrated(train=PROGRAM.format(keywords=ORIGINAL, test='"bias" in n', more=kept))["train"]
+    assert "named_parameters(model)" not in text
+    text = migrated(train=PROGRAM.format(keywords=ORIGINAL, test="n in skipped", more=kept))["train"]
+    assert text.count("named_parameters(model)") == 2
+
+
+@pytest.mark.parametrize(("test", "levels"), [('"bias" in n', ["review"]), ("n in skipped", ["review"]), ("p.requires_grad", [])])
+@pytest.mark.parametrize("keywords", ["", "use_orig_params=False"])
+def test_choices_by_names_of_flat_parameters_are_told(test: str, levels: list[str], keywords: str) -> None:
+    text = PROGRAM.format(keywords=keywords, test=test, more="pass")
+    assert [f.level.value for f in findings(train=text) if f.rule == "FS609"] == levels

@@ -1,38 +1,20 @@
 """The `module.` that DDP puts into the keys of state dicts."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 
-def named_parameters(model: Any, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
-    """`model.named_parameters(...)`, with the `module.` that DDP put in front of names."""
-    rename = _renaming(model, kwargs.get("prefix") or (args[0] if args else ""))
-    return ((rename(name), parameter) for name, parameter in model.named_parameters(*args, **kwargs))
-
-
-def named_buffers(model: Any, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """`model.named_buffers(...)`, with the `module.` that DDP put in front of names."""
-    rename = _renaming(model, kwargs.get("prefix") or (args[0] if args else ""))
-    return ((rename(name), buffer) for name, buffer in model.named_buffers(*args, **kwargs))
-
-
-def named_modules(model: Any, memo: Any = None, prefix: str = "", **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
-    """`model.named_modules(...)`, with the `module` that DDP put in front of names. The wrapper itself is not there any more."""
-    rename = _renaming(model, prefix)
-    return ((rename(name), module) for name, module in model.named_modules(memo, prefix, **kwargs))
-
-
 def with_ddp_keys(state: dict[str, Any], model: nn.Module, prefix: str) -> dict[str, Any]:
     """`state` of `model`, renamed in place: with `module.` below the modules that the wrap recorded as DDP's."""
-    return rename_keys(state, _renaming(model, prefix))
+    return rename_keys(state, renaming(model, prefix))
 
 
-def _renaming(model: nn.Module, prefix: str) -> Callable[[str], str]:
+def renaming(model: nn.Module, prefix: str) -> Callable[[str], str]:
+    """How names below `model`, which begin with `prefix`, were called in DDP."""
     paths: list[str] = []
     for name, part in model.named_modules():
         path = f"{prefix}{name}." if name else prefix

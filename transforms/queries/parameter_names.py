@@ -3,127 +3,196 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
-from ..flow.values import Constant
 from .file import File
+from .name_uses import NameUse, Prefix, is_printed, loop_targets, name_use
+from .program import Program
 
 _COLLECTS = frozenset({"list", "sorted", "tuple", "set", "frozenset"})
+_COUNTS = frozenset({"len", "sum", "any", "all"})
 _LOOPS = (ast.For, ast.AsyncFor, ast.comprehension)
-_PRINTS = re.compile(r"builtins\.print|logging\.|warnings\.")
-_LOGS = frozenset({"debug", "info", "warning", "error", "print", "write"})
+_NAMING = frozenset({"named_parameters", "named_buffers", "named_modules"})
 
 
 def depends_on_prefix(file: File, call: ast.Call) -> bool:
-    """Whether something other than the ends of names, or texts inside of them, is made of the names that a call gives.
+    """Whether anything that DDP's ``module.`` makes a difference to is made of the names that a call gives.
 
-    ``call`` is ``model.named_parameters()`` or one of its kind. What is only printed does not count.
+    ``call`` is ``model.named_parameters()`` or one of its kind.
     """
-    parent = file.parents[call]
-    while isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and parent.func.id in _COLLECTS:
-        parent = file.parents[parent]
-    if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and parent.func.id in ("len", "sum", "any", "all"):
-        return False
-    if not isinstance(parent, _LOOPS) or not isinstance(parent.target, ast.Tuple) or len(parent.target.elts) != 2:
-        return True
-    name = parent.target.elts[0]
-    if not isinstance(name, ast.Name):
-        return True
-    model = call.func.value if isinstance(call.func, ast.Attribute) else call
-    counts = [use for use in _uses(file, parent, name.id) if not _is_insensitive(file, use)]
-    return any(not _meets_names_by_parts(file, use, ast.unparse(model)) for use in counts)
+    return uses_of_names(file, call, Prefix.DDP) != {NameUse.NONE}
 
 
-def asks_for_fsdp1(file: File, call: ast.Call) -> bool:
-    """Whether names that a call gives are asked for a text that only FSDP1's wrapper puts into them: ``"fsdp" in name``."""
-    parent = file.parents[call]
-    target = parent.target if isinstance(parent, _LOOPS) else None
-    name = target.elts[0] if isinstance(target, ast.Tuple) else None
-    for use in _uses(file, parent, name.id) if isinstance(name, ast.Name) else ():
-        test = file.parents[use]
-        asked = test.left if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.In | ast.NotIn) else None
-        if isinstance(asked, ast.Constant) and "fsdp" in str(asked.value) and str(asked.value) in "._fsdp_wrapped_module.":
-            return True
+def asks_for_fsdp1_names(program: Program) -> bool:
+    """Whether something in the repository is decided by what FSDP1 put into names, so that all kept names need it too."""
+    for file in map(program.file, program.relevant_files()):
+        for call in file.nodes(ast.Call):
+            if getattr(call.func, "attr", "") in _NAMING and NameUse.ASKED in uses_of_names(file, call, Prefix.FSDP1):
+                return True
     return False
 
 
-def _uses(file: File, loop: ast.AST, name: str) -> Iterator[ast.Name]:
+def chooses_by_name(file: File, call: ast.Call) -> bool:
+    """Whether a test looks at the names that a call gives."""
+    loop = file.parents[call]
+    if not isinstance(loop, _LOOPS):
+        return False
     within = file.parents[loop] if isinstance(loop, ast.comprehension) else loop
-    for node in ast.walk(within):
-        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
-            yield node
+    tests = [n.test for n in ast.walk(within) if isinstance(n, ast.If | ast.IfExp | ast.While)]
+    tests += [test for n in ast.walk(within) if isinstance(n, ast.comprehension) for test in n.ifs]
+    names = set(loop_targets(loop)) if isinstance(loop.target, ast.Tuple) else set()
+    return any(isinstance(n, ast.Name) and n.id in names for test in tests for n in ast.walk(test))
 
 
-def _is_insensitive(file: File, use: ast.Name) -> bool:
-    parent = file.parents[use]
-    if isinstance(parent, ast.Attribute) and parent.attr == "endswith":
-        return True
-    if isinstance(parent, ast.Compare) and len(parent.ops) == 1 and isinstance(parent.ops[0], ast.In | ast.NotIn):
-        return parent.comparators[0] is use and _is_inner_text(file, parent.left)
-    return _is_printed(file, use)
+def uses_of_names(file: File, call: ast.Call, prefix: Prefix) -> set[NameUse]:
+    """What is made of the names that a call gives, and of all others of the function that they are looked up among.
 
-
-def _meets_names_by_parts(file: File, use: ast.Name, model: str) -> bool:
-    """Whether a name is only looked up among names that a function puts together from the parts of the same model.
-
-    Such names lose the prefix with the wrapper, as these do.
+    Those lose the prefix with the wrapper, as these do, or keep it together.
     """
-    test = file.parents[use]
-    if not isinstance(test, ast.Compare) or test.left is not use or not isinstance(test.ops[0], ast.In | ast.NotIn):
-        return False
-    made = [value for _, value in file.assignments.get(ast.dump(test.comparators[0]), ())]
-    calls = [value for value in made if isinstance(value, ast.Call)]
-    return bool(calls) and all(_names_parts(file, call, model) for call in calls)
+    return _Names(file, call, prefix).uses()
 
 
-def _names_parts(file: File, call: ast.Call, model: str) -> bool:
-    """Whether a call gets a model, and walks through its children if it can be seen."""
-    if getattr(call.func, "id", "") in _COLLECTS and call.args and isinstance(call.args[0], ast.Call):
-        call = call.args[0]
-    if model not in map(ast.unparse, call.args):
-        return False
-    bodies = [file.program.function_node(callee)[1] for callee in file.program.callees(file, call)]
-    return all(any(getattr(node, "attr", "") == "named_children" for node in ast.walk(body)) for body in bodies)
+class _Names:
+    """The names that one call gives, the collections that they are put into, and what else meets these."""
 
+    def __init__(self, file: File, call: ast.Call, prefix: Prefix) -> None:
+        self._file, self._prefix = file, prefix
+        self._scope = file.function(call) or file.tree
+        self._model = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+        self._pending: list[ast.Call | str] = [call]
+        self._seen: set[ast.Call | str] = set()
+        self._found: set[NameUse] = set()
 
-def _is_inner_text(file: File, text: ast.expr) -> bool:
-    """Whether a text is found in a name with the prefix exactly if it is found in the name without it."""
-    if isinstance(text, ast.Constant):
-        return isinstance(text.value, str) and not _touches_prefix(text.value)
-    values = [v.value for v in file.values(text) if isinstance(v, Constant)]
-    if values:
-        return not any(isinstance(value, str) and _touches_prefix(value) for value in values)
-    loop = next((a for a in file.ancestors(text) if isinstance(a, ast.GeneratorExp | ast.ListComp | ast.For)), None)
-    iterated = loop.iter if isinstance(loop, ast.For) else loop.generators[0].iter if loop is not None else None
-    texts = _texts(file, iterated) if iterated is not None else None
-    return texts is not None and not any(map(_touches_prefix, texts))
+    def uses(self) -> set[NameUse]:
+        while self._pending:
+            item = self._pending.pop()
+            if item in self._seen:
+                continue
+            self._seen.add(item)
+            if isinstance(item, str):
+                self._follow_collection(item)
+            else:
+                self._follow_source(item, pairs=True)
+        return self._found or {NameUse.NONE}
 
+    def _follow_source(self, source: ast.expr, pairs: bool) -> None:
+        """What becomes of the names, or pairs of names and tensors, that an expression gives."""
+        node: ast.AST = source
+        parent = self._file.parents[node]
+        while isinstance(parent, ast.Call) and getattr(parent.func, "id", "") in _COLLECTS:
+            node, parent = parent, self._file.parents[parent]
+        if isinstance(parent, ast.Call) and getattr(parent.func, "id", "") in _COUNTS:
+            return
+        if isinstance(parent, _LOOPS) and parent.iter is node and isinstance(parent.target, ast.Tuple) == pairs:
+            for name in loop_targets(parent):
+                for use in self._reads(name, self._file.parents[parent] if isinstance(parent, ast.comprehension) else parent):
+                    self._follow_use(use)
+            return
+        collection = self._assigned_to(node) if not pairs else None
+        if collection is not None:
+            self._pending.append(collection)
+        else:
+            self._found.add(NameUse.KEPT)
 
-def _texts(file: File, node: ast.expr) -> list[str] | None:
-    """The texts in a list that is written out, here or where its name is bound."""
-    if isinstance(node, ast.Name):
-        bound = [value for _, value in file.assignments.get(ast.dump(node), ())]
-        node = bound[0] if len(bound) == 1 else node
-    if not isinstance(node, ast.List | ast.Tuple | ast.Set):
-        return None
-    if not all(isinstance(e, ast.Constant) and isinstance(e.value, str) for e in node.elts):
-        return None
-    return [str(e.value) for e in node.elts if isinstance(e, ast.Constant)]
+    def _follow_use(self, use: ast.Name) -> None:
+        parent = self._file.parents[use]
+        if isinstance(parent, (ast.ListComp, ast.SetComp, ast.GeneratorExp)) and parent.elt is use:
+            self._follow_source(parent, pairs=False)
+        elif (collection := self._looked_up_in(use)) is not None or (collection := self._put_into(use)) is not None:
+            self._pending.append(collection)
+        else:
+            self._found.add(name_use(self._file, use, self._prefix))
 
+    def _follow_collection(self, name: str) -> None:
+        """Whether a local variable holds such names alone, and what is done with them."""
+        for value in self._values(name):
+            if not self._are_names(value):
+                self._found.add(NameUse.ASKED)
+        for use in self._reads(name, self._scope):
+            parent = self._file.parents[use]
+            if isinstance(parent, ast.Compare) and parent.comparators[-1] is use:
+                looked_up = parent.left
+                source = self._source_of(looked_up) if isinstance(looked_up, ast.Name) else None
+                if source is None:
+                    self._found.add(NameUse.ASKED)
+                else:
+                    self._pending.append(source)
+            elif isinstance(parent, ast.Attribute) and parent.attr in ("append", "add"):
+                call = self._file.parents[parent]
+                added = call.args[0] if isinstance(call, ast.Call) and call.args else None
+                source = self._source_of(added) if isinstance(added, ast.Name) else None
+                self._found.add(NameUse.ASKED) if source is None else self._pending.append(source)
+            elif not is_printed(self._file, use):
+                self._follow_source(use, pairs=False)
 
-def _touches_prefix(text: str) -> bool:
-    return not text or text.startswith(".") or any(text in end for end in ("module.", "module")) or "module." in text
+    def _are_names(self, value: ast.expr) -> bool:
+        """Whether an expression gives names of the same model; those that it comes from are followed."""
+        if isinstance(value, ast.Call) and getattr(value.func, "id", "") in _COLLECTS:
+            return not value.args or self._are_names(value.args[0])
+        if isinstance(value, (ast.List, ast.Set, ast.Tuple)):
+            return not value.elts
+        if isinstance(value, ast.Name):
+            self._pending.append(value.id)
+            return bool(self._values(value.id))
+        if isinstance(value, (ast.ListComp, ast.SetComp, ast.GeneratorExp)) and isinstance(value.elt, ast.Name):
+            source = self._source_of(value.elt)
+            if source is not None:
+                self._pending.append(source)
+            return source is not None
+        return isinstance(value, ast.Call) and self._names_parts(value)
 
-
-def _is_printed(file: File, use: ast.Name) -> bool:
-    """Whether a name only goes into a text that is printed or logged."""
-    for around in file.ancestors(use):
-        if isinstance(around, ast.Call):
-            method = around.func.attr if isinstance(around.func, ast.Attribute) else ""
-            return bool(_PRINTS.match(file.external(around.func) or "")) or method in _LOGS
-        if isinstance(around, ast.Raise):
-            return True
-        if not isinstance(around, ast.JoinedStr | ast.FormattedValue | ast.BinOp | ast.Tuple):
+    def _names_parts(self, call: ast.Call) -> bool:
+        """Whether a function puts the names together from the parts of the model: it walks through its children, if seen."""
+        if self._model not in map(ast.unparse, call.args):
             return False
-    return False
+        bodies = [self._file.program.function_node(callee)[1] for callee in self._file.program.callees(self._file, call)]
+        return all(any(getattr(node, "attr", "") == "named_children" for node in ast.walk(body)) for body in bodies)
+
+    def _source_of(self, name: ast.Name) -> ast.Call | str | None:
+        """The call on the same model, or the collection, that the loop around a name takes it from."""
+        for around in self._file.ancestors(name):
+            loops = around.generators if isinstance(around, ast.ListComp | ast.SetComp | ast.GeneratorExp) else [around]
+            for loop in loops:
+                if not isinstance(loop, _LOOPS) or name.id not in loop_targets(loop):
+                    continue
+                iterated = loop.iter
+                while isinstance(iterated, ast.Call) and getattr(iterated.func, "id", "") in _COLLECTS and iterated.args:
+                    iterated = iterated.args[0]
+                if isinstance(iterated, ast.Name):
+                    return iterated.id
+                method = iterated.func if isinstance(iterated, ast.Call) else None
+                if isinstance(method, ast.Attribute) and method.attr in _NAMING and ast.unparse(method.value) == self._model:
+                    return iterated  # type: ignore[return-value]
+                return None
+        return None
+
+    def _looked_up_in(self, use: ast.Name) -> str | None:
+        test = self._file.parents[use]
+        if isinstance(test, ast.Compare) and test.left is use and isinstance(test.ops[0], ast.In | ast.NotIn):
+            return self._local(test.comparators[0])
+        return None
+
+    def _put_into(self, use: ast.Name) -> str | None:
+        call = self._file.parents[use]
+        method = call.func if isinstance(call, ast.Call) and use in call.args else None
+        return self._local(method.value) if isinstance(method, ast.Attribute) and method.attr in ("append", "add") else None
+
+    def _assigned_to(self, node: ast.AST) -> str | None:
+        statement = self._file.parents[node]
+        target = statement.targets[0] if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
+        return target.id if isinstance(target, ast.Name) else None
+
+    def _local(self, collection: ast.expr) -> str | None:
+        return collection.id if isinstance(collection, ast.Name) and self._values(collection.id) else None
+
+    def _values(self, name: str) -> list[ast.expr]:
+        """What is assigned to a variable of the function, if that is all that it may hold."""
+        found = self._file.assignments.get(ast.dump(ast.Name(name, ast.Load())), ())
+        own = [value for statement, value in found if (self._file.function(statement) or self._file.tree) is self._scope]
+        inside = set(ast.walk(self._scope))
+        return own if len(own) == sum(binding in inside for binding in self._file.bindings.get(name, ())) else []
+
+    def _reads(self, name: str, within: ast.AST) -> Iterator[ast.Name]:
+        for node in ast.walk(within):
+            if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
+                yield node

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ..findings import Form, Level
+from ..flow.values import Wrapped
 from ..migration import Migration
-from ..queries.parameter_names import asks_for_fsdp1, depends_on_prefix
+from ..queries.name_uses import NameUse, Prefix
+from ..queries.parameter_names import asks_for_fsdp1_names, chooses_by_name, depends_on_prefix, uses_of_names
 from ..queries.plain_branches import is_in_plain_branch
 from ..queries.unwrapping import comes_unwrapped
 from ..rewrites.helper_calls import method_as_function
@@ -13,32 +15,52 @@ from ..sites import Site
 
 
 def named_as_before(site: Site, migration: Migration) -> Outcome | None:
-    """The names with the prefix that DDP gave them, where something depends on it."""
+    """The names with what the wrappers put into them, where something depends on it."""
     if site.call is None or site.receiver is None or site.sharding is None:
         return None
-    if "fsdp1" in site.sharding.wrapped_in and asks_for_fsdp1(site.file, site.call):
-        return None if migration.is_before_wrap(site) else Outcome(_OF_FSDP1, level=Level.MANUAL, form=Form.NOTE, advice=_ADVICE)
-    if "ddp" not in site.sharding.wrapped_in:
-        return None
-    if is_in_plain_branch(site.file, site.receiver) or migration.is_before_wrap(site):
+    kinds = site.sharding.wrapped_in
+    if not kinds or is_in_plain_branch(site.file, site.receiver) or migration.is_before_wrap(site):
         return None
     if comes_unwrapped(migration.sharding, site.file, site.receiver, by_name=not site.sharding.certain):
         return None
-    if not depends_on_prefix(site.file, site.call):
-        return None
-    change = method_as_function(site.file, site.call, migration.helper(site, site.member))
-    return Outcome("names begin with module., as DDP's did: code here depends on more than their ends", [change])
+    if "ddp" in kinds and depends_on_prefix(site.file, site.call):
+        change = method_as_function(site.file, site.call, migration.helper(site, site.member))
+        return Outcome("names begin with module., as DDP's did: code here depends on more than their ends", [change])
+    return _named_as_in_fsdp1(site, migration) if "fsdp1" in kinds else None
 
 
-_OF_FSDP1 = "names had _fsdp_wrapped_module in them under FSDP1: what asks for it here finds none any more"
-_ADVICE = "Ask for the module that owns the parameter instead: isinstance(module, FSDPModule)."
+def _named_as_in_fsdp1(site: Site, migration: Migration) -> Outcome | None:
+    """The names with `_fsdp_wrapped_module.` in them; of flat parameters, which had one name a unit, what that did is told."""
+    assert site.call is not None
+    uses = uses_of_names(site.file, site.call, Prefix.FSDP1)
+    if site.member == "named_parameters" and _may_be_flat(site, migration) and chooses_by_name(site.file, site.call):
+        return Outcome(_FLAT, level=Level.REVIEW, form=Form.NOTE, advice=_ADVICE)
+    if NameUse.ASKED in uses or (NameUse.KEPT in uses and migration.program.once(asks_for_fsdp1_names)):
+        change = method_as_function(site.file, site.call, migration.helper(site, site.member))
+        return Outcome("names have _fsdp_wrapped_module. in them, as FSDP1's: something is decided by whole names", [change])
+    return None
+
+
+def _may_be_flat(site: Site, migration: Migration) -> bool:
+    """Whether FSDP1 may have shown one flat parameter in place of those of a unit."""
+    assert site.sharding is not None
+    value = site.sharding.value
+    if not isinstance(value, Wrapped):
+        return False
+    _, call = migration.program.call_node(value.site)
+    given = next((k.value for k in call.keywords if k.arg == "use_orig_params"), None)
+    return not (any(k.arg is None for k in call.keywords) or given is not None) or getattr(given, "value", None) is False
+
+
+_FLAT = "FSDP1 showed one flat parameter a unit here: choices by names took all or nothing of it; now each parameter has its own"
+_ADVICE = "Compare what is chosen (weight decay groups, say) in the old and the new run; `verify` does."
 
 RULE = Rule(
     id="FS609",
     title="names of parameters",
     symbols=tuple(f"torch.nn.Module.{name}" for name in ("named_parameters", "named_buffers", "named_modules")),
     roles=("call",),
-    why="DDP put module. in front of every name; patterns, groups and saved dictionaries that count on it match nothing else.",
+    why="Wrappers put texts into names; patterns, groups and saved dictionaries that count on them match nothing else.",
     fallback=named_as_before,
     examples=(
         Example(
@@ -53,6 +75,21 @@ RULE = Rule(
                 "def f(net, options):\n"
                 "    model = shard_like_ddp(net, **options)\n"
                 '    return [p for name, p in named_parameters(model) if name.startswith("module.head")]\n'
+            ),
+            level=Level.SAFE,
+        ),
+        Example(
+            before=(
+                "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\n"
+                "def f(net, options, skipped):\n"
+                "    model = FSDP(net, use_orig_params=True, **options)\n"
+                "    return [p for name, p in model.named_parameters() if name not in skipped]\n"
+            ),
+            after=(
+                "from fsdp2_helpers import named_parameters, shard_like_fsdp1\n\n\n"
+                "def f(net, options, skipped):\n"
+                "    model = shard_like_fsdp1(net, use_orig_params=True, **options)\n"
+                "    return [p for name, p in named_parameters(model) if name not in skipped]\n"
             ),
             level=Level.SAFE,
         ),

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from models import Block, Net, batch, build, clean, close, error_of, parameters_of, record_wrapper
+from to_fsdp2.transforms.helpers.full_parameters import full_parameters
+from to_fsdp2.transforms.helpers.parameter_names import named_buffers, named_modules, named_parameters
 from to_fsdp2.transforms.helpers.parameters import assign_data, handle_parameters, resharded
 from to_fsdp2.transforms.helpers.stops import stop_if_sharded
 from to_fsdp2.transforms.helpers.units import units, unwrap
@@ -194,3 +196,20 @@ def check_stops() -> None:
     ]  # fmt: skip
     for value in bad:
         assert str(error_of(lambda value=value: stop_if_sharded(value, "FS702: here"))) == "FS702: here", type(value)
+
+
+def check_names_are_those_of_the_old_wrappers() -> None:
+    for kind in ("fsdp1", "ddp"):
+        old, new = build(kind, batch_norm=True), build("fsdp2", batch_norm=True, like=kind)
+        for begin in ("", "net"):
+            assert [n for n, _ in named_parameters(new, begin)] == [n for n, _ in old.named_parameters(begin)]
+            assert [n for n, _ in named_buffers(new, prefix=begin)] == [n for n, _ in old.named_buffers(prefix=begin)]
+            names = {n for n, _ in named_modules(new, prefix=begin)}
+            assert names == {n for n, m in old.named_modules(prefix=begin) if not isinstance(m, (FSDP, DDP))}
+        assert all(p is q for (_, p), q in zip(named_parameters(new), new.parameters(), strict=True))
+    old, new = build("fsdp1"), build("fsdp2", like="fsdp1")
+    with FSDP.summon_full_params(old), full_parameters(new):
+        assert [n for n, _ in named_parameters(new)] == [n for n, _ in old.named_parameters()]
+    assert [n for n, _ in named_parameters(new)] == [n for n, _ in old.named_parameters()]
+    plain = build("plain")
+    assert [n for n, _ in named_parameters(plain)] == [n for n, _ in plain.named_parameters()]

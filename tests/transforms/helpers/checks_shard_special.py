@@ -12,8 +12,8 @@ from checks_shard_uses import compare, loop, ones
 from models import batch
 from shard_models import Residual, build, differences, optimizer_of, rank, result, train
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
-from to_fsdp2.transforms.helpers.ddp_keys import named_buffers, named_modules, named_parameters
 from to_fsdp2.transforms.helpers.methods import forward_method
+from to_fsdp2.transforms.helpers.parameter_names import named_buffers, named_modules, named_parameters
 from to_fsdp2.transforms.helpers.rebind import rebound_parameters
 from to_fsdp2.transforms.helpers.zero_gradients import zero_gradients
 from torch import nn
