@@ -315,3 +315,40 @@ def test_a_rank_in_an_attribute_that_another_file_sets() -> None:
     facts = [extract(source) for source in sources.values()]
     text = analyse(facts, sources.__getitem__, Options(target_torch=(2, 13)), paths=list(files)).texts["part.py"]
     assert text.index("model.state_dict()") < text.index("if args.saves"), "all ranks gather it"
+
+
+@pytest.mark.parametrize(("ways", "held"), [(20, "whole_on_each_rank(self.model)"), (60, "everything_whole_on_each_rank()")])
+def test_a_model_that_comes_by_one_of_many_ways_is_held(ways: int, held: str) -> None:
+    """Behind a guard, one function calls another with plain models by short ways, and with the sharded one by a longer way."""
+    steps = "\n".join(f"def step_{number}(model):\n    save(model)\n" for number in range(ways))
+    calls = "\n".join(f"        step_{number}(self.other)" for number in range(ways))
+    program = f"""
+class Net(torch.nn.Module):
+    pass
+
+def write(model):
+    torch.save(model.state_dict(), "x.pt")
+
+def save(model):
+    write(model)
+
+{steps}
+def last(model):
+    step_0(model)
+
+class Trainer:
+    def __init__(self, net):
+        self.model = DDP(net)
+        self.other = Net()
+
+    def run(self):
+{calls}
+        last(self.model)
+
+    def train(self):
+        if is_main():
+            self.run()
+
+Trainer(torch.nn.Linear(2, 2)).train()
+"""
+    assert contexts(program) == [f"with {held}:"]
