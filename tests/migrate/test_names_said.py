@@ -97,6 +97,30 @@ def test_one_that_says_nothing_is_named(repository: Path, comment: str, capsys: 
     assert "sharded" in found[0]["message"]
 
 
+@pytest.mark.parametrize(("value", "is_wrong"), [
+    ("DDP(build())", True), ("DDP(build()) if name else build()", True), ("build()", False), ("keep(DDP(build()))", False),
+])  # fmt: skip
+def test_plain_of_a_wrap_is_named_and_not_heeded(
+    repository: Path, value: str, is_wrong: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = MAIN.replace("DDP(build())", f"{value}  # to-fsdp2: plain")
+    (repository / "main.py").write_text(text + "    print(model.module)\n")
+    commit_all(repository)
+    assert run(["scan", "--format", "json"]) == 0
+    found = [f for f in json.loads(capsys.readouterr().out)["findings"] if f["rule"] == "FS992"]
+    assert [(f["line"], "is sharded" in f["message"]) for f in found] == ([(9, True)] if is_wrong else [])
+    if value == "DDP(build())":
+        assert run(["apply"]) in (0, 1)
+        assert "print(model)" in (repository / "main.py").read_text()
+
+
+def test_plain_of_a_wrap_that_is_left_out_is_right(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    comments = "# to-fsdp2: ignore[FS120] stays\n    model = DDP(build())  # to-fsdp2: plain"
+    (repository / "main.py").write_text(MAIN.replace("model = DDP(build())", comments))
+    assert run(["scan", "--format", "json"]) == 0
+    assert not [f for f in json.loads(capsys.readouterr().out)["findings"] if f["rule"] == "FS992"]
+
+
 def test_tidy_takes_out_what_nothing_uses(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     migrated(repository)
     helpers = repository / "fsdp2_helpers.py"
