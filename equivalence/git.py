@@ -6,12 +6,16 @@ Those that look at files run apart from the repository's configuration, so that 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 from .git_apart import borrowed, folders_of
 from .options import UsageError
+
+_MISSING = re.compile(r"unable to read (?:sha1 file|tree)|missing (?:blob|tree|object)|could not fetch .* from promisor")
+"""What git says where objects are not there, as in a clone that was told to leave them out."""
 
 
 def git(*arguments: str, at: Path) -> str:
@@ -49,7 +53,7 @@ def names(*arguments: str, at: Path) -> list[str]:
     with borrowed(root or at, at=at) as apart:
         finished = apart(*arguments)
     if finished is None or finished.returncode != 0:
-        raise UsageError(f"git cannot list the files of {at}: {_reason(finished)}")
+        raise UsageError(f"git cannot list the files of {at}: {_reason(_said(finished))}")
     return [os.fsdecode(name) for name in finished.stdout.split(b"\0") if name]
 
 
@@ -58,14 +62,14 @@ def add_worktree(path: Path, commit: str, at: Path) -> None:
     try:
         git("worktree", "add", "--quiet", "--detach", "--no-checkout", str(path), commit, at=at)
     except subprocess.CalledProcessError as error:
-        raise UsageError(f"git cannot check out {commit}: {error.stderr.strip()}") from error
+        raise UsageError(_not_checked_out(commit, error.stderr)) from error
     folders = folders_of(path)
     assert folders is not None
     with borrowed(path, own_index=True) as apart:
         finished = apart("reset", "--quiet", "--hard", commit)
         found = apart("rev-parse", "--path-format=absolute", "--git-path", "index")
         if finished is None or found is None or finished.returncode != 0:
-            raise UsageError(f"git cannot check out {commit}: {_reason(finished)}")
+            raise UsageError(_not_checked_out(commit, _said(finished)))
         shutil.copyfile(os.fsdecode(found.stdout).rstrip("\n"), folders.own / "index")
 
 
@@ -73,5 +77,18 @@ def remove_worktree(path: Path, at: Path) -> None:
     git("worktree", "remove", "--force", str(path), at=at)
 
 
-def _reason(finished: subprocess.CompletedProcess[bytes] | None) -> str:
-    return "git is not installed" if finished is None else finished.stderr.decode(errors="replace").strip()
+def _said(finished: subprocess.CompletedProcess[bytes] | None) -> str:
+    return "git is not installed" if finished is None else finished.stderr.decode(errors="replace")
+
+
+def _not_checked_out(commit: str, said: str) -> str:
+    if _MISSING.search(said):
+        return (f"this clone does not hold all files of {commit[:12]}: fetch them while the remote can be reached, "
+                f"by `git archive {commit[:12]} > /dev/null`")  # fmt: skip
+    return f"git cannot check out {commit[:12]}: {_reason(said)}"
+
+
+def _reason(said: str) -> str:
+    """What git says last of all, for which the rest is the way there: a message is one line."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return next((line for line in reversed(lines) if line.startswith(("fatal:", "error:"))), lines[-1] if lines else "no reason")

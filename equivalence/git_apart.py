@@ -37,7 +37,10 @@ _HARMLESS = {
 
 _FREE = ("user.name", "user.email")
 _BORROWED = ("objects", "refs", "reftable", "packed-refs", "shallow", "info/exclude", "info/attributes")
-_OVERRIDDEN = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "core.untrackedCache=false", "submodule.recurse=false")
+_OVERRIDDEN = (
+    "core.fsmonitor=false", "core.hooksPath=/dev/null", "core.untrackedCache=false", "core.splitIndex=false",
+    "submodule.recurse=false",
+)  # fmt: skip
 _LONGEST = 120
 """Seconds; a pipe in the place of a file would make git wait for ever."""
 

@@ -8,6 +8,7 @@ sides. All of it is removed afterwards.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -140,6 +141,7 @@ def _forget(place: Path, repository: Path) -> None:
         git.remove_worktree(place, at=repository)
     except subprocess.CalledProcessError:
         if place.exists():
+            shutil.rmtree(place, ignore_errors=True)  # git takes what is there off its list only where it is whole
             git.git("worktree", "prune", at=repository)
 
 

@@ -29,7 +29,7 @@ _NEVER = frozenset(
         "site-packages",
     }
 )
-_BUILD_OUTPUT = frozenset({"build", "dist"})
+BUILD_OUTPUT = frozenset({"build", "dist"})
 
 
 def is_default_excluded(directory: str, name: str) -> bool:
@@ -40,7 +40,7 @@ def is_default_excluded(directory: str, name: str) -> bool:
     """
     if name in _NEVER:
         return True
-    if name in _BUILD_OUTPUT:
+    if name in BUILD_OUTPUT:
         return not os.path.exists(os.path.join(directory, "__init__.py"))
     return os.path.exists(os.path.join(directory, "pyvenv.cfg")) or os.path.isdir(os.path.join(directory, "conda-meta"))
 

@@ -95,7 +95,7 @@ class Contract:
 
     def gives_plain_numbers(self, calls: ShardCalls) -> bool:
         """Whether the tool has let what the program computes with sharded tensors be plain: of the whole, or of a rank's part."""
-        return any(self._held.by(helper, calls) for helper in ("compute_as_whole", "compute_with_parts"))
+        return any(self._held.with_all(helper, calls) for helper in ("compute_as_whole", "compute_with_parts"))
 
     def has_whole_states(self, calls: ShardCalls) -> bool:
         """Whether the tool has let a model's state dicts, and those of its optimizers, come and go whole."""

@@ -123,7 +123,8 @@ def _about_suppressions(migration: Migration, findings: Sequence[Finding]) -> li
     for file in map(migration.program.file, migration.program.relevant_files()):
         own = [finding for finding in findings if finding.file == file.path]
         is_whole = not (options.select or options.ignore)
-        found += suppression_findings(file, migration.programs.of(file.path), own, options.contract, is_whole)
+        programs = migration.programs.of(file.path)
+        found += suppression_findings(file, programs, own, migration.sharding, options.contract, is_whole)
     return found
 
 

@@ -46,7 +46,8 @@ class Hidden:
     ``thing`` is an expression, good at the guard, for the model or optimizer that it works on, or for what holds it; None
     where there is no such expression. ``site`` is set for what has a site of its own; ``calls`` are the calls that lead
     from the guard to it, none if it stands behind the guard itself. ``known`` says whether a sharded model or its
-    optimizer is known to come there, ``model`` how the thing is spelled at its own place.
+    optimizer is known to come there, ``model`` how the thing is spelled at its own place; ``many`` that ``calls`` are one way
+    of more than are told apart.
     """
 
     file: File
@@ -56,6 +57,7 @@ class Hidden:
     calls: tuple[tuple[File, ast.Call], ...] = ()
     known: bool = True
     model: ast.expr | None = None
+    many: bool = False
 
 
 def guarded_sites(
@@ -109,7 +111,8 @@ def _all_hidden(
             if sharding.of_values(file.called_values(call)).wrappers:
                 yield from _guards_around(guards, sharding, file, call, call.func, None)
             elif isinstance(call.func, ast.Name) and _is_of_sharded(sharding, file.called_values(call)):
-                yield from ((guard, Hidden(file, call, None, None, calls)) for guard, calls in guards.of(file, call))
+                found = guards.of(file, call)
+                yield from ((guard, Hidden(file, call, None, None, calls, many=guard.many)) for guard, calls in found)
         for test in file.nodes(ast.If):
             if is_rank_condition(file, test.test):
                 yield from _uses_behind(program, file, sharding, test, [*test.body, *behind_leaves(file, test)])
@@ -147,7 +150,7 @@ def _guards_around(
     spelling = Spelling(sharding, file, node, thing)
     for guard, calls in found:
         if not spelling.is_plain(guard, calls):
-            yield guard, Hidden(file, node, spelling.at(guard, calls), site, calls, spelling.is_known, thing)
+            yield guard, Hidden(file, node, spelling.at(guard, calls), site, calls, spelling.is_known, thing, guard.many)
 
 
 def work_of(site: Site) -> ast.AST:
@@ -180,7 +183,7 @@ def _models_taken(sharding: ShardingQueries, site: Site) -> Iterator[ast.expr | 
 
 def _is_result(program: Program, guard: Guard, hidden: Hidden, site: Site) -> bool:
     """Whether a number is read off what was computed in front of a guard: it is plain, and nothing is gathered for it."""
-    if site.symbol != NUMBER or hidden.thing is not None or site.receiver is None or guard.leaves:
+    if site.symbol != NUMBER or hidden.thing is not None or site.receiver is None or guard.leaves or guard.many:
         return False
     places: list[tuple[File, ast.AST | None]] = [(guard.file, guard.statement)]
     if hidden.calls:
@@ -206,8 +209,8 @@ def _copies_read(sharding: ShardingQueries, site: Site) -> Iterator[ast.expr]:
 
 
 def _is_there(guard: Guard, thing: str | None) -> bool:
-    """Whether a guard can name a thing: what is made behind it is whole."""
-    return thing is not None and surely_there(guard.file, guard.statement, thing) == thing
+    """Whether a guard can name a thing, or may be able to: what is made behind it is whole."""
+    return guard.many or (thing is not None and surely_there(guard.file, guard.statement, thing) == thing)
 
 
 def _model_read(sharding: ShardingQueries, site: Site) -> ast.expr | None:

@@ -21,7 +21,7 @@ from .queries.model_classes import changes_buffers, has_scalars, writes_in
 from .queries.model_hazards import asked_for_class_names, has_scalar_parameters
 from .queries.model_hazards import changes_buffers as structure_changes_buffers
 from .queries.model_structure import ModelStructure
-from .queries.packages import strange_packages
+from .queries.packages import NO_GRADIENTS, strange_packages
 from .queries.parameter_writes import writes_parameters
 from .rewrites.ddp_plan import MIXED_DTYPES, STATES, computes_as_whole
 from .rewrites.fsdp1_plan import keeps_originals
@@ -31,7 +31,7 @@ from .sites import Site
 
 _WORDS = {
     "create_graph": r"create_graph",
-    "autograd_grad": r"autograd\.grad|import (?:.*, )?grad\b|autograd as",
+    "autograd_grad": r"autograd\.(?:grad|functional)\b|import (?:.*, )?grad\b|autograd import [(*]|autograd\b(?!\.| import)",
     "gradient_reads": r"grad\b",
     "parameter_hooks": r"register_hook|register_post_accumulate_grad_hook|register_multi_grad_hook",
     "inference_mode": r"inference_mode",
@@ -102,6 +102,8 @@ def _by_models(migration: Migration) -> set[str]:
     found = _by_structures(migration)
     if found is None:
         found = _by_files(migration, files)
+    if strange_packages(files, NO_GRADIENTS):
+        found.add("autograd_grad")
     if migration.whole_states.others_hold_states:
         found.add("other_states")
     if migration.may_copy_unseen_models(migration.sites):

@@ -7,21 +7,25 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import takewhile
 
 from .findings import Finding, Form, Level
+from .queries.answers import Answer
 from .queries.file import File
 from .queries.said import SaidByComments
+from .queries.sharding import ShardingQueries
 from .rule import all_rules
 from .text.suppressions import Comment, Suppressions
 from .written_stops import written_stops
 
 ID = "FS992"
+_LEFT_OUT = "to leave a wrap as it is, write `ignore[...]` with its rule at the wrap"
 CONTRACT = "FS9"
 """How the ids of the rules begin that only `check` asks."""
 
 
 def suppression_findings(
-    file: File, programs: tuple[str, ...], findings: Sequence[Finding], asks_contract: bool, is_whole: bool
+    file: File, programs: tuple[str, ...], findings: Sequence[Finding], sharding: ShardingQueries, asks_contract: bool,
+    is_whole: bool,
 ) -> Iterator[Finding]:
-    """A finding for each comment of a file that is not read, or that leaves out nothing.
+    """A finding for each comment of a file that is not read, that is wrong, or that leaves out nothing.
 
     ``findings`` are all of the file. Only where they are the ``is_whole`` of what the rules say can a comment be without
     use, and one for the contract only where that was asked (``asks_contract``).
@@ -31,8 +35,12 @@ def suppression_findings(
         yield _finding(file, programs, wrong.line, wrong.column, wrong.end_column, wrong.problem)
     names = SaidByComments(file)
     for said in suppressions.said:
-        if not names.is_of_a_name(said):
+        bound, problem = names.bound_by(said), ""
+        if not bound:
             problem = f"no name is bound on the line of this `{said.word}`: put it where one is assigned, or is an argument"
+        elif said.word == "plain" and any(sharding.of_values(file.values(value)).answer is Answer.YES for value in bound):
+            problem = f"what is bound here is sharded, so `plain` is not heeded: {_LEFT_OUT}"
+        if problem:
             yield _finding(file, programs, said.line, said.column, said.end_column, problem)
     known = {rule.id for rule in all_rules()} | {rule for _, rule, _ in written_stops(file)}
     for comment in suppressions.comments:

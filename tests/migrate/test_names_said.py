@@ -1,13 +1,12 @@
-"""What people say of names after the tool could not know: `# to-fsdp2: sharded` and `plain`, and `apply --tidy`."""
+"""What people say of names after the tool could not know: `# to-fsdp2: sharded` and `plain`."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
-from repositories import commit_all, git
+from repositories import commit_all
 from to_fsdp2.migrate.__main__ import run
 
 MAIN = """\
@@ -97,50 +96,25 @@ def test_one_that_says_nothing_is_named(repository: Path, comment: str, capsys: 
     assert "sharded" in found[0]["message"]
 
 
-def test_tidy_takes_out_what_nothing_uses(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    migrated(repository)
-    helpers = repository / "fsdp2_helpers.py"
-    before = helpers.read_text()
-    engine = (repository / "engine.py").read_text().replace("return unwrap(model)", "return model")
-    (repository / "engine.py").write_text(engine.replace("return unwrap(self.net)", "return self.net"))
+@pytest.mark.parametrize(("value", "is_wrong"), [
+    ("DDP(build())", True), ("DDP(build()) if name else build()", True), ("build()", False), ("keep(DDP(build()))", False),
+])  # fmt: skip
+def test_plain_of_a_wrap_is_named_and_not_heeded(
+    repository: Path, value: str, is_wrong: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = MAIN.replace("DDP(build())", f"{value}  # to-fsdp2: plain")
+    (repository / "main.py").write_text(text + "    print(model.module)\n")
     commit_all(repository)
-    capsys.readouterr()
-    assert run(["apply", "--tidy"]) == 0
-    undo = re.search(r"to undo: (.*)", capsys.readouterr().err)
-    assert undo is not None
-    assert "import no_gradient_sync\n" in (repository / "engine.py").read_text()
-    after = helpers.read_text()
-    assert "def unwrap(" in before
-    assert "def unwrap(" not in after
-    assert "def no_gradient_sync(" in after
-    compile(after, "helpers", "exec")
-    assert run(["check"]) == 0
-    assert run(["apply", "--tidy", "--allow-dirty"]) == 0
-    assert helpers.read_text() == after
-    assert git(repository, *undo[1].split()[3:]).returncode == 0
-    assert helpers.read_text() == before
+    assert run(["scan", "--format", "json"]) == 0
+    found = [f for f in json.loads(capsys.readouterr().out)["findings"] if f["rule"] == "FS992"]
+    assert [(f["line"], "is sharded" in f["message"]) for f in found] == ([(9, True)] if is_wrong else [])
+    if value == "DDP(build())":
+        assert run(["apply"]) in (0, 1)
+        assert "print(model)" in (repository / "main.py").read_text()
 
 
-def test_tidy_leaves_what_it_cannot_judge(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    migrated(repository)
-    helpers = repository / "fsdp2_helpers.py"
-    (repository / "engine.py").write_text("from fsdp2_helpers import *  # noqa\n")
-    text = helpers.read_text()
-    commit_all(repository)
-    assert run(["apply", "--tidy"]) == 0
-    assert helpers.read_text() == text
-    (repository / "engine.py").write_text("")
-    helpers.write_text(text + "\n\ndef mine():\n    pass\n")
-    assert run(["apply", "--tidy", "--allow-dirty"]) == 0
-    assert "def mine" in helpers.read_text()
-    capsys.readouterr()
-    assert run(["apply", "--tidy", "--allow-dirty", "engine.py"]) == 64
-    assert "without a path" in capsys.readouterr().err
-
-
-def test_a_module_that_nothing_uses_is_named(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    migrated(repository)
-    for name in ("main.py", "engine.py"):
-        (repository / name).write_text("")
-    assert run(["apply", "--tidy", "--allow-dirty"]) == 0
-    assert "nothing uses fsdp2_helpers.py any more: delete it" in capsys.readouterr().err
+def test_plain_of_a_wrap_that_is_left_out_is_right(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    comments = "# to-fsdp2: ignore[FS120] stays\n    model = DDP(build())  # to-fsdp2: plain"
+    (repository / "main.py").write_text(MAIN.replace("model = DDP(build())", comments))
+    assert run(["scan", "--format", "json"]) == 0
+    assert not [f for f in json.loads(capsys.readouterr().out)["findings"] if f["rule"] == "FS992"]

@@ -110,3 +110,40 @@ def test_a_number_of_a_shard_is_still_one_where_nothing_holds_the_model_whole() 
     assert "    compute_with_parts(model)\n" in texts["train.py"]
     texts["train.py"] = texts["train.py"].replace("    compute_with_parts(model)\n", "")
     assert [f.rule for f in look(texts, contract=True).findings if f.rule.startswith("FS9")]
+
+
+_TWO = """\
+import torch
+from torch.distributed.fsdp import fully_shard
+from fsdp2_helpers import compute_as_whole, keep_state_dicts_whole
+
+
+def make():
+    student, teacher = torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.Linear(4, 4))
+    {shard}
+    return student, teacher
+
+
+def other():
+    model = torch.nn.Linear(4, 4)
+    fully_shard(model)
+    return model
+
+
+student, teacher = make()
+{use}
+"""
+
+
+@pytest.mark.parametrize(("shard", "use", "rule"), [
+    ("fully_shard(student); fully_shard(teacher); keep_state_dicts_whole(teacher)", "student.{load}", "FS914"),
+    ("fully_shard(student); fully_shard(teacher); keep_state_dicts_whole(teacher)", "teacher.{load}", ""),
+    ("for part in teacher:\n        fully_shard(part)\n    keep_state_dicts_whole(teacher)", "teacher[0].{load}", ""),
+    ("fully_shard(student); fully_shard(teacher); compute_as_whole(teacher)", "student.{number}", ""),
+    ("fully_shard(student)", "student.{number}", "FS933"),
+    ("fully_shard(student); compute_as_whole(student)", "model = student if x else other()\nmodel.{number}", "FS933"),
+])  # fmt: skip
+def test_a_helper_holds_what_it_is_given(shard: str, use: str, rule: str) -> None:
+    use = use.format(load='load_state_dict(torch.load("a.pt"))', number="weight.norm().item()")
+    found = look({"train.py": _TWO.format(shard=shard, use=use)}, contract=True).findings
+    assert [f.rule for f in found if f.rule.startswith("FS9")] == ([rule] if rule else [])

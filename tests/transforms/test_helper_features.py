@@ -120,3 +120,22 @@ def test_names_that_are_only_local_bring_nothing() -> None:
 def test_a_copy_has_the_first_paragraphs() -> None:
     text = definitions()["reshard_after_forward"].text
     assert 'always those that an optimizer knows."""\n' in text and "counts for the root" not in text
+
+
+_READS = "\n\ndef norm(net):\n    return sum(p.norm() for p in net.parameters())\n"
+
+
+@pytest.mark.parametrize(("line", "more", "is_kept"), [
+    ("import pyhessian", "", True),
+    ("from higher import innerloop_ctx", "", True),
+    ("import unheard_of", _READS, True),
+    ("from torch.autograd import (\n    grad,\n)", _READS, True),
+    ("from torch.autograd.functional import hessian", _READS, True),
+    ("ag = torch.autograd", _READS, True),
+    ("import torchvision", _READS, False),
+    ("from torch.autograd import Variable", _READS, False),
+])  # fmt: skip
+def test_gradients_that_others_may_ask_for_are_given(line: str, more: str, is_kept: bool) -> None:
+    """A library that gets the model may call `torch.autograd.grad` by its parameters, though no code of the program does."""
+    text = helpers_for(f"import torch\n{line}\n{MODEL}{more}{WRAP}")
+    assert ("def _gradients(" in text and "compute_as_whole(module)" in text) == is_kept

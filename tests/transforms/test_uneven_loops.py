@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from guarded_programs import contexts
 from migrated_texts import migrated
 
 PROGRAM = """import torch
@@ -39,3 +40,33 @@ def test_a_rank_s_own_part_may_be_empty(over: str, is_held: bool) -> None:
 def test_forwards_without_gradients_go_on_with_what_is_gathered() -> None:
     assert "gather_once_in_evaluation(net)" in migrated(train=PROGRAM.format(over="data", decorator="@torch.no_grad()"))["train"]
     assert "gather_once_in_evaluation" not in migrated(train=PROGRAM.format(over="data", decorator=""))["train"]
+
+
+@pytest.mark.parametrize("loop", [
+    "for x in data[dist.get_rank() :: dist.get_world_size()]:\n        model(x)",
+    "mine = data[rank::4]\n    for i, x in enumerate(sorted(mine)):\n        model(x)",
+    "out = [model(data[i]) for i in range(rank, len(data), 4)]",
+    "for i, x in enumerate(data):\n        if i % 4 != rank:\n            continue\n        model(x)",
+    "def predict(net, x):\n        return net(x)\n    for x in data[rank * 4 : rank * 4 + 4]:\n        predict(model, x)",
+    "for i in range(options.rank, len(data), options.world_size):\n        model(data[i])",
+    "for i in range(dist.get_rank(), len(data), dist.get_world_size()):\n        model(data[i])",
+    "first, step = get_dist_info()\n    for i in range(first, len(data), step):\n        model(data[i])",
+    "for i in range(get_dist_info()[0], len(data), 4):\n        model(data[i])",
+    "first = get_dist_info()[0]\n    for x in data[first::4]:\n        model(x)",
+    "def predict(opt, x):\n        opt = dict(opt)\n        return model(x, **opt)\n"
+    "    for i in range(rank, len(data), 4):\n        predict({}, x)",
+])  # fmt: skip
+def test_loops_over_a_ranks_own_part_hold_the_model(loop: str) -> None:
+    program = f"def run(net, options, data, rank):\n    model = DDP(net, **options)\n    {loop}\n"
+    assert contexts(program) == ["with whole_on_each_rank(model):"]
+
+
+@pytest.mark.parametrize("loop", [
+    "for x in data:\n        model(x)",
+    "for x in data[rank::4]:\n        model(x).sum().backward()",
+    "def train(opt, x):\n        step(opt, model(x))\n    for x in data[rank::4]:\n        train({}, x)",
+    "first, step = get_dist_info()\n    for i in range(0, len(data), step):\n        model(data[i])",
+    "for x in data[:4]:\n        model(x)",
+])  # fmt: skip
+def test_loops_that_all_ranks_run_alike_hold_nothing(loop: str) -> None:
+    assert contexts(f"def run(net, options, data, rank):\n    model = DDP(net, **options)\n    {loop}\n") == []

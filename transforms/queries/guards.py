@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..flow.values import ClassValue, FunctionValue
 from .backwards import is_trained_on_both
@@ -15,7 +15,7 @@ from .program import Program
 from .uneven_loops import is_uneven
 
 _DEEPEST = 8
-_MOST_WAYS = 8
+_MOST_WAYS = 32
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 Calls = tuple[tuple[File, ast.Call], ...]
@@ -26,13 +26,14 @@ class Guard:
     """The outermost statement of a function in which only some ranks come to a place, or some more often than others.
 
     ``leaves`` is set where other ranks leave by the statement (``if rank != 0: return``); ``function`` is set where a
-    decorator guards the whole function.
+    decorator guards the whole function; ``many`` is set where more ways lead from it to a place than are told apart.
     """
 
     file: File
     statement: ast.stmt
     leaves: bool = False
     function: bool = False
+    many: bool = False
 
 
 def guard_of(file: File, node: ast.AST, asked: frozenset[ast.AST] = frozenset()) -> Guard | None:
@@ -164,13 +165,19 @@ class Guards:
 
 
 def _fewer(found: list[tuple[Guard, Calls]]) -> list[tuple[Guard, Calls]]:
-    """Of the ways that begin with the same call behind the same guard only some, shortest first: there may be thousands."""
-    kept: dict[tuple[ast.AST, ast.AST | None], list[tuple[Guard, Calls]]] = {}
-    for guard, calls in sorted(found, key=lambda way: len(way[1])):
-        ways = kept.setdefault((guard.statement, calls[0][1] if calls else None), [])
-        if len(ways) < _MOST_WAYS:
-            ways.append((guard, calls))
-    return [way for ways in kept.values() for way in ways]
+    """Ways from guards, where those are one that are too many between the same two calls: there may be thousands."""
+    between: dict[tuple[ast.AST, ast.AST | None, ast.AST | None], list[tuple[Guard, Calls]]] = {}
+    for guard, calls in found:
+        first, last = (calls[0][1], calls[-1][1]) if calls else (None, None)
+        between.setdefault((guard.statement, first, last), []).append((guard, calls))
+    kept: list[tuple[Guard, Calls]] = []
+    for ways in between.values():
+        if len(ways) > _MOST_WAYS or any(guard.many for guard, _ in ways):
+            guard, calls = min(ways, key=lambda way: len(way[1]))
+            kept.append((replace(guard, many=True), calls))
+        else:
+            kept += ways
+    return kept
 
 
 def _dispatching(file: File, call: ast.Call) -> ast.stmt:

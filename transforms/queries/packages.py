@@ -16,6 +16,18 @@ NO_MODELS = frozenset(
      "pytest", "setuptools", "yacs", "addict", "regex", "safetensors", "pyarrow", "datasets", "boto3", "colorama", "dotenv"}
 )  # fmt: skip
 """Packages without model classes of their own; the model classes of torch are known."""
+NO_GRADIENTS = NO_MODELS | frozenset(
+    {"torchvision", "torchaudio", "torchtext", "transformers", "timm", "diffusers", "accelerate", "peft", "evaluate", "apex",
+     "huggingface_hub", "sentence_transformers", "flash_attn", "xformers", "triton", "bitsandbytes", "torchmetrics", "torchinfo",
+     "torchsummary", "thop", "fvcore", "hydra", "mmcv", "mmengine", "detectron2", "fairscale", "clearml", "mlflow", "swanlab"}
+)  # fmt: skip
+"""Packages that ask autograd for no gradients of a program's parameters but by ``backward``."""
+ASK_FOR_GRADIENTS = frozenset(
+    {"higher", "learn2learn", "pyhessian", "hessian_eigenthings", "backpack", "curvlinops", "laplace", "botorch", "torchopt",
+     "asdfghjkl", "asdl", "betty", "torchmeta", "nngeometry", "kfac", "torchjd", "LibMTL", "torch_influence", "trak",
+     "torchmin", "torchdiffeq", "torchsde", "torchcde"}
+)  # fmt: skip
+"""Packages that call ``torch.autograd.grad`` by parameters of a model that they are given."""
 _OTHER_FRAMEWORKS = re.compile(
     r"^\s*(?:import|from)\s+(?:paddle|jax|flax|haiku|equinox|optax|mindspore|mxnet|megengine|oneflow)\b",
     re.MULTILINE,

@@ -27,11 +27,15 @@ class SaidByComments:
         words = {comment.word if comment is not None else "" for comment in said}
         return _MEANING.get(words.pop()) if len(words) == 1 else None
 
-    def is_of_a_name(self, said: Said) -> bool:
-        """Whether any name is bound on the line that a comment speaks for."""
-        bound = (node for bindings in self.file.bindings.values() for node in bindings)
-        arguments = self.file.nodes(ast.arg)
-        return any(node.lineno == said.about for node in (*bound, *arguments))
+    def bound_by(self, said: Said) -> list[ast.expr | ast.arg]:
+        """What the names are bound to on the line that a comment speaks for: each value that it may be, or the name itself."""
+        names = [node for bindings in self.file.bindings.values() for node in bindings if node.lineno == said.about]
+        found: list[ast.expr | ast.arg] = [node for node in self.file.nodes(ast.arg) if node.lineno == said.about]
+        for name in names:
+            parent = self.file.parents[name]
+            is_assigned = isinstance(parent, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and parent.value is not None
+            found += _alternatives(parent.value) if is_assigned else [name]  # type: ignore[union-attr,arg-type]
+        return found
 
     def _bindings(self, node: ast.Name | ast.Attribute) -> list[ast.Name | ast.Attribute | ast.arg]:
         """Where a name is bound that an expression reads: in the innermost function that binds it; an attribute in its class."""
@@ -50,6 +54,13 @@ class SaidByComments:
 
     def _scope(self, binding: ast.AST) -> Function | None:
         return self.file.function(binding)
+
+
+def _alternatives(value: ast.expr) -> list[ast.expr]:
+    """The expressions of which an expression gives one."""
+    if isinstance(value, ast.IfExp):
+        return [*_alternatives(value.body), *_alternatives(value.orelse)]
+    return [part for inner in value.values for part in _alternatives(inner)] if isinstance(value, ast.BoolOp) else [value]
 
 
 class SaidNames:

@@ -206,7 +206,7 @@ class ShardingQueries:
     def of(self, file: File, node: ast.AST) -> Sharding:
         """Whether an expression is a sharded model."""
         found = self.of_values(file.values(node))
-        if (said := self._said.of(file, node)) is not None:
+        if (said := self._said.of(file, node)) is Answer.YES or (said is Answer.NO and found.answer is not Answer.YES):
             kinds = {v.kind.lower() for v in list(self.program.flow.values) if isinstance(v, Wrapped) and not self.kept(v)}
             return replace(found, answer=said, wrappers=found.wrappers or frozenset(kinds if said is Answer.YES else ()))
         if found.answer is Answer.NO and self._before is not None:

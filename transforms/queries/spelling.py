@@ -37,9 +37,8 @@ class Spelling:
 
     def is_plain(self, guard: Guard, calls: Calls) -> bool:
         """Whether what comes here by these calls is surely not sharded."""
-        if self.thing is None or not isinstance(self.thing, ast.Name):
+        if guard.many or not isinstance(self.thing, ast.Name):
             return False
-        del guard
         file, place, current = self.file, self.node, self.thing
         for caller, call in reversed(calls):
             given = handed_in(file, place, current.id, call)
@@ -53,8 +52,8 @@ class Spelling:
         return False
 
     def at(self, guard: Guard, calls: Calls) -> str | None:
-        """An expression that is good at a guard, for the thing or for what holds it; None if there is none."""
-        if self.thing is None:
+        """An expression that is good at a guard, for the thing or for what holds it; None if there is none for all ways."""
+        if self.thing is None or guard.many:
             return None
         scope = self.file.function(self.node) or self.file.tree
         sources = list(self._sources(self.thing, 0))

@@ -23,6 +23,7 @@ from ..queries.model_hazards import (
 )
 from ..queries.model_structure import ModelStructure
 from ..queries.observed_models import ObservedModels
+from ..queries.packages import ASK_FOR_GRADIENTS, strange_packages
 from ..queries.parameter_math import computes_with_parameters
 from ..queries.parameter_names import depends_on_prefix
 from ..queries.parameter_writes import writes_parameters
@@ -180,7 +181,9 @@ def computes_as_whole(
 ) -> bool:
     """Whether some of these files may compute with parameters outside of forwards, or read numbers off them."""
     found = (site for path in paths for site in sites.get(path, ()) if site.symbol in _OF_TENSORS)
-    return any(not is_before(site.file, site.node) for site in found) or computes_with_parameters(program, paths, is_before)
+    if any(not is_before(site.file, site.node) for site in found) or computes_with_parameters(program, paths, is_before):
+        return True
+    return bool(strange_packages(map(program.file, paths)) & ASK_FOR_GRADIENTS)
 
 
 _OF_TENSORS = frozenset({NUMBER, PARAMETER, IN_PLACE, DATA})

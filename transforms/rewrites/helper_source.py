@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
@@ -65,24 +65,29 @@ def definitions(absent: frozenset[str] = frozenset()) -> dict[str, Definition]:
 
     Names are unique over all helper files, since any of them may end up in one file.
     """
-    parsed = {name: _without(text, absent) for name, text in _texts().items()}
-    trees = {name: ast.parse(text) for name, text in parsed.items()}
-    names = {d for tree in trees.values() for node in tree.body for d in defined_names(node)}
-    found: dict[str, Definition] = {}
-    order = 0
-    for file, tree in trees.items():
-        imports = _imports(tree)
-        for node in tree.body:
-            for name in defined_names(node):
-                order += 1
-                assert name not in found, f"two helpers are called {name}"
-                used = _names_from_outside(node)
-                found[name] = Definition(
-                    name, file, order, _text(parsed[file], node),
-                    frozenset((used & names) - {name}),
-                    frozenset((_read_at_once(node) & names) - {name}),
-                    frozenset(imports[n] for n in used if n in imports),
-                )  # fmt: skip
+    read = [one for file in _texts() for one in _read(file, absent & features_by_file()[file])]
+    names = {one.name for one in read}
+    assert len(names) == len(read), "two helpers have one name"
+    return {
+        one.name: replace(one, order=order, needs=(one.needs & names) - {one.name}, at_once=(one.at_once & names) - {one.name})
+        for order, one in enumerate(read, 1)
+    }
+
+
+@cache
+def _read(file: str, absent: frozenset[str]) -> list[Definition]:
+    """The definitions of one file, with all names that they use; most files are the same whatever is absent elsewhere."""
+    text = _without(_texts()[file], absent)
+    tree = ast.parse(text)
+    imports = _imports(tree)
+    lines = text.splitlines()
+    found: list[Definition] = []
+    for node in tree.body:
+        for name in defined_names(node):
+            used = _names_from_outside(node)
+            imported = frozenset(imports[n] for n in used if n in imports)
+            at_once = frozenset(_read_at_once(node))
+            found.append(Definition(name, file, 0, _text(lines, node), frozenset(used), at_once, imported))
     return found
 
 
@@ -196,9 +201,9 @@ def _read_at_once(node: ast.stmt) -> set[str]:
     return {n.id for part in read for n in ast.walk(part) if isinstance(n, ast.Name)}
 
 
-def _text(source: str, node: ast.stmt) -> str:
+def _text(lines: list[str], node: ast.stmt) -> str:
     first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
-    return _FOR_CHECKERS.sub("", "\n".join(source.splitlines()[first - 1 : node.end_lineno]))
+    return _FOR_CHECKERS.sub("", "\n".join(lines[first - 1 : node.end_lineno]))
 
 
 def _imports(tree: ast.Module) -> dict[str, str]:

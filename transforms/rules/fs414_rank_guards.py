@@ -90,7 +90,7 @@ def _needed(site: Site, rest: Sequence[ast.stmt], hidden: Sequence[Hidden]) -> N
     """The condition under which some ranks come alone to what is hidden, as far as it is known in front."""
     assert isinstance(site.node, ast.stmt)
     needed = needed_for(site.file, rest or [site.node], [_place(item) for item in hidden])
-    if not rest or any(is_guarded_again(item.file, item.node, item.calls, rest) for item in hidden):
+    if not rest or any(item.many or is_guarded_again(item.file, item.node, item.calls, rest) for item in hidden):
         return needed
     found = leaves_of_some_ranks(site.file)
     left = needed_for(site.file, rest, [leave for statement in rest for leave in found.get(statement, ())])
