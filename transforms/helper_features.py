@@ -78,6 +78,8 @@ def absent_features(migration: Migration, used: Collection[str]) -> frozenset[st
         present.add("fsdp1_names")
     if "ddp" in migration.wrapper_kinds or migration.program.mentions(_DDP_KEYS):
         present.add("ddp_keys")
+    if _has_both_maths(migration, used, known - present):
+        present.add("both_math")
     return known - present
 
 
@@ -133,6 +135,13 @@ def _computes_with_parameters(migration: Migration) -> bool:
         wraps = {migration.program.file(index).path for index in migration.program.relevant_files()}
     paths = sorted({path for wrap in wraps for path in migration.programs.sharing_entries(wrap)})
     return computes_as_whole(migration.program, migration.sites, paths, migration.runs_before_wraps)
+
+
+def _has_both_maths(migration: Migration, used: Collection[str], absent: frozenset[str]) -> bool:
+    """Whether models that act whole and others that act in parts may come into one process."""
+    needed = {definition.name for definition in with_needs(used, absent)}
+    helpers = ("compute_as_whole", "compute_with_parts")
+    return all(helper in needed or migration.program.mentions(rf"\b{helper}\b") for helper in helpers)
 
 
 def _has_earlier_holders(migration: Migration) -> bool:

@@ -15,7 +15,7 @@ from .migration import Migration
 from .queries.file import File
 from .rewrites.changes import Change
 from .rewrites.helper_place import place_helpers
-from .rewrites.helper_source import Definition, with_needs
+from .rewrites.helper_source import BESIDE_CODE, Definition, beside_code, with_needs
 from .rewrites.imports import Wanted, mend_imports, read_names, wanted_symbols, with_definitions
 from .rewrites.one_pass import apply_changes
 from .rewrites.printed import Printed
@@ -58,7 +58,7 @@ def write(migration: Migration, changes: Mapping[str, Sequence[Change]]) -> Writ
     for path, (printed, new) in trees.items():
         file = migration.program.file(path)
         try:
-            inside = with_needs(placement.inside.get(path, ()), absent)
+            inside = with_needs(placement.inside.get(path, ()), absent - BESIDE_CODE)
             mended = _with_imports(migration, file, new, read[path], inside, placement.imported_from.get(path), printed)
             text = splice(file.source.text, printed.text, printed.code(mended))
             ast.parse(text)
@@ -84,7 +84,7 @@ def _with_imports(
 ) -> cst.Module:  # fmt: skip
     names = migration.names(file)
     if inside:
-        definitions = "\n\n\n".join(definition.text for definition in inside) + "\n"
+        definitions = beside_code(inside)
         new = with_definitions(new, definitions)
         read = read | read_names(ast.walk(ast.parse(definitions)))
     wanted = wanted_symbols(names.symbols)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 from to_fsdp2.transforms.engine import Options, analyse, extract
 from to_fsdp2.transforms.rewrites.helper_place import features_left_out, is_current, module_text
-from to_fsdp2.transforms.rewrites.helper_source import definitions, features_by_file, features_of
+from to_fsdp2.transforms.rewrites.helper_source import beside_code, definitions, features_by_file, features_of, with_needs
 from to_fsdp2.transforms.text.source import Source
 
 FEATURES = sorted(frozenset[str]().union(*features_by_file().values()))
@@ -115,6 +117,42 @@ def test_what_helpers_do_for_each_other_comes_with_the_other() -> None:
 
 def test_names_that_are_only_local_bring_nothing() -> None:
     assert "units" not in definitions()["_whole_model"].needs
+
+
+FSDP1_PARTS = """
+
+def fsdp(net, **options):
+    model = torch.distributed.fsdp.FullyShardedDataParallel(net, **options)
+    total = torch.stack([p.grad.pow(2).sum() for p in model.parameters()]).sum()
+    torch.distributed.all_reduce(total)
+    return model
+"""
+DDP_MATH = """
+
+def ddp(net, **options):
+    model = torch.nn.parallel.DistributedDataParallel(net, **options)
+    return model, sum((p * p).sum() for p in model.parameters())
+"""
+
+
+def test_math_of_one_kind_comes_without_that_of_the_other() -> None:
+    in_parts, as_whole, both = (helpers_for(MODEL + body) for body in (FSDP1_PARTS, DDP_MATH, FSDP1_PARTS + DDP_MATH))
+    kinds = ("def compute_with_parts(", "def compute_as_whole(", "mark_as_part(")
+    assert [kind in in_parts for kind in kinds] == [True, False, False]
+    assert [kind in as_whole for kind in kinds] == [False, True, False]
+    assert [kind in both for kind in kinds] == [True, True, True]
+    assert not any("HELPERS" in text for text in (in_parts, as_whole, both))
+
+
+def test_helpers_beside_code_know_their_names() -> None:
+    text = beside_code(with_needs({"compute_as_whole"}))
+    names = next(ast.literal_eval(node.value) for node in ast.parse(text).body if _is_named(node, "HELPERS"))
+    assert set(names) == {node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+    assert "compute_as_whole" in names and "is_called_for_shards" in names
+
+
+def _is_named(node: ast.stmt, name: str) -> TypeGuard[ast.Assign]:
+    return isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name
 
 
 def test_a_copy_has_the_first_paragraphs() -> None:

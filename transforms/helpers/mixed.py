@@ -1,7 +1,7 @@
 """Sharded parameters in arithmetic with plain tensors, in numbers and arrays, and in torch.autograd.grad."""
 
 import functools
-import sys
+import traceback
 from typing import Any
 
 import torch
@@ -13,13 +13,10 @@ from torch.optim import Optimizer
 
 from .gathered import reshard_after_forward
 from .parameters import assign_data, note_change, write_shard
+from .sharded_math import answer_with, is_called_for_shards
+from .tensors import tensors_in
 from .whole import map_tensors, shard_like, whole
 
-OF_SHARDS = (
-    "torch.optim", "torch.distributed", "torch.amp", "torch.cuda.amp", "torch.nn.utils.clip_grad",
-    __name__.removesuffix(".mixed"),
-)  # fmt: skip
-"""Modules whose code computes with shards: what they keep is sharded as parameters are."""
 READS = ("item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__complex__", "__index__", "__format__")
 """What would be of this rank's shard alone."""
 RANDOM = frozenset(
@@ -46,44 +43,40 @@ def compute_as_whole(module: nn.Module) -> None:
     _note_gathered_forms(module)  # needed for: autograd_grad
     if isinstance(module, FSDPModule) and not hasattr(module, "_running_forwards"):
         reshard_after_forward(module)
-    DTensor.__torch_function__ = classmethod(_compute)  # pyright: ignore[reportAttributeAccessIssue]
+    answer_with(_compute_as_whole, "whole")
 
 
-def _compute(_: type, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
-    keywords = keywords or {}
+def _compute_as_whole(function: Any, arguments: Any, keywords: Any, caller: Any) -> Any:
     name = function.__name__
-    with torch._C.DisableTorchFunctionSubclass():
-        if name == "__get__" or function is torch.Tensor.backward:
-            return function(*arguments, **keywords)
-        if function is torch.autograd.grad:  # needed for: autograd_grad
-            return _gradients(*arguments, **keywords)
-        if name == "__set__" and function.__self__ is torch.Tensor.data:
-            return assign_data(*arguments)
-        if name == "__set__":  # `p.grad = value`
-            return function(arguments[0], map_tensors(lambda value: shard_like(value, arguments[0]), arguments[1]))
-        if name in READS:
-            with _operators_of_python():
-                return function(*whole(arguments), **whole(keywords))
-        target = arguments[0] if arguments else keywords.get("tensor")  # of functions of torch.nn.init
-        written = _sharded(keywords.get("out", target)) if _writes(name, keywords) else []
-        draws = name in RANDOM or getattr(function, "__module__", None) == "torch.nn.init"
-        if written and (draws or any(hasattr(tensor, "_view_of") for tensor in written)):
-            return _write_whole(function, written, arguments, keywords)
-        if not draws and name not in ("__setitem__", "__deepcopy__") and (written or not _mixes(name, arguments, keywords)):
-            if written:
-                note_change()
-            try:
-                result = function(*arguments, **keywords)
-                return result if written else _given(function, arguments, keywords, result)
-            except torch.OutOfMemoryError:
-                raise
-            except Exception:
-                pass  # what it raises for whole tensors is what the program shall see
+    if function is torch.autograd.grad:  # needed for: autograd_grad
+        return _gradients(*arguments, **keywords)
+    if name == "__set__" and function.__self__ is torch.Tensor.data:
+        return assign_data(*arguments)
+    if name == "__set__":  # `p.grad = value`
+        return function(arguments[0], map_tensors(lambda value: shard_like(value, arguments[0]), arguments[1]))
+    if name in READS:
+        with _operators_of_python():
+            return function(*whole(arguments), **whole(keywords))
+    target = arguments[0] if arguments else keywords.get("tensor")  # of functions of torch.nn.init
+    written = _sharded(keywords.get("out", target)) if _writes(name, keywords) else []
+    draws = name in RANDOM or getattr(function, "__module__", None) == "torch.nn.init"
+    if written and (draws or any(hasattr(tensor, "_view_of") for tensor in written)):
+        return _write_whole(function, written, arguments, keywords)
+    if not draws and name not in ("__setitem__", "__deepcopy__") and (written or not _mixes(name, arguments, keywords)):
         if written:
-            return _write_sharded(function, written, arguments, keywords)
-        if name == "__deepcopy__":
-            return _copied(arguments[0])
-        return _given(function, arguments, keywords, function(*whole(arguments), **whole(keywords)))
+            note_change()
+        try:
+            result = function(*arguments, **keywords)
+            return result if written else _given(function, arguments, keywords, caller, result)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:
+            pass  # what it raises for whole tensors is what the program shall see
+    if written:
+        return _write_sharded(function, written, arguments, keywords)
+    if name == "__deepcopy__":
+        return _copied(arguments[0])
+    return _given(function, arguments, keywords, caller, function(*whole(arguments), **whole(keywords)))
 
 
 def _operators_of_python() -> Any:
@@ -96,9 +89,7 @@ def _operators_of_python() -> Any:
 
 def _sharded(value: Any) -> list[DTensor]:
     """The sharded tensors in lists and tuples that have more than one element."""
-    found: list[Any] = []
-    map_tensors(found.append, value)
-    return [tensor for tensor in found if isinstance(tensor, DTensor) and tensor.ndim]
+    return [tensor for tensor in tensors_in(value) if isinstance(tensor, DTensor) and tensor.ndim]
 
 
 def _writes(name: str, keywords: Any) -> bool:
@@ -108,42 +99,28 @@ def _writes(name: str, keywords: Any) -> bool:
 
 def _mixes(name: str, *values: Any) -> bool:
     """Whether DTensor may give a wrong result: it takes a number that each rank has of its own for that of all ranks."""
-    found: list[Any] = []
-    map_tensors(found.append, values)
+    found: list[Any] = list(tensors_in(values))
     sharded = [tensor for tensor in found if isinstance(tensor, DTensor)]
     if "norm" not in name and any(t.ndim and type(p).__name__ == "_NormPartial" for t in sharded for p in t.placements):
         return True  # torch 2.13 adds up stacked norms of shards before it makes norms of the whole of them
     return len(found) > len(sharded) and (torch.is_grad_enabled() or any(tensor.ndim == 0 for tensor in sharded))
 
 
-def _given(function: Any, arguments: Any, keywords: Any, result: Any) -> Any:
+def _given(function: Any, arguments: Any, keywords: Any, caller: Any, result: Any) -> Any:
     """What an operator gave, as the program gets it: views of sharded tensors as such, everything else plain and whole."""
     base = arguments[0] if arguments else None
     if function.__name__ in VIEWS and isinstance(base, DTensor):
         return _linked(function, base, arguments[1:], keywords, result)
-    made: list[Any] = []
-    map_tensors(made.append, result)
-    if not any(isinstance(tensor, DTensor) for tensor in made) or not _is_for_program():
+    if not any(isinstance(tensor, DTensor) for tensor in tensors_in(result)) or not _is_for_program(caller):
         return result
-    given: list[Any] = []
-    map_tensors(given.append, (arguments, keywords))
-    held = [tensor for tensor in given if isinstance(tensor, DTensor)]
+    held = [tensor for tensor in tensors_in((arguments, keywords)) if isinstance(tensor, DTensor)]
     return map_tensors(lambda tensor: tensor if any(_shares_memory(tensor, one) for one in held) else whole(tensor), result)
 
 
-def _is_for_program() -> bool:
+def _is_for_program(caller: Any) -> bool:
     """Whether code computes that is no optimizer, and nothing of torch that works on shards."""
-    frame = sys._getframe(3)
-    is_near = True
-    while frame is not None:
-        module = frame.f_globals.get("__name__") or ""
-        if is_near and module.startswith(OF_SHARDS):
-            return False
-        is_near = is_near and module.partition(".")[0] == "torch"
-        if isinstance(frame.f_locals.get("self"), Optimizer):
-            return False
-        frame = frame.f_back
-    return True
+    in_step = (isinstance(frame.f_locals.get("self"), Optimizer) for frame, _ in traceback.walk_stack(caller))
+    return not is_called_for_shards(caller) and not any(in_step)
 
 
 def _copied(tensor: Any) -> torch.Tensor:
@@ -153,11 +130,9 @@ def _copied(tensor: Any) -> torch.Tensor:
 
 def _write_sharded(function: Any, written: list[DTensor], arguments: Any, keywords: Any) -> Any:
     """Call a function that writes sharded tensors and refused plain ones beside them, or has no form for shards."""
-    given: list[Any] = []
-    map_tensors(given.append, (arguments, keywords))
-    given = [tensor for tensor in given if not isinstance(tensor, DTensor) and tensor.ndim]
-    for tensor in given:
-        _require_same(tensor, written[0].device_mesh)
+    for tensor in tensors_in((arguments, keywords)):
+        if not isinstance(tensor, DTensor) and tensor.ndim:
+            _require_same(tensor, written[0].device_mesh)
 
     def replicated(tensor: torch.Tensor) -> torch.Tensor:
         return tensor if isinstance(tensor, DTensor) or tensor.ndim == 0 else _replicated(tensor, written[0])

@@ -1,77 +1,91 @@
 """Sharded parameters in computations that take each rank's own part, as FSDP1 showed it."""
 
-import sys
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
+from .sharded_math import answer_with, is_called_for_shards, mark_as_part
 from .whole import map_tensors
 
-WORKS_ON_SHARDS = (
-    "torch.optim", "torch.distributed", "torch.amp", "torch.cuda.amp", "torch.nn.utils.clip_grad",
-    __name__.removesuffix(".parts"),
-)  # fmt: skip
-"""Modules whose code computes with shards."""
-OF_ALL = (
-    "__get__", "__set__", "size", "dim", "stride", "backward", "register_hook", "requires_grad_", "__deepcopy__", "__reduce_ex__",
+OF_ALL = frozenset(
+    {"size", "dim", "stride", "register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad",
+     "share_memory_", "__delete__", "__deepcopy__", "__reduce_ex__"}
 )  # fmt: skip
 """What is asked of a sharded tensor, or done to it, as of the whole one."""
+OF_ANY_SHAPE = frozenset(
+    {"cat", "concat", "concatenate", "stack", "hstack", "vstack", "__getitem__", "__setitem__", "index_select", "gather", "take",
+     "view_as", "reshape_as", "type_as", "to"}
+)  # fmt: skip
+"""What joins tensors, picks elements or asks for a form, and so pairs no element of a part with one that is not beside it."""
 
 
 def compute_with_parts(module: Any) -> Any:
-    """Let the program compute with sharded tensors as it did with those of FSDP1: each rank with its own part.
+    """Let the program compute with sharded tensors as it did with those of FSDP1: each rank with its own part, of which only
+    `shape`, `size()`, `stride()` and `dim()` are the whole tensor's.
 
     What is made of a part, element by element, is sharded as it is; everything else is plain and each rank's own, such as
-    a sum, a norm or the number of elements. What is written in place is written into the part. Returns `module`.
+    a sum, a norm or the number of elements. What is written in place, or set as `data` or `grad`, is written into the part.
+    With a plain tensor of another shape than the part's, operators raise as FSDP2 does: nobody knows which of its elements
+    belong to the part. Returns `module`.
     """
-    DTensor.__torch_function__ = classmethod(_compute_with_parts)  # pyright: ignore[reportAttributeAccessIssue]
+    for parameter in module.parameters():  # needed for: both_math
+        mark_as_part(parameter)
+    answer_with(_compute_with_parts, "parts")
     return module
 
 
-def _compute_with_parts(_: type, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
-    keywords = keywords or {}
-    with torch._C.DisableTorchFunctionSubclass():
-        if function.__name__ in OF_ALL or _is_called_for_shards():
-            return function(*arguments, **keywords)
-        sharded: list[DTensor] = []
-        parts: list[torch.Tensor] = []
-        given: list[int] = []
+def _compute_with_parts(function: Any, arguments: Any, keywords: Any, caller: Any) -> Any:
+    name = function.__name__
+    differentiates = function is torch.autograd.grad or function is torch.autograd.backward
+    if name in OF_ALL or differentiates or is_called_for_shards(caller):
+        return function(*arguments, **keywords)
+    if name == "__set__" and isinstance(arguments[0], DTensor):
+        return _set(function, *arguments)
+    sharded: list[DTensor] = []
+    parts: list[torch.Tensor] = []
+    others: list[torch.Tensor] = []
+    given: list[int] = []
 
-        def take(tensor: torch.Tensor) -> torch.Tensor:
-            if not isinstance(tensor, DTensor):
-                return tensor
-            sharded.append(tensor)
-            parts.append(tensor.to_local())
-            return parts[-1]
+    def take(tensor: torch.Tensor) -> torch.Tensor:
+        if not isinstance(tensor, DTensor):
+            others.append(tensor)
+            return tensor
+        sharded.append(tensor)
+        parts.append(tensor.to_local())
+        return parts[-1]
 
-        def give(tensor: torch.Tensor) -> torch.Tensor:
-            for number, part in enumerate(parts):
-                if tensor is part:
-                    return sharded[number]
-            alike = [number for number, part in enumerate(parts) if part.ndim and _layout(part) == _layout(tensor)]
-            if not alike:
-                return tensor
-            given.append(min(alike, key=lambda number: (number in given, number)))  # lists come out in the order of the first
-            like = sharded[given[-1]]
-            layout: Any = like.device_mesh, like.placements
-            return DTensor.from_local(tensor, *layout, run_check=False, shape=like.shape, stride=like.stride())
+    def give(tensor: torch.Tensor) -> torch.Tensor:
+        for number, part in enumerate(parts):
+            if tensor is part:
+                return sharded[number]
+        alike = [number for number, part in enumerate(parts) if part.ndim and _layout(part) == _layout(tensor)]
+        if not alike:
+            return tensor
+        given.append(min(alike, key=lambda number: (number in given, number)))  # lists come out in the order of the first
+        return _sharded_as(sharded[given[-1]], tensor)
 
-        return map_tensors(give, function(*map_tensors(take, arguments), **map_tensors(take, keywords)))
+    taken, named = map_tensors(take, arguments), map_tensors(take, keywords)
+    shapes = [part.shape for part in parts if part.ndim]
+    if shapes and name not in OF_ANY_SHAPE and any(other.numel() != 1 and other.shape not in shapes for other in others):
+        return function(*arguments, **keywords)
+    return map_tensors(give, function(*taken, **named))
+
+
+def _set(function: Any, target: DTensor, value: Any) -> None:
+    """`p.data = value` and `p.grad = value`: a value like the part is this rank's."""
+    if isinstance(value, torch.Tensor) and not isinstance(value, DTensor) and value.shape == target.to_local().shape:
+        value = _sharded_as(target, value)
+    if function.__self__ is torch.Tensor.data:
+        target.detach().copy_(value.detach())  # set so, it would leave the shard as it is
+    else:
+        function(target, value)
+
+
+def _sharded_as(like: DTensor, part: torch.Tensor) -> DTensor:
+    layout: Any = like.device_mesh, like.placements
+    return DTensor.from_local(part, *layout, run_check=False, shape=like.shape, stride=like.stride())
 
 
 def _layout(tensor: torch.Tensor) -> Any:
     return tensor.shape, tensor.device
-
-
-def _is_called_for_shards() -> bool:
-    """Whether code of torch that works on shards called a function, itself or by other code of torch."""
-    frame = sys._getframe(2)
-    while frame is not None:
-        module = frame.f_globals.get("__name__") or ""
-        if module.startswith(WORKS_ON_SHARDS):
-            return True
-        if module.partition(".")[0] != "torch":
-            return False
-        frame = frame.f_back
-    return False

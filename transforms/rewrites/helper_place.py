@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 
 from ..queries.program import Program
 from ..text.generated import HELPER_MODULE, MARK, is_generated, is_helper_module
-from .helper_source import code_of, defined_names, definitions, features_of, import_lines, with_needs
+from .helper_source import BESIDE_CODE, beside_code, defined_names, definitions, features_of, import_lines, with_needs
 from .import_styles import ImportStyle, ImportStyles
 
 _PRESENT = "# Made for code with: "
@@ -46,7 +46,7 @@ def place_helpers(
     preferred = ({PurePosixPath(folder)} if folder else set(there)) - taken
     if len(used) == 1 and not preferred:
         ((path, names),) = used.items()
-        if len(code_of(names, absent).splitlines()) <= _LONGEST_INSIDE:
+        if len(beside_code(with_needs(names, absent - BESIDE_CODE)).splitlines()) <= _LONGEST_INSIDE:
             placement.inside[path] = names
             return placement
     _share(program, used, there, preferred, taken, absent, placement)

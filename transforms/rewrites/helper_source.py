@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
+BESIDE_CODE = frozenset({"beside_code"})
+"""What helpers need that stand in a file with other code."""
 _LONGEST = 110
+_HELPERS = "HELPERS: tuple[str, ...] = ()"
+"""By this definition helpers tell themselves from code that stands beside them."""
 _NEEDED_FOR = re.compile(r"  # needed for: (?P<features>[\w.]+(?:, [\w.]+)*)$", re.MULTILINE)
 _DROPPED = "\0"
 _FOR_CHECKERS = re.compile(r"  # (?:pyright|type|noqa)\b.*$", re.MULTILINE)
@@ -126,9 +131,12 @@ def import_lines(needed: Iterable[Definition]) -> list[str]:
     return sorted(plain | set(merged), key=_import_order)
 
 
-def code_of(names: Iterable[str], absent: frozenset[str] = frozenset()) -> str:
-    """The text of definitions with all that they use, two blank lines between them."""
-    return "\n\n\n".join(definition.text for definition in with_needs(names, absent)) + "\n"
+def beside_code(needed: Sequence[Definition]) -> str:
+    """The text of definitions, two blank lines between them, for a file with other code."""
+    text = "\n\n\n".join(definition.text for definition in needed) + "\n"
+    own = [definition.name for definition in needed if re.search(r"^(?:def|class) ", definition.text, re.MULTILINE)]
+    listed = textwrap.fill(", ".join(f'"{name}"' for name in own), 106, initial_indent="    ", subsequent_indent="    ")
+    return text.replace(_HELPERS, f"HELPERS = (\n{listed},\n)")
 
 
 def _without(text: str, absent: frozenset[str]) -> str:

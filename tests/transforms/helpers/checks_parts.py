@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from models import batch, build, close, parameters_of
+from models import batch, build, close, error_of, parameters_of
 from to_fsdp2.transforms.helpers.parts import compute_with_parts
 from torch.distributed.tensor import DTensor
 
@@ -133,3 +133,53 @@ def check_what_torch_computes_stays_of_all() -> None:
     torch.save(weight, file)
     file.seek(0)
     assert isinstance(torch.load(file, weights_only=False), DTensor)
+
+
+def check_parts_that_are_set() -> None:
+    def edit(model: Any) -> list[torch.Tensor]:
+        for p in model.parameters():
+            if p.grad is not None and p.numel() > 0:
+                p.data = torch.from_numpy(p.detach().numpy() * 0.5)
+                p.grad = torch.from_numpy(p.grad.numpy() * 0.5)
+                p.grad.data = torch.from_numpy(p.grad.numpy() + 0.1)
+        return []
+
+    require_alike(edit)
+    require_alike(edit, lambda parameters: torch.optim.SGD(parameters, momentum=0.9))
+
+
+def check_vectors_of_all_parts() -> None:
+    def edit(model: Any) -> list[torch.Tensor]:
+        used = [p for p in model.parameters() if p.grad is not None and p.numel() > 0]
+        vector = torch.nn.utils.parameters_to_vector(used).detach()
+        torch.nn.utils.vector_to_parameters(vector * 0.9, used)
+        return [over_ranks(torch.cat([p.grad.view(-1) for p in used]).abs().sum()), over_ranks(vector.sum())]
+
+    require_alike(edit)
+
+
+def check_shapes_that_fit_no_part_raise() -> None:
+    model = built("fsdp2")
+    weight, before = model.emb.weight, model.emb.weight.full_tensor().clone()
+    for operate in (lambda: weight * torch.ones(6), lambda: weight.data.mul_(torch.ones(6)), lambda: weight @ torch.ones(6, 4)):
+        assert "mixed torch.Tensor and DTensor" in str(error_of(operate))
+    assert torch.equal(weight.full_tensor(), before)
+    rows = torch.tensor([0, 2])
+    assert not isinstance(weight[rows], DTensor) and weight[rows].shape == (2, 6)
+    assert isinstance(weight.detach() * torch.tensor([2.0]), DTensor)
+
+
+def check_what_is_asked_of_the_whole_parameter() -> None:
+    model = built("fsdp2")
+    weight, seen = model.emb.weight, []
+    weight.register_post_accumulate_grad_hook(seen.append)
+    weight.retain_grad()
+    model(*batch(0)).backward()
+    assert seen == [weight]
+    leaf = model.layers[0].up.weight.detach().requires_grad_()
+    (gradient,) = torch.autograd.grad((leaf * leaf).sum(), leaf)
+    assert close((leaf.detach() * 2).full_tensor(), gradient.full_tensor())
+    torch.autograd.backward((leaf * leaf).sum(), inputs=[leaf])
+    assert close(leaf.grad.full_tensor(), gradient.full_tensor())
+    del leaf.grad
+    assert leaf.grad is None
