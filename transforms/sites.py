@@ -54,6 +54,7 @@ OPTIMIZER = "torch.optim.(optimizer)"
 """The symbol of calls that make an optimizer which looks at more than single elements."""
 OPTIMIZER_STEP = "torch.optim.Optimizer.(step)"
 """The symbol of steps that the repository's own classes of such optimizers make."""
+_WITHOUT_ARGUMENTS = frozenset({"no_sync", "check_is_root"})
 _IN_PLACE = frozenset({"copy_", "add_", "sub_", "mul_", "div_", "lerp_", "addcmul_", "addcdiv_"})
 MEMBERS: dict[str, str] = {
     "state_dict": "torch.nn.Module.state_dict",
@@ -260,6 +261,8 @@ def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:
                 continue
         elif node.attr == "device" and found.wrappers != {"ddp"}:
             continue  # FSDP1 hands on to the model's own
+        if not found.wrappers and node.attr in _WITHOUT_ARGUMENTS and call is not None and (call.args or call.keywords):
+            continue  # a method of that name which is none of a wrapper's
         role = "call" if call else "read" if isinstance(node.ctx, ast.Load) else "store"
         yield Site(file, call or node, symbol, role, call, node.value, found)
 

@@ -157,6 +157,33 @@ def test_objects_that_one_rank_alone_has() -> None:
     assert contexts(program) == ["with everything_whole_on_each_rank():"]
 
 
+def test_what_other_ranks_have_none_of_is_not_named() -> None:
+    program = """
+        class Saver:
+            def __init__(self, model):
+                self.model = model
+
+            def save(self):
+                torch.save(self.model.state_dict(), "x.pt")
+
+        def train(model, batches, saver=None, every=3):
+            for i, batch in enumerate(batches):
+                model(batch).sum().backward()
+                if saver is not None and i % every == 0:
+                    saver.save()
+
+        def main(net, options):
+            model, saver = DDP(net, **options), None
+            if is_main():
+                saver = Saver(model)
+            train(model, [], saver=saver)
+
+        main(torch.nn.Linear(2, 2), {})
+    """
+    assert not any("(saver" in line for line in contexts(program))
+    assert any(line.startswith("with everything_whole_on_each_rank(") for line in contexts(program))
+
+
 @pytest.mark.parametrize(
     "data, held",
     [

@@ -56,3 +56,25 @@ def _function(text: str) -> Any:
     names: dict[str, Any] = {"unwrap": lambda model: model, "shard_like_ddp": None}
     exec("\n".join(lines), names)
     return names["inner"]
+
+
+AVERAGES = HEAD + """class Average:
+    def __init__(self, model):
+        self.module = model
+
+
+def unwrap_model(model):
+    if isinstance(model, Average):
+        return unwrap_model(model.module)
+    return model.module if hasattr(model, "module") else model
+
+
+def build(net, options):
+    model = DDP(net, **options)
+    return unwrap_model(model), unwrap_model(Average(model))
+"""
+
+
+def test_objects_with_a_module_of_their_own_keep_it() -> None:
+    text = migrated(train=AVERAGES)["train"]
+    assert "return unwrap_model(model.module)" in text and 'model.module if hasattr(model, "module") else model' in text

@@ -16,10 +16,10 @@ from .units import sharded_module
 from .wrapped import stands_for
 
 
-def no_gradient_sync(model: Any) -> AbstractContextManager[None]:
+def no_gradient_sync(model: Any, *args: Any, **kwargs: Any) -> AbstractContextManager[None]:
     """`model.no_sync()`. A model that was a DDP model is asked at its forward, as DDP is; any other at its backward."""
     sharded = sharded_module(model)
-    return model.no_sync() if sharded is None else _without_sync(sharded)
+    return model.no_sync(*args, **kwargs) if sharded is None else _without_sync(sharded)
 
 
 @contextmanager

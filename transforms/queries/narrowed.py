@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ..facts.symbols import FSDP1, WRAPPERS
+from ..flow.values import ClassValue
 from .file import File
 
 _DEEPEST = 3
@@ -24,6 +25,26 @@ def wrapper_asked_for(file: File, place: ast.AST, model: ast.expr) -> str | None
             if isinstance(part, ast.Call) and part.args and ast.unparse(part.args[0]) == text and (kind := _asks(file, part, 0)):
                 return kind
     return None
+
+
+def asks_for_other_class(file: File, place: ast.AST, model: ast.expr) -> bool:
+    """Whether a condition around a place asks for a class of the repository that no wrapper is derived from, nor derived from it."""
+    text = ast.unparse(model)
+    for test in _conditions(file, place):
+        if _is_bound_between(file, test, place, text):
+            return False
+        for part in test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]:
+            if isinstance(part, ast.Call) and file.external(part.func) == "builtins.isinstance" and len(part.args) == 2:
+                classes = file.values(part.args[1])
+                own = bool(classes) and all(isinstance(v, ClassValue) and not _wraps(file, v) for v in classes)
+                if own and ast.unparse(part.args[0]) == text:
+                    return True
+    return False
+
+
+def _wraps(file: File, cls: ClassValue) -> bool:
+    """Whether an object of a class may be a model that is wrapped or sharded, or holds others' wrappers as one."""
+    return any(base in WRAPPERS or base.startswith("torch.nn.parallel") for base in file.program.flow.external_bases(cls))
 
 
 def _is_unit(file: File, place: ast.AST, name: str) -> bool:

@@ -152,10 +152,12 @@ def is_made_behind(file: File, thing: ast.expr, guard: Guard) -> bool:
     base = thing
     while isinstance(base, (ast.Attribute, ast.Subscript, ast.Call)):
         base = base.func if isinstance(base, ast.Call) else base.value
-        if isinstance(base, ast.Attribute) and _is_of_some_ranks(file, base):
+        if isinstance(base, ast.Attribute) and _is_of_some_ranks(file, base, guard):
             return True
     if not isinstance(base, ast.Name):
         return not isinstance(thing, (ast.Name, ast.Attribute))
+    if _is_of_some_ranks(file, base, guard):
+        return True
     scope = file.function(guard.statement) or file.tree
     stores = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == base.id and isinstance(n.ctx, ast.Store)]
     inside: set[ast.AST] = set()
@@ -168,10 +170,12 @@ def is_made_behind(file: File, thing: ast.expr, guard: Guard) -> bool:
     return any(store in inside or guard_of(file, store) is not None for store in stores)
 
 
-def _is_of_some_ranks(file: File, path: ast.Attribute) -> bool:
-    """Whether other ranks have None where an attribute is read off."""
-    text = ast.unparse(path)
-    return any(ast.unparse(n) == text and is_own_object(file, n) for n in file.nodes(ast.Attribute))
+def _is_of_some_ranks(file: File, path: ast.Attribute | ast.Name, guard: Guard) -> bool:
+    """Whether other ranks have None there: in an attribute, or in a variable of the guard's function."""
+    text, scope = ast.unparse(path), file.function(guard.statement)
+    named = (n for n in file.nodes(type(path)) if ast.unparse(n) == text)
+    same = (n for n in named if isinstance(path, ast.Attribute) or file.function(n) is scope)
+    return any(is_own_object(file, n) for n in same)
 
 
 def _objects(file: File, node: ast.AST) -> set[Value]:

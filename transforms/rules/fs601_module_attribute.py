@@ -8,6 +8,7 @@ from ..facts.symbols import DDP, WRAPPERS
 from ..findings import Level
 from ..migration import Migration
 from ..queries.answers import Answer
+from ..queries.narrowed import asks_for_other_class
 from ..queries.own_attributes import has_own_module
 from ..queries.repeated_unwrapping import deciding_test, recursive_call
 from ..queries.run_models import is_run
@@ -25,7 +26,10 @@ def the_model_itself(site: Site, migration: Migration) -> Outcome | None:
         return None
     node = _attribute(site)
     choice = site.file.parents[node]
-    others = migration.program.mentions(r"\bDataParallel\(")  # what nn.DataParallel wraps has a module of its own
+    others = r"\bDataParallel\("  # what nn.DataParallel wraps has a module of its own
+    if isinstance(choice, ast.IfExp) and "hasattr" in ast.unparse(choice.test):
+        others += r"|\bself\.module\s*[=:]|\bModelEma|\bAveragedModel"  # as have averages of models
+    others = migration.program.mentions(others)
     if isinstance(choice, ast.IfExp) and _is_same_but_for_module(site, choice) and migration.options.wraps and not others:
         change = replace(site.file, choice, lambda new: new.orelse if choice.body is node else new.body)  # type: ignore[attr-defined]
         return _told(site, migration, choice, "wrapped or not, the model is its own module", change)
@@ -54,6 +58,8 @@ def unwrapped(site: Site, migration: Migration) -> Outcome | None:
     assert site.sharding is not None and site.receiver is not None
     node = _attribute(site)
     if site.sharding.answer is Answer.NO or _is_own(site) or has_own_module(site.file, site.receiver):
+        return None
+    if asks_for_other_class(site.file, node, site.receiver):
         return None
     if unwrapping_choice(site.file, node) is not None:
         return Outcome("the branch without `.module` is taken for models of FSDP2, which is right", level=Level.OK)
