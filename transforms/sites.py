@@ -261,7 +261,7 @@ def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:
                 continue
         elif node.attr == "device" and found.wrappers != {"ddp"}:
             continue  # FSDP1 hands on to the model's own
-        if not found.wrappers and node.attr in _WITHOUT_ARGUMENTS and call is not None and (call.args or call.keywords):
+        if node.attr in _WITHOUT_ARGUMENTS and call is not None and (call.args or call.keywords):
             continue  # a method of that name which is none of a wrapper's
         role = "call" if call else "read" if isinstance(node.ctx, ast.Load) else "store"
         yield Site(file, call or node, symbol, role, call, node.value, found)

@@ -53,3 +53,20 @@ def test_what_is_kept_or_mixed_has_it_everywhere(keeps: str) -> None:
     groups = GROUPS.replace("    rest = []\n", f"    {keeps}\n    rest = []\n")
     text = migrated(train=HEAD + groups.format(made="[n for n, p in model.named_parameters() if p.ndim > 1]"))["train"]
     assert text.count("named_parameters(model)") == 3
+
+
+@pytest.mark.parametrize(("made", "agree"), [
+    ("{n: p.clone() for n, p in model.named_parameters()}", True), ("dict(model.named_parameters())", True),
+    ("{}\n    for n, p in model.named_parameters():\n        kept[n] = p.clone()", True),
+    ("{n: p.clone() for n, p in model.named_parameters()}\n    torch.save(kept, 'kept.pt')", False),
+    ("{n: p.clone() for n, p in model.named_parameters()}\n    kept['module.head'] = None", False),
+    ("{n.upper(): p.clone() for n, p in model.named_parameters()}", False),
+])  # fmt: skip
+def test_dictionaries_of_a_function(made: str, agree: bool) -> None:
+    program = f"""def swap(net, options):
+    model = DDP(net, **options)
+    kept = {made}
+    for n, p in model.named_parameters():
+        p.data.copy_(kept[n])
+"""
+    assert ("named_parameters(model)" not in migrated(train=HEAD + program)["train"]) is agree

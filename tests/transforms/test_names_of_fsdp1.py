@@ -36,7 +36,7 @@ def test_names_that_decide_are_as_before(test: str, renamed: bool) -> None:
 
 
 def test_names_that_are_kept_are_so_where_others_decide() -> None:
-    kept = "average = {n: p.clone() for n, p in model.named_parameters()}"
+    kept = "net.average = {n: p.clone() for n, p in model.named_parameters()}"
     text = migrated(train=PROGRAM.format(keywords=ORIGINAL, test='"bias" in n', more=kept))["train"]
     assert "named_parameters(model)" not in text
     text = migrated(train=PROGRAM.format(keywords=ORIGINAL, test="n in skipped", more=kept))["train"]

@@ -58,10 +58,14 @@ def _compute_as_whole(function: Any, arguments: Any, keywords: Any, caller: Any)
         with _operators_of_python():
             return function(*whole(arguments), **whole(keywords))
     target = arguments[0] if arguments else keywords.get("tensor")  # of functions of torch.nn.init
-    written = _sharded(keywords.get("out", target)) if _writes(name, keywords) else []
+    target = keywords.get("out", target) if _writes(name, keywords) else None
+    written = _sharded(target)
     draws = name in RANDOM or getattr(function, "__module__", None) == "torch.nn.init"
     if written and (draws or any(hasattr(tensor, "_view_of") for tensor in written)):
         return _write_whole(function, written, arguments, keywords)
+    if not written and any(not isinstance(tensor, DTensor) for tensor in tensors_in(target)):
+        # Of one element, it would be taken for a DTensor, and written as another tensor or twice.
+        return _given(function, arguments, keywords, caller, function(*whole(arguments), **whole(keywords)))
     if not draws and name not in ("__setitem__", "__deepcopy__") and (written or not _mixes(name, arguments, keywords)):
         if written:
             note_change()

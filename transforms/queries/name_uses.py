@@ -66,10 +66,21 @@ def _is_stripped(file: File, use: ast.Name, prefix: Prefix) -> bool:
         call = file.parents[parent]
         given = [a.value for a in call.args if isinstance(a, ast.Constant)] if isinstance(call, ast.Call) else []
         return given == [prefix.value, ""]
-    if prefix is Prefix.DDP or not isinstance(parent, ast.Call) or use not in parent.args:
+    if not isinstance(parent, ast.Call) or use not in parent.args:
         return False
     bodies = [file.program.function_node(callee)[1] for callee in file.program.callees(file, parent)]
-    return bool(bodies) and all(prefix.value.rstrip(".") in ast.unparse(body) for body in bodies)
+    return bool(bodies) and all(_takes_out(body, prefix) for body in bodies)
+
+
+def _takes_out(function: ast.AST, prefix: Prefix) -> bool:
+    """Whether a function says what only FSDP1 put in; or replaces ``module.``, or cuts a name behind it."""
+    nodes = list(ast.walk(function))
+    if prefix is Prefix.FSDP1:
+        return any(isinstance(n, ast.Constant) and prefix.value.rstrip(".") in str(n.value) for n in nodes)
+    calls = [n for n in nodes if isinstance(n, ast.Call) and n.args and getattr(n.args[0], "value", "") == prefix.value]
+    methods = {getattr(call.func, "attr", "") for call in calls}
+    cuts = any(isinstance(n, ast.Slice) and n.lower is not None for n in nodes)
+    return not methods.isdisjoint({"replace", "removeprefix"}) or ("startswith" in methods and cuts)
 
 
 def _asks_for_end(file: File, method: ast.Attribute, prefix: Prefix) -> bool:

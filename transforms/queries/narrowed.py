@@ -28,7 +28,7 @@ def wrapper_asked_for(file: File, place: ast.AST, model: ast.expr) -> str | None
 
 
 def asks_for_other_class(file: File, place: ast.AST, model: ast.expr) -> bool:
-    """Whether a condition around a place asks for a class of the repository that no wrapper is derived from, nor derived from it."""
+    """Whether a condition around a place asks for a class of the repository that is derived from no wrapper."""
     text = ast.unparse(model)
     for test in _conditions(file, place):
         if _is_bound_between(file, test, place, text):
@@ -43,7 +43,7 @@ def asks_for_other_class(file: File, place: ast.AST, model: ast.expr) -> bool:
 
 
 def _wraps(file: File, cls: ClassValue) -> bool:
-    """Whether an object of a class may be a model that is wrapped or sharded, or holds others' wrappers as one."""
+    """Whether a class is derived from a wrapper."""
     return any(base in WRAPPERS or base.startswith("torch.nn.parallel") for base in file.program.flow.external_bases(cls))
 
 

@@ -9,7 +9,9 @@ from .file import File
 from .name_uses import NameUse, Prefix, is_printed, loop_targets, name_use
 from .program import Program
 
-_COLLECTS = frozenset({"list", "sorted", "tuple", "set", "frozenset"})
+_COLLECTS = frozenset({"list", "sorted", "tuple", "set", "frozenset", "dict"})
+_MEETS = frozenset({"append", "add", "get", "pop", "remove", "discard"})
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 _COUNTS = frozenset({"len", "sum", "any", "all"})
 _LOOPS = (ast.For, ast.AsyncFor, ast.comprehension)
 _NAMING = frozenset({"named_parameters", "named_buffers", "named_modules"})
@@ -88,7 +90,8 @@ class _Names:
                 for use in self._reads(name, self._file.parents[parent] if isinstance(parent, ast.comprehension) else parent):
                     self._follow_use(use)
             return
-        collection = self._assigned_to(node) if not pairs else None
+        is_dict = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "dict"
+        collection = self._assigned_to(node) if is_dict or not pairs else None
         if collection is not None:
             self._pending.append(collection)
         else:
@@ -96,7 +99,8 @@ class _Names:
 
     def _follow_use(self, use: ast.Name) -> None:
         parent = self._file.parents[use]
-        if isinstance(parent, (ast.ListComp, ast.SetComp, ast.GeneratorExp)) and parent.elt is use:
+        is_element = isinstance(parent, (ast.ListComp, ast.SetComp, ast.GeneratorExp)) and parent.elt is use
+        if is_element or (isinstance(parent, ast.DictComp) and parent.key is use):
             self._follow_source(parent, pairs=False)
         elif (collection := self._looked_up_in(use)) is not None or (collection := self._put_into(use)) is not None:
             self._pending.append(collection)
@@ -117,25 +121,39 @@ class _Names:
                     self._found.add(NameUse.ASKED)
                 else:
                     self._pending.append(source)
-            elif isinstance(parent, ast.Attribute) and parent.attr in ("append", "add"):
-                call = self._file.parents[parent]
-                added = call.args[0] if isinstance(call, ast.Call) and call.args else None
-                source = self._source_of(added) if isinstance(added, ast.Name) else None
+            elif (meets := self._meets(use)) is not None:
+                source = self._source_of(meets) if isinstance(meets, ast.Name) else None
                 self._found.add(NameUse.ASKED) if source is None else self._pending.append(source)
+            elif isinstance(parent, ast.Attribute) and parent.attr in ("items", "values"):
+                if parent.attr == "items":
+                    self._follow_source(self._file.parents[parent], pairs=True)  # type: ignore[arg-type]
             elif not is_printed(self._file, use):
                 self._follow_source(use, pairs=False)
+
+    def _meets(self, use: ast.Name) -> ast.expr | None:
+        """What is put into a collection, or looked up in it, where it is read."""
+        parent = self._file.parents[use]
+        if isinstance(parent, ast.Subscript) and parent.value is use:
+            return parent.slice
+        call = self._file.parents[parent] if isinstance(parent, ast.Attribute) and parent.attr in _MEETS else None
+        return call.args[0] if isinstance(call, ast.Call) and call.args else None
 
     def _are_names(self, value: ast.expr) -> bool:
         """Whether an expression gives names of the same model; those that it comes from are followed."""
         if isinstance(value, ast.Call) and getattr(value.func, "id", "") in _COLLECTS:
             return not value.args or self._are_names(value.args[0])
-        if isinstance(value, (ast.List, ast.Set, ast.Tuple)):
-            return not value.elts
+        if self._is_source(value):
+            self._pending.append(value)  # type: ignore[arg-type]
+            return True
+        if isinstance(value, (ast.List, ast.Set, ast.Tuple, ast.Dict)):
+            return not (value.keys if isinstance(value, ast.Dict) else value.elts)
         if isinstance(value, ast.Name):
             self._pending.append(value.id)
             return bool(self._values(value.id))
-        if isinstance(value, (ast.ListComp, ast.SetComp, ast.GeneratorExp)) and isinstance(value.elt, ast.Name):
-            source = self._source_of(value.elt)
+        is_made = isinstance(value, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp))
+        made = (value.key if isinstance(value, ast.DictComp) else value.elt) if is_made else None  # type: ignore[attr-defined]
+        if isinstance(made, ast.Name):
+            source = self._source_of(made)
             if source is not None:
                 self._pending.append(source)
             return source is not None
@@ -151,20 +169,23 @@ class _Names:
     def _source_of(self, name: ast.Name) -> ast.Call | str | None:
         """The call on the same model, or the collection, that the loop around a name takes it from."""
         for around in self._file.ancestors(name):
-            loops = around.generators if isinstance(around, ast.ListComp | ast.SetComp | ast.GeneratorExp) else [around]
+            loops = around.generators if isinstance(around, _COMPREHENSIONS) else [around]
             for loop in loops:
                 if not isinstance(loop, _LOOPS) or name.id not in loop_targets(loop):
                     continue
                 iterated = loop.iter
                 while isinstance(iterated, ast.Call) and getattr(iterated.func, "id", "") in _COLLECTS and iterated.args:
                     iterated = iterated.args[0]
+                if isinstance(iterated, ast.Call) and getattr(iterated.func, "attr", "") == "items":
+                    iterated = iterated.func.value  # type: ignore[attr-defined]
                 if isinstance(iterated, ast.Name):
                     return iterated.id
-                method = iterated.func if isinstance(iterated, ast.Call) else None
-                if isinstance(method, ast.Attribute) and method.attr in _NAMING and ast.unparse(method.value) == self._model:
-                    return iterated  # type: ignore[return-value]
-                return None
+                return iterated if self._is_source(iterated) else None  # type: ignore[return-value]
         return None
+
+    def _is_source(self, node: ast.expr) -> bool:
+        method = node.func if isinstance(node, ast.Call) else None
+        return isinstance(method, ast.Attribute) and method.attr in _NAMING and ast.unparse(method.value) == self._model
 
     def _looked_up_in(self, use: ast.Name) -> str | None:
         test = self._file.parents[use]
@@ -173,9 +194,11 @@ class _Names:
         return None
 
     def _put_into(self, use: ast.Name) -> str | None:
-        call = self._file.parents[use]
-        method = call.func if isinstance(call, ast.Call) and use in call.args else None
-        return self._local(method.value) if isinstance(method, ast.Attribute) and method.attr in ("append", "add") else None
+        parent = self._file.parents[use]
+        if isinstance(parent, ast.Subscript) and parent.slice is use:
+            return self._local(parent.value)
+        method = parent.func if isinstance(parent, ast.Call) and parent.args[:1] == [use] else None
+        return self._local(method.value) if isinstance(method, ast.Attribute) and method.attr in _MEETS else None
 
     def _assigned_to(self, node: ast.AST) -> str | None:
         statement = self._file.parents[node]

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from models import batch, build, close, error_of, parameters_of
 from to_fsdp2.transforms.helpers.mixed import compute_as_whole
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 Edit = Callable[[Any], Any]
@@ -182,6 +183,30 @@ def check_averages_of_plain_copies_follow() -> None:
         found.append([*average.parameters(), *slow, *parameters_of(net).values()])
     for one, other in zip(*found, strict=True):
         assert close(one, other)
+
+
+def check_plain_tensors_of_one_element_are_written_once() -> None:
+    found = []
+    for shards in (False, True):
+        torch.manual_seed(0)
+        net: Any = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+        if shards:
+            fully_shard(net)
+            compute_as_whole(net)
+        average = [p.detach().clone() for p in net.parameters()]
+        with torch.no_grad():
+            for p in net.parameters():
+                p.mul_(3.0)
+            for a, p in zip(average, net.parameters(), strict=True):
+                a.lerp_(p.detach(), 0.5)
+                a.add_(p, alpha=0.1)
+            torch._foreach_add_(average, list(net.parameters()))
+        total = torch.zeros(1)
+        for p in net.parameters():
+            total += p.detach().norm()
+        found.append([*average, total])
+    assert all(type(one) is torch.Tensor for one in found[1])
+    assert all(close(a, b) for a, b in zip(*found, strict=True))
 
 
 def check_numbers_of_a_rank_stay_its_own() -> None:
