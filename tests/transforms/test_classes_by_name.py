@@ -34,3 +34,30 @@ def test_classes_that_are_asked_for(parameter: str, call: str) -> None:
 def test_a_class_that_is_called_too_shards() -> None:
     text = migrated(train=PROGRAM.format(parameter="classes=DDP", call="unwrap(net)", test=MAKES))["train"]
     assert "classes=shard_like_ddp" in text
+
+
+@pytest.mark.parametrize("parameter", ["classes=DDP", "classes"])
+@pytest.mark.parametrize("handed_on", [
+    "functools.partial(DDP)(net)", "pick()(net)", "{'ddp': DDP}['ddp'](net)", "make(net, DDP)",
+])  # fmt: skip
+def test_a_class_that_others_call_shards(parameter: str, handed_on: str) -> None:
+    others = """import functools
+
+
+def pick():
+    return DDP
+
+
+def make(net, wrapper):
+    return wrapper(net)
+
+
+def wrap(net):
+    return {handed_on}
+"""
+    call = "unwrap(model)" if "=" in parameter else "unwrap(model, DDP)"
+    asks = PROGRAM.removeprefix(HEAD).format(parameter=parameter, call=call, test=ASKS)
+    text = HEAD + others.format(handed_on=handed_on) + asks
+    new = migrated(train=text)["train"]
+    assert "return shard_like_ddp" in new and "FSDPModule" in new
+    assert handed_on.replace("DDP", "shard_like_ddp") in new

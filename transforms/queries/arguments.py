@@ -26,6 +26,14 @@ def handed_in(file: File, place: ast.AST, name: str, call: ast.Call) -> ast.expr
     return _argument_for(function, name, call, is_method=file.enclosing_class(function) is not None)
 
 
+def parameter_for(
+    function: ast.FunctionDef | ast.AsyncFunctionDef, argument: ast.expr, call: ast.Call, is_method: bool
+) -> str | None:
+    """The parameter that an argument of a call is handed in for, if it has one of its own."""
+    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+    return next((name for name in names if _argument_for(function, name, call, is_method) is argument), None)
+
+
 def _argument_for(
     function: ast.FunctionDef | ast.AsyncFunctionDef, name: str, call: ast.Call, is_method: bool
 ) -> ast.expr | None:

@@ -3,31 +3,75 @@
 from __future__ import annotations
 
 import ast
+import re
 
-from ..flow.values import Container, External, Value
+from ..flow.values import Container, Value
+from .arguments import parameter_for
 from .file import File
 from .program import Program
 
+_DEEPEST = 4
 TESTS = frozenset({"builtins.isinstance", "builtins.issubclass"})
 
 
-def tests_of(file: File, classes: ast.expr) -> list[tuple[File, ast.Call]]:
+Tests = list[tuple[File, ast.Call]]
+
+
+def tests_of(file: File, classes: ast.expr) -> Tests:
     """The tests that get a class, or the tuple of classes that an expression is, by another name: a variable or a parameter.
 
     Empty where the class may be called under such a name as well.
     """
-    tests = file.program.once(_tests_by_class)
-    if isinstance(classes, (ast.Tuple, ast.List, ast.Set)):
-        variable = file.variable(classes)
-        given = [value for value in file.values(classes) if isinstance(value, Container) and value.variable == variable]
-    else:
-        given = [value for value in file.values(classes) if isinstance(value, External)]
+    if not isinstance(classes, (ast.Tuple, ast.List, ast.Set)):
+        return _tests_of_one(file, classes, 0) or []
+    tests, variable = file.program.once(_tests_by_class), file.variable(classes)
+    given = [value for value in file.values(classes) if isinstance(value, Container) and value.variable == variable]
     found = list(dict.fromkeys(test for value in given for test in tests.get(value, ())))
     return [] if any(_is_called(other, call.args[1]) for other, call in found) else found
 
 
+def _tests_of_one(file: File, cls: ast.expr, depth: int) -> Tests | None:
+    """The tests that a single class comes to, if nothing else is done with it: one object is handed on to many places."""
+    above = file.parents[cls]
+    call = file.parents[above] if isinstance(above, ast.keyword) else above
+    if depth > _DEEPEST:
+        return None
+    if isinstance(above, ast.Call) and above.args[1:2] == [cls] and file.external(above.func) in TESTS:
+        return [(file, above)]
+    if isinstance(above, ast.arguments):
+        function = file.parents[above]
+        names = [*above.posonlyargs, *above.args]
+        defaults = dict(zip(above.defaults, names[len(names) - len(above.defaults) :], strict=True))
+        defaults |= {default: name for default, name in zip(above.kw_defaults, above.kwonlyargs, strict=True) if default}
+        return _tests_of_reads(file, function, defaults[cls].arg, depth)
+    if isinstance(call, ast.Call) and call.func is not cls:
+        functions = [file.program.function_node(callee) for callee in file.program.callees(file, call)]
+        found = [_tests_of_argument(owner, node, cls, call, depth) for owner, node in functions]
+        return [test for tests in found for test in tests or ()] if found and None not in found else None
+    if isinstance(above, ast.Assign) and len(above.targets) == 1 and isinstance(above.targets[0], ast.Name):
+        name = above.targets[0].id
+        others = (other.path for other in file.program.facts if other.path != file.path)
+        if len(file.bindings[name]) == 1 and not any(re.search(rf"\b{name}\b", file.program.text(path)) for path in others):
+            return _tests_of_reads(file, file.tree, name, depth)
+    return None
+
+
+def _tests_of_argument(owner: File, function: ast.AST, cls: ast.expr, call: ast.Call, depth: int) -> Tests | None:
+    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return None
+    parameter = parameter_for(function, cls, call, owner.enclosing_class(function) is not None)
+    return _tests_of_reads(owner, function, parameter, depth) if parameter is not None else None
+
+
+def _tests_of_reads(file: File, scope: ast.AST, name: str, depth: int) -> Tests | None:
+    """The tests that a variable comes to, if it comes to nothing else."""
+    reads = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
+    found = [_tests_of_one(file, read, depth + 1) for read in reads]
+    return [test for tests in found for test in tests or ()] if None not in found else None
+
+
 def _tests_by_class(program: Program) -> dict[Value, list[tuple[File, ast.Call]]]:
-    """The tests whose classes are not written out, by what they may be given: classes, and containers of some."""
+    """The tests whose classes are not written out, by the containers that they may be given."""
     found: dict[Value, list[tuple[File, ast.Call]]] = {}
     for file in map(program.file, program.relevant_files()):
         for call in file.nodes(ast.Call):
@@ -37,7 +81,7 @@ def _tests_by_class(program: Program) -> dict[Value, list[tuple[File, ast.Call]]
             if not isinstance(asked, (ast.Name, ast.Attribute)) or _is_written_out(file, asked):
                 continue
             if file.external(call.func) in TESTS:
-                for value in file.values(asked):
+                for value in (value for value in file.values(asked) if isinstance(value, Container)):
                     found.setdefault(value, []).append((file, call))
     return found
 
