@@ -73,3 +73,11 @@ def test_what_computes_with_parameters_stays_and_finds_them_whole(body: str) -> 
 def test_what_only_asks_and_collects_needs_nothing(body: str) -> None:
     assert body in migrated(train=program(body))["train"].replace("\n        ", "\n")
     assert "compute_as_whole" not in helpers(train=program(body))
+
+
+def test_a_parameter_that_chooses_an_item_ends_the_question() -> None:
+    program = """def main(net, options, table):
+    model = DDP(net, **options)
+    return table[model.module.weight], table[model.module.order][0], -table[model.module.weight].sum()
+"""
+    assert "table[" in migrated(train=HEAD + program)["train"]

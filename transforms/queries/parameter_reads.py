@@ -95,7 +95,7 @@ def _is_computed_with(file: File, node: ast.expr) -> bool:
     if isinstance(parent, ast.BinOp | ast.UnaryOp):
         return not isinstance(getattr(parent, "op", None), ast.Not)
     if isinstance(parent, ast.Attribute | ast.Subscript):
-        return is_read_through(file, node)
+        return parent.value is node and is_read_through(file, node)
     if isinstance(parent, ast.Assign):
         return any(isinstance(target, ast.Subscript) and _is_of_tensor(target) for target in parent.targets)
     if isinstance(parent, ast.keyword):
