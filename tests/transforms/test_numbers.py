@@ -80,4 +80,4 @@ def test_a_parameter_that_chooses_an_item_ends_the_question() -> None:
     model = DDP(net, **options)
     return table[model.module.weight], table[model.module.order][0], -table[model.module.weight].sum()
 """
-    assert "table[" in migrated(train=HEAD + program)["train"]
+    assert "table[" in migrated(train=f"from torch.nn.parallel import DistributedDataParallel as DDP\n\n\n{program}")["train"]
