@@ -99,8 +99,7 @@ class _Names:
 
     def _follow_use(self, use: ast.Name) -> None:
         parent = self._file.parents[use]
-        is_element = isinstance(parent, (ast.ListComp, ast.SetComp, ast.GeneratorExp)) and parent.elt is use
-        if is_element or (isinstance(parent, ast.DictComp) and parent.key is use):
+        if isinstance(parent, _COMPREHENSIONS) and (parent.key if isinstance(parent, ast.DictComp) else parent.elt) is use:
             self._follow_source(parent, pairs=False)
         elif (collection := self._looked_up_in(use)) is not None or (collection := self._put_into(use)) is not None:
             self._pending.append(collection)
@@ -150,8 +149,9 @@ class _Names:
         if isinstance(value, ast.Name):
             self._pending.append(value.id)
             return bool(self._values(value.id))
-        is_made = isinstance(value, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp))
-        made = (value.key if isinstance(value, ast.DictComp) else value.elt) if is_made else None  # type: ignore[attr-defined]
+        made = None
+        if isinstance(value, _COMPREHENSIONS):
+            made = value.key if isinstance(value, ast.DictComp) else value.elt
         if isinstance(made, ast.Name):
             source = self._source_of(made)
             if source is not None:

@@ -200,7 +200,7 @@ def check_plain_tensors_of_one_element_are_written_once() -> None:
             for a, p in zip(average, net.parameters(), strict=True):
                 a.lerp_(p.detach(), 0.5)
                 a.add_(p, alpha=0.1)
-            torch._foreach_add_(average, list(net.parameters()))
+            torch._foreach_add_(average, list(net.parameters()))  # pyright: ignore[reportPrivateImportUsage]
         total = torch.zeros(1)
         for p in net.parameters():
             total += p.detach().norm()
