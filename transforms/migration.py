@@ -18,7 +18,7 @@ from .queries.copied_models import deep_copies, may_copy_unseen_model
 from .queries.file import File
 from .queries.fresh_models import FreshModels
 from .queries.full_state import FullState, full_state
-from .queries.given_up_windows import may_give_up_windows
+from .queries.given_up_windows import gives_up_by_hand, may_give_up_windows
 from .queries.guards import Guards
 from .queries.handed_self import is_self
 from .queries.local_values import local_value
@@ -207,7 +207,12 @@ class Migration:
 
     def may_give_up_windows(self, path: str) -> bool:
         """Whether a program that a file is part of may throw gradients away that are not reduced yet."""
-        return may_give_up_windows(self.program, self.programs.sharing_entries(path))
+        paths = self.programs.sharing_entries(path)
+        return may_give_up_windows(self.program, paths) or gives_up_by_hand(self.program, paths)
+
+    def gives_up_by_hand(self, path: str) -> bool:
+        """Whether it may do so by ``p.grad = None``, which does not reach them."""
+        return gives_up_by_hand(self.program, self.programs.sharing_entries(path))
 
     def _may_be_wrapped_again(self, call: ast.Call) -> bool:
         """Whether a call of DDP may get a model that is sharded already, as shard_like_ddp() takes it."""

@@ -27,8 +27,9 @@ ORIGINAL = "use_orig_params=True, **options"
     ('"fsdp" in n', True), ('"_fsdp_wrapped_module." not in n', True), ("n in skipped", True), ('n == "head.weight"', True),
     ('n.startswith("head")', True), ('n.endswith("norm.weight")', True), ('"blocks.0.attention" in n', True),
     ('n.split(".")[-2] == "norm"', True), ("skipped(n)", True),
-    ('"bias" in n', False), ("p.requires_grad", False), ('n.endswith(".bias")', False), ('n.split(".")[-1] == "bias"', False),
-    ("clean(n) in skipped", False), ('n.replace("_fsdp_wrapped_module.", "") in skipped', False), ('".norm." in n', False),
+    ('n.endswith(".bias")', True), ('".norm." in n', True),
+    ('"bias" in n', False), ("p.requires_grad", False), ('n.endswith("bias")', False), ('n.split(".")[-1] == "bias"', False),
+    ("clean(n) in skipped", False), ('n.replace("_fsdp_wrapped_module.", "") in skipped', False), ('"norm." in n', False),
 ])  # fmt: skip
 def test_names_that_decide_are_as_before(test: str, renamed: bool) -> None:
     text = migrated(train=PROGRAM.format(keywords=ORIGINAL, test=test, more="pass"))["train"]
@@ -45,6 +46,9 @@ def test_names_that_are_kept_are_so_where_others_decide() -> None:
 
 @pytest.mark.parametrize(("test", "levels"), [('"bias" in n', ["review"]), ("n in skipped", ["review"]), ("p.requires_grad", [])])
 @pytest.mark.parametrize("keywords", ["", "use_orig_params=False"])
-def test_choices_by_names_of_flat_parameters_are_told(test: str, levels: list[str], keywords: str) -> None:
-    text = PROGRAM.format(keywords=keywords, test=test, more="pass")
+@pytest.mark.parametrize("listed", ["model.named_parameters()", "named", "sorted(model.named_parameters())", "kept.items()"])
+def test_choices_by_names_of_flat_parameters_are_told(test: str, levels: list[str], keywords: str, listed: str) -> None:
+    more = {"named": "named = list(model.named_parameters())", "kept.items()": "kept = dict(model.named_parameters())"}
+    text = PROGRAM.format(keywords=keywords, test=test, more=more.get(listed, "pass"))
+    text = text.replace("in model.named_parameters() if", f"in {listed} if")
     assert [f.level.value for f in findings(train=text) if f.rule == "FS609"] == levels

@@ -35,6 +35,8 @@ def build(net, options):
     "if is_wrapped(model):\n        return inner(model.module)\n    return model",
     "return inner(model.module) if is_wrapped(model) else model",
     "if not is_wrapped(model):\n        return model\n    return inner(model.module)",
+    "if is_wrapped(model):\n        return inner(model=model.module)\n    return model",
+    "while True:\n        try:\n            model = model.module\n        except AttributeError:\n            return model",
     "if is_wrapped(model) or is_wrapped(model, DDP):\n        return inner(model.module)\n    else:\n        return model",
 ])  # fmt: skip
 def test_it_ends_at_the_sharded_model(body: str) -> None:

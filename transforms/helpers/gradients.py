@@ -105,16 +105,17 @@ def drop_unsynced_at_zero_grad(model: nn.Module) -> None:
     fully_shard keeps them apart until a backward reduces them: those of a window that was given up would be part of the
     next step.
     """
-    _MAY_WAIT.add(model)
-    of_optimizers = Optimizer.zero_grad
-    if hasattr(of_optimizers, "_drops_unsynced"):
+    of_optimizers, optimizers = Optimizer.zero_grad, cast(Any, Optimizer)
+    if hasattr(Optimizer, "_may_wait"):  # this file may be there in several copies
+        optimizers._may_wait.add(model)
         return
+    optimizers._may_wait = weakref.WeakSet([model])  # models with backwards that did not reduce gradients
 
     @functools.wraps(of_optimizers)
     def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> None:
         of_optimizers(optimizer, *args, **kwargs)
         owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        for group in (group for model in _MAY_WAIT for group in _groups(model)):
+        for group in (group for model in optimizers._may_wait for group in _groups(model)):
             found = [managed for managed in group.fsdp_params if id(managed.sharded_param) in owned]
             for managed in found:
                 managed.unsharded_accumulated_grad = None
@@ -123,12 +124,7 @@ def drop_unsynced_at_zero_grad(model: nn.Module) -> None:
             if found:
                 group._partial_reduce_output = None  # of HYBRID_SHARD
 
-    cast(Any, zero_grad)._drops_unsynced = True
-    cast(Any, Optimizer).zero_grad = zero_grad
-
-
-_MAY_WAIT: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-"""Models with backwards that did not reduce gradients."""
+    optimizers.zero_grad = zero_grad
 
 
 def _groups(model: nn.Module) -> list[Any]:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from enum import Enum
 
-from ..flow.values import Constant
 from .file import File
 
 _PRINTS = re.compile(r"builtins\.print|logging\.|warnings\.")
@@ -21,6 +20,8 @@ class Prefix(Enum):
 
     DDP = "module."
     FSDP1 = "_fsdp_wrapped_module."
+    FLAT = "_flat_param"
+    """What FSDP1 called all parameters of a unit where it showed them as one."""
 
 
 class NameUse(Enum):
@@ -36,6 +37,8 @@ def name_use(file: File, use: ast.Name, prefix: Prefix) -> NameUse:
     parent = file.parents[use]
     if is_printed(file, use) or _is_stripped(file, use, prefix):
         return NameUse.NONE
+    if prefix is Prefix.FLAT:
+        return NameUse.ASKED if isinstance(parent, (ast.Compare, ast.Attribute, ast.Call)) else NameUse.KEPT
     if isinstance(parent, ast.Compare):
         inside = len(parent.ops) == 1 and isinstance(parent.ops[0], (ast.In, ast.NotIn)) and parent.comparators[0] is use
         return NameUse.NONE if inside and _is_inner_text(file, parent.left, prefix) else NameUse.ASKED
@@ -62,11 +65,11 @@ def is_printed(file: File, use: ast.AST) -> bool:
 def _is_stripped(file: File, use: ast.Name, prefix: Prefix) -> bool:
     """Whether all that the wrapper put into a name is taken out again, here or in a function that gets it."""
     parent = file.parents[use]
-    if isinstance(parent, ast.Attribute) and parent.attr == "replace":
+    if prefix is not Prefix.FLAT and isinstance(parent, ast.Attribute) and parent.attr == "replace":
         call = file.parents[parent]
         given = [a.value for a in call.args if isinstance(a, ast.Constant)] if isinstance(call, ast.Call) else []
         return given == [prefix.value, ""]
-    if not isinstance(parent, ast.Call) or use not in parent.args:
+    if prefix is Prefix.FLAT or not isinstance(parent, ast.Call) or use not in parent.args:
         return False
     bodies = [file.program.function_node(callee)[1] for callee in file.program.callees(file, parent)]
     return bool(bodies) and all(_takes_out(body, prefix) for body in bodies)
@@ -89,7 +92,10 @@ def _asks_for_end(file: File, method: ast.Attribute, prefix: Prefix) -> bool:
     if not isinstance(call, ast.Call) or call.func is not method:
         return False
     if method.attr == "endswith":
-        return prefix is Prefix.DDP or (bool(call.args) and _is_inner_text(file, call.args[0], prefix))
+        texts = _texts_of(file, call.args[0]) if call.args else None
+        if prefix is Prefix.DDP:  # it stands in front of all names
+            return texts is not None and not any(text.startswith(".") or "module" in text for text in texts)
+        return texts is not None and not any(_touches(text, prefix) for text in texts)
     part = file.parents[call]
     if method.attr not in ("split", "rsplit", "rpartition") or not isinstance(part, ast.Subscript):
         return False
@@ -110,9 +116,10 @@ def _texts_of(file: File, text: ast.expr) -> list[str] | None:
         return [text.value] if isinstance(text.value, str) else None
     if isinstance(text, ast.Tuple):
         return _written_texts(file, text)
-    values = [v.value for v in file.values(text) if isinstance(v, Constant)]
-    if values:
-        return [value for value in values if isinstance(value, str)]
+    bound = file.assignments.get(ast.dump(text), ()) if isinstance(text, ast.Name) else ()
+    if bound and len(bound) == len(file.bindings.get(ast.unparse(text), ())):
+        written = [value.value for _, value in bound if isinstance(value, ast.Constant) and isinstance(value.value, str)]
+        return written if len(written) == len(bound) else None
     loop = next((a for a in file.ancestors(text) if isinstance(a, ast.GeneratorExp | ast.ListComp | ast.For)), None)
     iterated = loop.iter if isinstance(loop, ast.For) else loop.generators[0].iter if loop is not None else None
     return _written_texts(file, iterated) if iterated is not None else None
@@ -122,7 +129,8 @@ def _written_texts(file: File, node: ast.expr) -> list[str] | None:
     """The texts in a list that is written out, here or where its name is bound."""
     if isinstance(node, ast.Name):
         bound = [value for _, value in file.assignments.get(ast.dump(node), ())]
-        node = bound[0] if len(bound) == 1 else node
+        changed = rf"\b{node.id}\s*(?:\+=|\.(?:append|extend|insert|add|update)\()"
+        node = bound[0] if len(bound) == 1 and not re.search(changed, file.source.text) else node
     if not isinstance(node, ast.List | ast.Tuple | ast.Set):
         return None
     if not all(isinstance(e, ast.Constant) and isinstance(e.value, str) for e in node.elts):
@@ -132,7 +140,7 @@ def _written_texts(file: File, node: ast.expr) -> list[str] | None:
 
 def _touches(text: str, prefix: Prefix) -> bool:
     if prefix is Prefix.FSDP1:  # it stands anywhere between two parts of a name
-        inner = text.strip(".")
+        inner = text.rstrip(".")
         return "." in inner or inner in prefix.value
     return not text or text.startswith(".") or any(text in end for end in ("module.", "module")) or "module." in text
 

@@ -34,18 +34,6 @@ def asks_for_fsdp1_names(program: Program) -> bool:
     return False
 
 
-def chooses_by_name(file: File, call: ast.Call) -> bool:
-    """Whether a test looks at the names that a call gives."""
-    loop = file.parents[call]
-    if not isinstance(loop, _LOOPS):
-        return False
-    within = file.parents[loop] if isinstance(loop, ast.comprehension) else loop
-    tests = [n.test for n in ast.walk(within) if isinstance(n, ast.If | ast.IfExp | ast.While)]
-    tests += [test for n in ast.walk(within) if isinstance(n, ast.comprehension) for test in n.ifs]
-    names = set(loop_targets(loop)) if isinstance(loop.target, ast.Tuple) else set()
-    return any(isinstance(n, ast.Name) and n.id in names for test in tests for n in ast.walk(test))
-
-
 def uses_of_names(file: File, call: ast.Call, prefix: Prefix) -> set[NameUse]:
     """What is made of the names that a call gives, and of all others of the function that they are looked up among.
 
@@ -75,7 +63,7 @@ class _Names:
                 self._follow_collection(item)
             else:
                 self._follow_source(item, pairs=True)
-        return self._found or {NameUse.NONE}
+        return self._found - {NameUse.NONE} or {NameUse.NONE}
 
     def _follow_source(self, source: ast.expr, pairs: bool) -> None:
         """What becomes of the names, or pairs of names and tensors, that an expression gives."""
@@ -91,6 +79,10 @@ class _Names:
                     self._follow_use(use)
             return
         is_dict = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "dict"
+        if pairs and not is_dict and node is not source and (name := self._assigned_to(node)) and self._values(name):
+            for read in self._reads(name, self._scope):  # a list of pairs
+                self._follow_source(read, pairs=True)
+            return
         collection = self._assigned_to(node) if is_dict or not pairs else None
         if collection is not None:
             self._pending.append(collection)

@@ -25,10 +25,26 @@ def deciding_test(file: File, attribute: ast.Attribute) -> ast.expr | None:
     return None
 
 
+def ends_by_exception(file: File, attribute: ast.Attribute) -> bool:
+    """Whether code goes on until ``x.module`` raises AttributeError, which a sharded model does at once."""
+    if not (_is_assigned_in_loop(file, attribute) or recursive_call(file, attribute) is not None):
+        return False
+    inside: ast.AST = attribute
+    for around in file.ancestors(attribute):
+        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            return False
+        if isinstance(around, ast.Try) and inside in around.body:
+            caught = [ast.unparse(handler.type) if handler.type is not None else "Exception" for handler in around.handlers]
+            return any("AttributeError" in each or "Exception" in each for each in caught)
+        inside = around
+    return False
+
+
 def recursive_call(file: File, attribute: ast.Attribute) -> ast.Call | None:
     """The call that a function makes of itself, with ``x.module`` as an argument, if it returns ``x`` elsewhere."""
     call, function = file.parents[attribute], file.function(attribute)
-    if not isinstance(call, ast.Call) or attribute not in call.args or not isinstance(function, ast.FunctionDef):
+    call = file.parents[call] if isinstance(call, ast.keyword) else call
+    if not isinstance(call, ast.Call) or call.func is attribute or not isinstance(function, ast.FunctionDef):
         return None
     if not any(file.program.function_node(callee)[1] is function for callee in file.program.callees(file, call)):
         return None

@@ -12,6 +12,7 @@ from ..flow.values import Wrapped
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.file import File
+from ..queries.given_up_windows import BY_HAND
 from ..queries.local_values import local_value
 from ..rewrites.changes import Change, Statement, remove_statement, replace_statement
 from ..rewrites.helper_calls import attribute_as_call, function_instead, method_as_function
@@ -57,6 +58,8 @@ def context(site: Site, migration: Migration) -> Outcome | None:
         change = attribute_as_call(site.file, site.node, f"(lambda: {name}({{receiver}}))")
     if _reads_own_gradients(site):
         return Outcome(_OWN, [change], Level.MANUAL, advice="Take them by torch.autograd.grad from a copy of the model.")
+    if migration.gives_up_by_hand(site.file.path):
+        return Outcome(BY_HAND, [change], Level.REVIEW, advice="Use optimizer.zero_grad(), or zero_gradients(model).")
     if _adds_in_low_precision(site, migration):
         return Outcome(_PRECISION, [change], Level.REVIEW)
     return Outcome("gradients stay unreduced inside, as with the wrapper's own context", [change])

@@ -10,6 +10,7 @@ from ..facts.symbols import DDP
 from ..findings import Level
 from ..migration import Migration
 from ..queries.answers import Answer
+from ..queries.given_up_windows import BY_HAND
 from ..rewrites.changes import replace
 from ..rewrites.helper_calls import attribute_as_call
 from ..rewrites.templates import expression
@@ -50,6 +51,8 @@ def switched(site: Site, migration: Migration) -> Outcome | None:
         assert isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Attribute)
         return cst.Expr(expression(name + "({model}, {value})", model=node.targets[0].target.value, value=_bare(node.value)))
 
+    if migration.gives_up_by_hand(site.file.path):
+        return Outcome(BY_HAND, [replace(site.file, statement, build)], Level.REVIEW, advice="Use optimizer.zero_grad().")
     return Outcome(_MESSAGE, [replace(site.file, statement, build)])
 
 

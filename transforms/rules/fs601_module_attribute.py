@@ -10,7 +10,7 @@ from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.narrowed import asks_for_other_class
 from ..queries.own_attributes import has_own_module
-from ..queries.repeated_unwrapping import deciding_test, recursive_call
+from ..queries.repeated_unwrapping import deciding_test, ends_by_exception, recursive_call
 from ..queries.run_models import is_run
 from ..queries.unwrapping import unwrapping_choice
 from ..rewrites.changes import Change, replace
@@ -26,10 +26,9 @@ def the_model_itself(site: Site, migration: Migration) -> Outcome | None:
         return None
     node = _attribute(site)
     choice = site.file.parents[node]
-    others = r"\bDataParallel\("  # what nn.DataParallel wraps has a module of its own
-    if isinstance(choice, ast.IfExp) and "hasattr" in ast.unparse(choice.test):
-        others += r"|\bself\.module\s*[=:]|\bModelEma|\bAveragedModel"  # as have averages of models
-    others = migration.program.mentions(others)
+    others = migration.program.mentions(r"\bDataParallel\(")  # what nn.DataParallel wraps has a module of its own
+    if isinstance(choice, ast.IfExp) and _asks_for_attribute(choice.test) and not migration.is_sharded_here(site):
+        others = True
     if isinstance(choice, ast.IfExp) and _is_same_but_for_module(site, choice) and migration.options.wraps and not others:
         change = replace(site.file, choice, lambda new: new.orelse if choice.body is node else new.body)  # type: ignore[attr-defined]
         return _told(site, migration, choice, "wrapped or not, the model is its own module", change)
@@ -53,6 +52,11 @@ def _is_same_but_for_module(site: Site, choice: ast.IfExp) -> bool:
     return ast.dump(other) == ast.dump(site.receiver) and bool(site.sharding.wrappers)
 
 
+def _asks_for_attribute(test: ast.expr) -> bool:
+    """Whether ``hasattr(x, "module")`` is asked, which objects that are no models may answer as wrappers did."""
+    return any(isinstance(n, ast.Name) and n.id == "hasattr" for n in ast.walk(test))
+
+
 def unwrapped(site: Site, migration: Migration) -> Outcome | None:
     """The model itself if it is sharded, else its attribute."""
     assert site.sharding is not None and site.receiver is not None
@@ -63,6 +67,8 @@ def unwrapped(site: Site, migration: Migration) -> Outcome | None:
         return None
     if unwrapping_choice(site.file, node) is not None:
         return Outcome("the branch without `.module` is taken for models of FSDP2, which is right", level=Level.OK)
+    if ends_by_exception(site.file, node):
+        return Outcome("a sharded model has no `.module`: the AttributeError that is caught here is right", level=Level.OK)
     name = migration.helper(site, "unwrap")
     changes = [attribute_as_call(site.file, node, name + "({receiver})"), *_stops_at_itself(site, name)]
     return _told(site, migration, node, "a sharded model is its own module; anything else keeps its attribute", *changes)
@@ -71,7 +77,8 @@ def unwrapped(site: Site, migration: Migration) -> Outcome | None:
 def _ends_with_module(site: Site) -> bool:
     """Whether code goes on unwrapping until nothing is left to unwrap."""
     node = _attribute(site)
-    return deciding_test(site.file, node) is not None or recursive_call(site.file, node) is not None
+    tests = deciding_test(site.file, node), recursive_call(site.file, node)
+    return any(test is not None for test in tests) or ends_by_exception(site.file, node)
 
 
 def _stops_at_itself(site: Site, unwrap: str) -> list[Change]:

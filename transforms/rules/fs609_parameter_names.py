@@ -6,7 +6,7 @@ from ..findings import Form, Level
 from ..flow.values import Wrapped
 from ..migration import Migration
 from ..queries.name_uses import NameUse, Prefix
-from ..queries.parameter_names import asks_for_fsdp1_names, chooses_by_name, depends_on_prefix, uses_of_names
+from ..queries.parameter_names import asks_for_fsdp1_names, depends_on_prefix, uses_of_names
 from ..queries.plain_branches import is_in_plain_branch
 from ..queries.unwrapping import comes_unwrapped
 from ..rewrites.helper_calls import method_as_function
@@ -33,7 +33,8 @@ def _named_as_in_fsdp1(site: Site, migration: Migration) -> Outcome | None:
     """The names with `_fsdp_wrapped_module.` in them; of flat parameters, which had one name a unit, what that did is told."""
     assert site.call is not None
     uses = uses_of_names(site.file, site.call, Prefix.FSDP1)
-    if site.member == "named_parameters" and _may_be_flat(site, migration) and chooses_by_name(site.file, site.call):
+    flat = site.member == "named_parameters" and _is_flat(site, migration)
+    if flat and NameUse.ASKED in uses_of_names(site.file, site.call, Prefix.FLAT):
         return Outcome(_FLAT, level=Level.REVIEW, form=Form.NOTE, advice=_ADVICE)
     if NameUse.ASKED in uses or (NameUse.KEPT in uses and migration.program.once(asks_for_fsdp1_names)):
         change = method_as_function(site.file, site.call, migration.helper(site, site.member))
@@ -41,15 +42,17 @@ def _named_as_in_fsdp1(site: Site, migration: Migration) -> Outcome | None:
     return None
 
 
-def _may_be_flat(site: Site, migration: Migration) -> bool:
-    """Whether FSDP1 may have shown one flat parameter in place of those of a unit."""
+def _is_flat(site: Site, migration: Migration) -> bool:
+    """Whether FSDP1 surely showed one flat parameter in place of those of a unit."""
     assert site.sharding is not None
     value = site.sharding.value
     if not isinstance(value, Wrapped):
         return False
     _, call = migration.program.call_node(value.site)
-    given = next((k.value for k in call.keywords if k.arg == "use_orig_params"), None)
-    return not (any(k.arg is None for k in call.keywords) or given is not None) or getattr(given, "value", None) is False
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    if "use_orig_params" in given:
+        return getattr(given["use_orig_params"], "value", None) is False
+    return None not in given  # which may be a dictionary of arguments
 
 
 _FLAT = "FSDP1 showed one flat parameter a unit here: choices by names took all or nothing of it; now each parameter has its own"
