@@ -13,6 +13,8 @@ _BEGINNING = 1024
 _LARGEST = 64 * 1024**2
 """Bytes. What is longer, or has a zero among the first ones, is data."""
 _MOST_FILES = 200_000
+_MOST_BYTES = 1024**3
+"""Of all files together: beyond, nobody would wait for the answer."""
 
 
 class Mentions:
@@ -38,12 +40,15 @@ class Mentions:
     def _contents(self, but_for: Collection[str]) -> Iterator[bytes]:
         yield from (data for label, data in self.changed.items() if label not in but_for)
         known = {*self.changed, *but_for}
+        read = 0
         for count, path in enumerate(self._files()):
-            if count >= _MOST_FILES:
-                self.problem = f"there are more than {_MOST_FILES} files"
+            if count >= _MOST_FILES or read > _MOST_BYTES:
+                self.problem = f"there are more than {_MOST_FILES} files, or 1 GiB of text"
                 return
             if path.relative_to(self.root).as_posix() not in known:
-                yield _read(path)
+                data = _read(path)
+                read += len(data)
+                yield data
 
     def _files(self) -> Iterator[Path]:
         def fail(error: OSError) -> None:

@@ -6,40 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from registry_program import ENGINE, MAIN
 from repositories import commit_all
 from to_fsdp2.migrate.__main__ import run
-
-MAIN = """\
-import importlib
-
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-from engine import Trainer, train
-
-if __name__ == "__main__":
-    build = importlib.import_module("models." + name).build
-    model = DDP(build())
-    train(registry["x"](model), loader)
-    Trainer(registry["y"]).fit(x)
-"""
-ENGINE = """\
-import contextlib
-
-
-def train(model, loader):{argument}
-    for i, x in enumerate(loader):
-        with model.no_sync() if i % 2 else contextlib.nullcontext():
-            model(x).sum().backward()
-    return model.module
-
-
-class Trainer:
-    def __init__(self, build):
-        self.net = build(){attribute}
-
-    def fit(self, x):
-        return self.net.module
-"""
 
 
 @pytest.fixture

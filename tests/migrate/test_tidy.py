@@ -6,41 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from registry_program import ENGINE, MAIN
 from repositories import commit_all, git
 from to_fsdp2.migrate.__main__ import run
 from to_fsdp2.transforms.rewrites.helper_place import module_text
-
-MAIN = """\
-import importlib
-
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-from engine import Trainer, train
-
-if __name__ == "__main__":
-    build = importlib.import_module("models." + name).build
-    model = DDP(build())
-    train(registry["x"](model), loader)
-    Trainer(registry["y"]).fit(x)
-"""
-ENGINE = """\
-import contextlib
-
-
-def train(model, loader):
-    for i, x in enumerate(loader):
-        with model.no_sync() if i % 2 else contextlib.nullcontext():
-            model(x).sum().backward()
-    return model.module
-
-
-class Trainer:
-    def __init__(self, build):
-        self.net = build()
-
-    def fit(self, x):
-        return self.net.module
-"""
 
 
 @pytest.fixture
@@ -54,7 +23,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def migrate(folder: Path) -> None:
-    (folder / "engine.py").write_text(ENGINE)
+    (folder / "engine.py").write_text(ENGINE.format(argument="", attribute=""))
     commit_all(folder)
     assert run(["apply"]) in (0, 1)
 

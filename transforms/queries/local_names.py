@@ -28,6 +28,19 @@ def comprehension_of(file: File, name: ast.Name) -> ast.comprehension | None:
     return None
 
 
+def loop_of(file: File, name: ast.Name) -> ast.comprehension | ast.For | ast.AsyncFor | None:
+    """The innermost loop that a name is a variable of, where the name is read."""
+    if (own := comprehension_of(file, name)) is not None:
+        return own
+    for around in file.ancestors(name):
+        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            return None
+        if isinstance(around, (ast.For, ast.AsyncFor)):
+            if any(isinstance(n, ast.Name) and n.id == name.id for n in ast.walk(around.target)):
+                return around
+    return None
+
+
 def spelled_out(scope: ast.AST, thing: ast.expr) -> ast.expr:
     """``raw`` as ``self.model``, after ``model = self.model; raw = model.module if hasattr(model, "module") else model``.
 

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from enum import Enum
 
 from .file import File
+from .local_names import loop_of
 
 _PRINTS = re.compile(r"builtins\.print|logging\.|warnings\.")
-_LOGS = frozenset({"debug", "info", "warning", "error", "print", "write"})
+_LOGS = frozenset({"debug", "info", "warning", "error", "print"})
 _FILLS = frozenset({"append", "add", "setdefault", "update", "insert", "extend"})
 """Methods that put a name into a collection."""
 
@@ -120,9 +121,8 @@ def _texts_of(file: File, text: ast.expr) -> list[str] | None:
     if bound and len(bound) == len(file.bindings.get(ast.unparse(text), ())):
         written = [value.value for _, value in bound if isinstance(value, ast.Constant) and isinstance(value.value, str)]
         return written if len(written) == len(bound) else None
-    loop = next((a for a in file.ancestors(text) if isinstance(a, ast.GeneratorExp | ast.ListComp | ast.For)), None)
-    iterated = loop.iter if isinstance(loop, ast.For) else loop.generators[0].iter if loop is not None else None
-    return _written_texts(file, iterated) if iterated is not None else None
+    loop = loop_of(file, text) if isinstance(text, ast.Name) else None
+    return _written_texts(file, loop.iter) if loop is not None else None
 
 
 def _written_texts(file: File, node: ast.expr) -> list[str] | None:

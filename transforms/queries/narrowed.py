@@ -17,29 +17,29 @@ def wrapper_asked_for(file: File, place: ast.AST, model: ast.expr) -> str | None
     """The kind of wrapper, ``DDP`` or ``FSDP1``, that a condition around a place asks of a model; None without one."""
     if isinstance(model, ast.Name) and _is_unit(file, place, model.id):
         return WRAPPERS[FSDP1]
-    text = ast.unparse(model)
-    for test in _conditions(file, place):
-        if _is_bound_between(file, test, place, text):
-            return None
-        for part in test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]:
-            if isinstance(part, ast.Call) and part.args and ast.unparse(part.args[0]) == text and (kind := _asks(file, part, 0)):
-                return kind
-    return None
+    kinds = (_asks(file, test, 0) for test in _tests_of(file, place, model))
+    return next((kind for kind in kinds if kind is not None), None)
 
 
 def asks_for_other_class(file: File, place: ast.AST, model: ast.expr) -> bool:
     """Whether a condition around a place asks for a class of the repository that is derived from no wrapper."""
+    for test in _tests_of(file, place, model):
+        if file.external(test.func) == "builtins.isinstance" and len(test.args) == 2:
+            classes = file.values(test.args[1])
+            if classes and all(isinstance(v, ClassValue) and not _wraps(file, v) for v in classes):
+                return True
+    return False
+
+
+def _tests_of(file: File, place: ast.AST, model: ast.expr) -> Iterator[ast.Call]:
+    """The calls with a model as first argument that have to answer yes for a place to be reached."""
     text = ast.unparse(model)
     for test in _conditions(file, place):
         if _is_bound_between(file, test, place, text):
-            return False
+            return
         for part in test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]:
-            if isinstance(part, ast.Call) and file.external(part.func) == "builtins.isinstance" and len(part.args) == 2:
-                classes = file.values(part.args[1])
-                own = bool(classes) and all(isinstance(v, ClassValue) and not _wraps(file, v) for v in classes)
-                if own and ast.unparse(part.args[0]) == text:
-                    return True
-    return False
+            if isinstance(part, ast.Call) and part.args and ast.unparse(part.args[0]) == text:
+                yield part
 
 
 def _wraps(file: File, cls: ClassValue) -> bool:

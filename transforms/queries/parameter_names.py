@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from .file import File
+from .local_names import loop_of
 from .name_uses import NameUse, Prefix, is_printed, loop_targets, name_use
 from .program import Program
 
@@ -48,6 +49,7 @@ class _Names:
     def __init__(self, file: File, call: ast.Call, prefix: Prefix) -> None:
         self._file, self._prefix = file, prefix
         self._scope = file.function(call) or file.tree
+        self._inside = set(ast.walk(self._scope))
         self._model = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
         self._pending: list[ast.Call | str] = [call]
         self._seen: set[ast.Call | str] = set()
@@ -160,20 +162,17 @@ class _Names:
 
     def _source_of(self, name: ast.Name) -> ast.Call | str | None:
         """The call on the same model, or the collection, that the loop around a name takes it from."""
-        for around in self._file.ancestors(name):
-            loops = around.generators if isinstance(around, _COMPREHENSIONS) else [around]
-            for loop in loops:
-                if not isinstance(loop, _LOOPS) or name.id not in loop_targets(loop):
-                    continue
-                iterated = loop.iter
-                while isinstance(iterated, ast.Call) and getattr(iterated.func, "id", "") in _COLLECTS and iterated.args:
-                    iterated = iterated.args[0]
-                if isinstance(iterated, ast.Call) and getattr(iterated.func, "attr", "") == "items":
-                    iterated = iterated.func.value  # type: ignore[attr-defined]
-                if isinstance(iterated, ast.Name):
-                    return iterated.id
-                return iterated if self._is_source(iterated) else None  # type: ignore[return-value]
-        return None
+        loop = loop_of(self._file, name)
+        if loop is None or name.id not in loop_targets(loop):
+            return None
+        iterated = loop.iter
+        while isinstance(iterated, ast.Call) and getattr(iterated.func, "id", "") in _COLLECTS and iterated.args:
+            iterated = iterated.args[0]
+        if isinstance(iterated, ast.Call) and getattr(iterated.func, "attr", "") == "items":
+            iterated = iterated.func.value  # type: ignore[attr-defined]
+        if isinstance(iterated, ast.Name):
+            return iterated.id
+        return iterated if self._is_source(iterated) else None  # type: ignore[return-value]
 
     def _is_source(self, node: ast.expr) -> bool:
         method = node.func if isinstance(node, ast.Call) else None
@@ -204,8 +203,7 @@ class _Names:
         """What is assigned to a variable of the function, if that is all that it may hold."""
         found = self._file.assignments.get(ast.dump(ast.Name(name, ast.Load())), ())
         own = [value for statement, value in found if (self._file.function(statement) or self._file.tree) is self._scope]
-        inside = set(ast.walk(self._scope))
-        return own if len(own) == sum(binding in inside for binding in self._file.bindings.get(name, ())) else []
+        return own if len(own) == sum(binding in self._inside for binding in self._file.bindings.get(name, ())) else []
 
     def _reads(self, name: str, within: ast.AST) -> Iterator[ast.Name]:
         for node in ast.walk(within):

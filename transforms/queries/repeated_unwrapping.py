@@ -6,38 +6,40 @@ A sharded model is its own module, so that code must see for itself that it gets
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from .file import File
 
 
 def deciding_test(file: File, attribute: ast.Attribute) -> ast.expr | None:
     """The test behind which ``x.module`` takes the place of ``x`` again and again; None where it does so once, or untested."""
-    if not (_is_assigned_in_loop(file, attribute) or recursive_call(file, attribute) is not None):
-        return None
-    inside: ast.AST = attribute
-    for around in file.ancestors(attribute):
-        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            return None
-        body = getattr(around, "body", None)
-        if isinstance(around, (ast.If, ast.IfExp, ast.While)) and (inside is body or (isinstance(body, list) and inside in body)):
+    for around in _blocks_around(file, attribute):
+        if isinstance(around, (ast.If, ast.IfExp, ast.While)):
             return None if isinstance(around.test, ast.Constant) else around.test
-        inside = around
     return None
 
 
 def ends_by_exception(file: File, attribute: ast.Attribute) -> bool:
     """Whether code goes on until ``x.module`` raises AttributeError, which a sharded model does at once."""
+    for around in _blocks_around(file, attribute):
+        if isinstance(around, ast.Try):
+            caught = [ast.unparse(handler.type) if handler.type is not None else "Exception" for handler in around.handlers]
+            return any("AttributeError" in each or "Exception" in each for each in caught)
+    return False
+
+
+def _blocks_around(file: File, attribute: ast.Attribute) -> Iterator[ast.AST]:
+    """The statements and choices of its function that have repeated unwrapping in their body, from the innermost on."""
     if not (_is_assigned_in_loop(file, attribute) or recursive_call(file, attribute) is not None):
-        return False
+        return
     inside: ast.AST = attribute
     for around in file.ancestors(attribute):
         if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            return False
-        if isinstance(around, ast.Try) and inside in around.body:
-            caught = [ast.unparse(handler.type) if handler.type is not None else "Exception" for handler in around.handlers]
-            return any("AttributeError" in each or "Exception" in each for each in caught)
+            return
+        body = getattr(around, "body", None)
+        if inside is body or (isinstance(body, list) and inside in body):
+            yield around
         inside = around
-    return False
 
 
 def recursive_call(file: File, attribute: ast.Attribute) -> ast.Call | None:

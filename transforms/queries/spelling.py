@@ -172,9 +172,12 @@ def is_made_behind(file: File, thing: ast.expr, guard: Guard) -> bool:
 
 def _is_of_some_ranks(file: File, path: ast.Attribute | ast.Name, guard: Guard) -> bool:
     """Whether other ranks have None there: in an attribute, or in a variable of the guard's function."""
-    text, scope = ast.unparse(path), file.function(guard.statement)
-    named = (n for n in file.nodes(type(path)) if ast.unparse(n) == text)
-    same = (n for n in named if isinstance(path, ast.Attribute) or file.function(n) is scope)
+    if isinstance(path, ast.Attribute):
+        text = ast.unparse(path)
+        same = [n for n in file.nodes(ast.Attribute) if n.attr == path.attr and ast.unparse(n) == text]
+    else:
+        scope = file.function(guard.statement)
+        same = [n for n in file.nodes(ast.Name) if n.id == path.id and file.function(n) is scope]
     return any(is_own_object(file, n) for n in same)
 
 

@@ -6,6 +6,7 @@ from ..findings import Form, Level
 from ..migration import Migration
 from ..queries.full_state import full_state_around
 from ..queries.group_reads import groups_read
+from ..queries.kept_states import is_read_later
 from ..queries.rank_files import is_in_file_of_rank
 from ..rewrites.changes import replace
 from ..rewrites.helper_calls import method_instead
@@ -53,10 +54,13 @@ def gathered(site: Site, migration: Migration) -> Outcome | None:
     if name in ("optimizer_state", "state_of") and kinds == {"fsdp1"} and is_in_file_of_rank(site.file, site.node):
         return Outcome("each rank writes its own part to a file of its own, as before; files of flat parameters cannot be loaded",
                        level=Level.REVIEW, form=Form.NOTE)  # fmt: skip
+    kept = "ddp" in (site.sharding.wrappers or kinds) and site.call is not None and is_read_later(site.file, site.call)
     if name is None:
-        return Outcome(_STAYS, level=Level.OK)
+        return Outcome(_KEPT, level=Level.REVIEW, form=Form.NOTE, advice=_ADVICE) if kept else Outcome(_STAYS, level=Level.OK)
     function = migration.helper(site, name)
     change = method_instead(site.file, site.node, site.call, function, lambda: migration.helper(site, "as_method"))
+    if kept and change is not None:
+        return Outcome(_KEPT, [change], Level.REVIEW, advice=_ADVICE)
     return Outcome(_GATHERED[name], [change]) if change is not None else None
 
 
@@ -65,6 +69,8 @@ _GATHERED = {
     "model_state": "the model's state is gathered, in the format of the old files",
     "state_of": "the state is gathered if it is a sharded model's or its optimizer's, in the format of the old files",
 }
+_KEPT = "DDP's state dict followed the weights; what is kept here is a copy of them as they are now: what is read later differs"
+_ADVICE = "If the weights of this moment were meant (the best ones, an average), it is right now."
 _STAYS = "the state dict stays whole: the sharded model sees to it, and to those of its optimizers"
 
 RULE = Rule(
