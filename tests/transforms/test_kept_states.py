@@ -10,6 +10,10 @@ PROGRAM = (
     + """import copy
 
 
+def state_of_model(model):
+    return model.module.state_dict()
+
+
 class Keeper:
     def __init__(self, net, options):
         self.model = DDP(net, **options)
@@ -34,6 +38,7 @@ LOOP = "for batch in batches:\n            model(batch).sum().backward()\n      
     (LOOP.format(state="model.state_dict()"), True), (LOOP.format(state="{'model': model.state_dict()}"), True),
     ("with average.swapped(model):\n            best = model.state_dict()", True),
     ("best = self.best = None\n        self.best = model.state_dict()", True),
+    (LOOP.format(state="state_of_model(model)"), True), ("best = state_of_model(model)", False),
     (LOOP.format(state="copy.deepcopy(model.state_dict())"), False),
     (LOOP.format(state="{k: v.clone() for k, v in model.state_dict().items()}"), False),
     ("with torch.no_grad():\n            best = model.state_dict()", False), ("best = model.state_dict()", False),
