@@ -78,12 +78,10 @@ def test_a_module_that_nothing_uses_is_named(repository: Path, capsys: pytest.Ca
 
 
 @pytest.fixture
-def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def imported(repository: Path) -> Path:
     """A repository with two helpers, of which one file imports both and uses neither."""
-    folder = tmp_path / "repository"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folder = repository
+    (folder / "main.py").unlink()
     (folder / "fsdp2_helpers.py").write_text(module_text({"unwrap", "no_gradient_sync"}))
     (folder / "engine.py").write_text("from fsdp2_helpers import no_gradient_sync, unwrap\n\nprint(no_gradient_sync)\n")
     return folder
