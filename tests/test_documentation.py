@@ -11,6 +11,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 from to_fsdp2.corpus.cases import DEMO_FOLDER
+from to_fsdp2.equivalence.verdict import CHECKS
 from to_fsdp2.migrate import rule_reference
 from to_fsdp2.migrate.__main__ import run
 from to_fsdp2.transforms.rule import all_rules
@@ -75,7 +76,9 @@ def test_the_demo_ends_well(tmp_path: Path, capfd: pytest.CaptureFixture[str], m
     code = run(["demo", "--directory", "tour"])
     out = capfd.readouterr().out
     assert code == 0, out
-    assert "equivalent" in out
+    [shown] = re.findall(r"and `verify` runs both:\n\n```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert [line for line in shown.splitlines() if "memory" not in line and line not in out] == []
+    assert [line.split()[1] for line in shown.splitlines()[:-1]] == list(CHECKS)
     assert (tmp_path / "tour" / "verdict" / "report.html").is_file()
     schema = json.loads(files("to_fsdp2.equivalence").joinpath("schemas/verdict.json").read_text())
     jsonschema.validate(json.loads((tmp_path / "tour" / "verdict" / "report.json").read_text()), schema)
