@@ -134,7 +134,7 @@ def _computes_with_parameters(migration: Migration) -> bool:
     if not wraps:
         wraps = {migration.program.file(index).path for index in migration.program.relevant_files()}
     paths = sorted({path for wrap in wraps for path in migration.programs.sharing_entries(wrap)})
-    return computes_as_whole(migration.program, migration.sites, paths, migration.runs_before_wraps)
+    return computes_as_whole(migration.sharding, migration.sites, paths, migration.runs_before_wraps)
 
 
 def _has_both_maths(migration: Migration, used: Collection[str], absent: frozenset[str]) -> bool:

@@ -154,7 +154,7 @@ class Migration:
         """
         paths = self.programs.sharing_entries(path)
         if (key := tuple(paths)) not in self._acts_in_parts:
-            self._acts_in_parts[key] = reduces_own_parts(self.program, paths, self.runs_before_wraps)
+            self._acts_in_parts[key] = reduces_own_parts(self.sharding, paths, self.runs_before_wraps)
         return self._acts_in_parts[key]
 
     @cached_property

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from .facts.symbols import CONSTRUCTORS, FSDP1, WRAPPERS, is_old, wraps_in_library
 from .migration import Migration
 from .queries.packages import is_of_other_framework
-from .queries.wrap_reach import IMPORTED_BY_NAME, WrapReach
+from .queries.programs import IMPORTED_BY_NAME
+from .queries.wrap_reach import WrapReach
 from .sites import OPTIMIZER, OPTIMIZER_STEP, PARAMETER, Site
 
 _NEVER_IMPORTED = re.compile(r"(^|/)tests?/|(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$|\.ipynb$")

@@ -7,6 +7,7 @@ not seen whole (a function that is handed on, called by its name, or run by a cl
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 from functools import cached_property
 
@@ -24,6 +25,14 @@ CALLED_BY_TORCH = frozenset(
      "children", "zero_grad", "extra_repr", "reset_parameters", "get_extra_state", "set_extra_state", "share_memory"}
 )  # fmt: skip
 _MOST_CALLERS = 24
+HARMLESS_DECORATORS = re.compile(
+    r"(staticmethod|classmethod|property|cached_property|lru_cache|cache|wraps|contextmanager|abstractmethod|dataclass|no_grad"
+    r"|record|(torch|functools|contextlib|abc|pytest|unittest|typing|dataclasses)\.[\w.]+)(\(.*\))?",
+    re.DOTALL,
+)
+"""Decorators that hand what they get to nobody."""
+_FINDS_BY_NAME = re.compile(r"__dict__\s*\[|\bgetattr\([\w.]+,\s*[^\"'\s]|attrgetter|methodcaller|\beval\(")
+_OF_TESTS = re.compile(r"(^|/)(tests?/|test_[^/]*$|conftest)")
 
 Place = tuple[File, ast.AST]
 
@@ -36,8 +45,12 @@ class BeforeWraps:
         self.programs = programs
         self._unordered: set[str] = set()
         """Entry points of programs with a wrap to which no call is seen to lead."""
+        self._started: dict[FunctionValue, list[Place]] = {}
+        """Functions that wrap and that code out of sight calls, with the places from which on it may: a program starts there."""
         self._starts: dict[FunctionValue, bool] = {}
         self._wrapping = self._spread(wraps)
+        self._with_wraps = set[int]().union(*(programs.reaching(index) for index, _ in self._wrapping))
+        """Files that import, in however many steps, one that may wrap something."""
 
     def holds(self, file: File, node: ast.AST) -> bool:
         """Whether a place is surely reached only while nothing is wrapped yet."""
@@ -76,8 +89,10 @@ class BeforeWraps:
             if function is not None and len(known) == 1:
                 callers = self._callers(function)
                 if not callers:
+                    callers = self._started[function] = self._places_that_let_call(function)
+                if not callers:
                     self._unordered |= set(self.programs.of(file.path))
-                pending += callers or ()
+                pending += callers
         return found
 
     def _function(self, file: File, node: ast.AST) -> FunctionValue | None:
@@ -88,6 +103,8 @@ class BeforeWraps:
         return next((v for v in file.values(around) if isinstance(v, FunctionValue)), FunctionValue(file.index, NOTHING))
 
     def _is_before(self, file: File, node: ast.AST) -> bool:
+        if self._is_apart(file) or _starts_process(file, node):
+            return True
         function = self._function(file, node)
         around = list(file.ancestors(node))
         if file.function(node) in around:
@@ -102,19 +119,35 @@ class BeforeWraps:
         if function is None:
             return self._is_run_first(file)
         if function not in self._starts:
-            self._starts[function] = False  # for one that calls itself
-            self._starts[function] = self._starts_before(function)
+            known = list(self._starts)
+            self._starts[function] = True  # a call of itself is no other way to it
+            if not self._starts_before(function):
+                self._starts = {one: self._starts[one] for one in known} | {function: False}  # the others built on this one
         return self._starts[function]
+
+    def _is_apart(self, file: File) -> bool:
+        """Whether nothing imports both a file and one that may wrap something."""
+        importing = self.programs.reaching(file.index)
+        by_name = map(self.programs.imports_by_name, importing | self._with_wraps)
+        return self._with_wraps.isdisjoint(importing) and not any(by_name)
 
     def _is_run_first(self, file: File) -> bool:
         """Whether a file is an entry point, and imports none that wraps something when it is imported."""
-        others = (self.program.facts[i].path for i, function in self._wrapping if function is None and i != file.index)
+        wrapping = (
+            (self.program.file(self.program.facts[i].path), places)
+            for (i, function), places in self._wrapping.items()
+            if function is None and i != file.index
+        )
+        others = (other.path for other, places in wrapping if any(_runs_on_import(other, place) for place in places))
         return file.index in self.programs.entries and not any(file.path in self.programs.of(path) for path in others)
 
     def _starts_before(self, function: FunctionValue) -> bool:
         if function.index == NOTHING or _is_lazy(self.program.function_node(function)[1]):
             return False
         callers = self._callers(function)
+        if callers == [] and self._is_never_named(function):
+            return True  # nobody comes here
+        callers = callers or self._started.get(function)
         return bool(callers) and all(self._is_before(*caller) for caller in callers)
 
     # --- callers ------------------------------------------------------------------------------------------
@@ -144,6 +177,46 @@ class BeforeWraps:
                         return None
                     found.append((file, launch))
         return found if len(found) <= _MOST_CALLERS else None
+
+    def _places_that_let_call(self, function: FunctionValue) -> list[Place]:
+        """The places from which on code out of sight may call a function: where it is handed on, called on what nobody knows,
+        or where the objects are made that it is a method of. None at all if there may be others."""
+        flow = self.program.flow
+        if function.index == NOTHING or function in flow.called_by_name:
+            return []
+        facts = flow.files[function.file].functions[function.index]
+        calls, handed_on = self._named.get(facts.name, ([], []))
+        known = sorted(flow.called.get(function, set()) | flow.deferred.get(function, set()))
+        calls = [*map(self.program.call_node, filter(self.program.is_written_as_call, known)), *calls]
+        if facts.owner_class == NOTHING:
+            return [*calls, *(place for place in handed_on if self._sees(place[0], function) and self._may_be(function, place))]
+        made = flow.instances.get(ClassValue(function.file, facts.owner_class), set())
+        sites = [one.site for one in made if isinstance(one, Instance)]
+        if not sites or min(sites) < 0 or not all(map(self.program.is_written_as_call, sites)):
+            return []
+        read = [place for place in handed_on if isinstance(place[1], ast.Attribute)]
+        return [*(self.program.call_node(site) for site in sorted(sites)), *calls, *read]
+
+    def _may_be(self, function: FunctionValue, place: Place) -> bool:
+        """Whether a name may stand for a function there."""
+        file, node = place
+        around = [a for a in file.ancestors(node) if isinstance(a, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))]
+        arguments = {argument.arg for a in around for argument in ast.walk(a.args) if isinstance(argument, ast.arg)}
+        values = file.values(node)
+        return function in values or not (values or (isinstance(node, ast.Name) and node.id in arguments))
+
+    def _is_never_named(self, function: FunctionValue) -> bool:
+        """Whether nothing in the repository says a function's name but its own definition, and no framework finds it by that."""
+        name = self.program.flow.files[function.file].functions[function.index].name
+        file, node = self.program.function_node(function)
+        if isinstance(node, ast.Lambda) or name.startswith("test") or _OF_TESTS.search(file.path) or not all(
+            HARMLESS_DECORATORS.fullmatch(ast.unparse(decorator)) for decorator in node.decorator_list
+        ):
+            return False
+        texts = [self.program.text(facts.path) for facts in self.program.facts]
+        if any(_FINDS_BY_NAME.search(text) for text in texts) or any(map(self.programs.imports_by_name, range(len(texts)))):
+            return False
+        return sum(len(re.findall(rf"\b{re.escape(name)}\b", text)) for text in texts) == 1
 
     def _sees(self, file: File, function: FunctionValue) -> bool:
         name = self.program.flow.files[function.file].functions[function.index].name
@@ -186,9 +259,26 @@ class BeforeWraps:
         return found
 
 
+def _runs_on_import(file: File, place: ast.AST) -> bool:
+    """Whether a place at module level is reached when the file is imported, and not only when it is run."""
+    return not any(isinstance(around, ast.If) and "__main__" in ast.unparse(around.test) for around in file.ancestors(place))
+
+
+def _starts_process(file: File, node: ast.AST) -> bool:
+    """Whether a place, or what a function is handed to there, starts a process: ``Process(target=main)``. Nothing is wrapped
+    in that yet."""
+    around = file.parents.get(node)
+    call = file.parents.get(around) if isinstance(around, ast.keyword) else around
+    started = [one for one in (node, call) if isinstance(one, ast.Call) and node is not one.func]
+    return any((file.external(one.func) or "").startswith(("multiprocessing.", "torch.multiprocessing.")) for one in started)
+
+
 def _may_be_ours(file: File, function: ast.Name | ast.Attribute) -> bool:
     """Whether what a call reaches may be a function of the repository, where the analysis knows none."""
-    values = file.values(function.value if isinstance(function, ast.Attribute) else function)
+    owner = function.value if isinstance(function, ast.Attribute) else function
+    if isinstance(owner, ast.Call) and file.external(owner.func) == "importlib.import_module":
+        return True
+    values = file.values(owner)
     return not values or any(isinstance(v, Unknown) or (isinstance(v, Opaque) and v.name == "?") for v in values)
 
 

@@ -6,9 +6,11 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from ..flow.values import ClassValue
 from .file import File
+from .group_reads import is_setting
 from .parameter_reads import ASKED, OF_LAYERS, parameter_names
-from .program import Program
+from .sharding import ShardingQueries
 
 _TENSORS = re.compile(r"param|\bgrad|weight|state_dict|theta|\bema\b|shadow", re.IGNORECASE)
 """What stands in the expression that a loop over parameters, gradients or averages goes through."""
@@ -24,24 +26,31 @@ _COLLECTIVE = re.compile(r"\b(?:all_reduce|all_gather\w*|reduce_scatter\w*)\(|\b
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def computes_with_parameters(
-    program: Program, paths: Sequence[str], is_before: Callable[[File, ast.AST], bool]
-) -> bool:
-    """Whether code in some files may do so; ``is_before`` says which places run before all wraps."""
-    own = parameter_names(program)
-    for file in map(program.file, paths):
-        if any(not is_before(file, read) for read in states_read(file)):
-            return True
+IsBefore = Callable[[File, ast.AST], bool]
+"""Which places run before all wraps."""
+
+
+def computes_with_parameters(sharding: ShardingQueries, paths: Sequence[str], is_before: IsBefore) -> bool:
+    """Whether code in some files may do so."""
+    return any(True for _ in computations(sharding, paths, is_before))
+
+
+def computations(sharding: ShardingQueries, paths: Sequence[str], is_before: IsBefore) -> Iterator[tuple[File, ast.expr]]:
+    """The places where code in some files may do so, each with what may be a parameter, a gradient or an optimizer's state."""
+    own = parameter_names(sharding.program)
+    for file in map(sharding.program.file, paths):
+        for node in states_read(file):
+            if not is_before(file, node):
+                yield file, node
         for node in _tensors(file, own):
-            if _is_computed_with(file, node) and not _is_in_module(file, node) and not is_before(file, node):
-                return True
-    return False
+            if _is_computed_with(file, node) and not _is_in_module(sharding, file, node) and not is_before(file, node):
+                yield file, node
 
 
-def reduces_own_parts(program: Program, paths: Sequence[str], is_before: Callable[[File, ast.AST], bool]) -> bool:
+def reduces_own_parts(sharding: ShardingQueries, paths: Sequence[str], is_before: IsBefore) -> bool:
     """Whether code in some file both computes with parameters and calls collectives: it may add up what each rank has of them."""
-    reducing = [path for path in paths if _COLLECTIVE.search(program.text(path))]
-    return computes_with_parameters(program, reducing, is_before)
+    reducing = [path for path in paths if _COLLECTIVE.search(sharding.program.text(path))]
+    return computes_with_parameters(sharding, reducing, is_before)
 
 
 def states_read(file: File) -> Iterator[ast.Attribute]:
@@ -76,6 +85,9 @@ def _names_of_tensors(target: ast.expr, over: ast.expr) -> Iterator[str]:
     called = getattr(over.func, "attr", getattr(over.func, "id", "")) if isinstance(over, ast.Call) else ""
     given = over.args if isinstance(over, ast.Call) else []
     parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else []
+    is_literal = isinstance(over, (ast.List, ast.Tuple, ast.Set))
+    if called == "keys" or (is_literal and all(isinstance(element, ast.Constant) for element in over.elts)):
+        return
     if called in ("list", "tuple", "sorted", "reversed", "iter", "tqdm") and given:
         yield from _names_of_tensors(target, given[0])
     elif called == "enumerate" and given and len(parts) == 2:
@@ -97,6 +109,8 @@ def _inputs(call: ast.Call) -> Iterator[ast.expr]:
 def _is_computed_with(file: File, node: ast.expr) -> bool:
     """Whether an expression is used in any way but those that are the same for a sharded tensor."""
     parent = file.parents[node]
+    if is_setting(file, parent):
+        return False
     while isinstance(parent, (ast.Attribute, ast.Subscript)) and parent.value is node:
         if isinstance(parent, ast.Attribute) and parent.attr in _GIVES_NONE:
             return False
@@ -117,7 +131,7 @@ def _is_computed_with(file: File, node: ast.expr) -> bool:
     return False
 
 
-def _is_in_module(file: File, node: ast.expr) -> bool:
+def _is_in_module(sharding: ShardingQueries, file: File, node: ast.expr) -> bool:
     """Whether a place belongs to a module's own code, or to what fills parameters when a model is made."""
     functions = [around for around in file.ancestors(node) if isinstance(around, _FUNCTIONS)]
     if any(_OF_INIT.fullmatch(function.name) for function in functions):
@@ -126,5 +140,8 @@ def _is_in_module(file: File, node: ast.expr) -> bool:
     root: ast.expr = node
     while isinstance(root, (ast.Attribute, ast.Subscript)):
         root = root.value
-    is_own = isinstance(root, ast.Name) and root.id == "self"
-    return is_own and around is not None and any(isinstance(m, _FUNCTIONS) and m.name == "forward" for m in around.body)
+    if around is None or not (isinstance(root, ast.Name) and root.id == "self"):
+        return False
+    return any(isinstance(v, ClassValue) and sharding.makes_modules(v) for v in file.values(around)) or any(
+        isinstance(member, _FUNCTIONS) and member.name == "forward" for member in around.body
+    )

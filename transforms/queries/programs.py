@@ -10,6 +10,10 @@ from ..facts.facts import FileFacts
 from ..flow.values import Wrapped
 from .program import Program
 
+IMPORTED_BY_NAME = (
+    r"\b(import_module|__import__|spec_from_file_location|hydra|pydoc|pkgutil|globals\(\)|__subclasses__|__init_subclass__)"
+)
+"""What code says that imports, or finds, what no import statement and no name shows."""
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -26,6 +30,7 @@ class Programs:
         self.scripts = scripts
         self._of: dict[int, tuple[str, ...]] = {}
         self._sharing: dict[str, list[str]] = {}
+        self._by_name: dict[int, bool] = {}
 
     def of(self, path: str) -> tuple[str, ...]:
         """The entry points of the programs that reach a file, sorted."""
@@ -87,6 +92,12 @@ class Programs:
             if module and _DOTTED.fullmatch(module) and (target := self.program.flow.modules.find(index, module)) is not None:
                 if name in self.program.facts[target].names:
                     yield target
+
+    def imports_by_name(self, index: int) -> bool:
+        """Whether a file imports, or finds, what no import statement and no name shows."""
+        if index not in self._by_name:
+            self._by_name[index] = re.search(IMPORTED_BY_NAME, self.program.text(self.program.facts[index].path)) is not None
+        return self._by_name[index]
 
     def reaching(self, index: int) -> set[int]:
         """The files from which imports lead to a file, and itself."""

@@ -14,21 +14,11 @@ from typing import NamedTuple
 
 from ..facts.facts import NOTHING
 from ..flow.values import ClassValue
-from .before_wraps import CALLED_BY_TORCH, HARMLESS_BASES
+from .before_wraps import CALLED_BY_TORCH, HARMLESS_BASES, HARMLESS_DECORATORS
 from .file import File
 from .program import Program
 from .programs import Programs
 
-IMPORTED_BY_NAME = (
-    r"\b(import_module|__import__|spec_from_file_location|hydra|pydoc|pkgutil|globals\(\)|__subclasses__|__init_subclass__)"
-)
-"""What code says that imports, or finds, what no import statement and no name shows."""
-_HARMLESS_DECORATORS = re.compile(
-    r"(staticmethod|classmethod|property|cached_property|lru_cache|cache|wraps|contextmanager|abstractmethod|dataclass|no_grad"
-    r"|record|(torch|functools|contextlib|abc|pytest|unittest|typing|dataclasses)\.[\w.]+)(\(.*\))?",
-    re.DOTALL,
-)
-"""Decorators that hand what they get to nobody."""
 
 class Definition(NamedTuple):
     """A function, class or variable at module level, or a method that nothing but its name leads to."""
@@ -85,8 +75,7 @@ class WrapReach:
 
     @cached_property
     def _importing_by_name(self) -> frozenset[int]:
-        files = enumerate(self.program.facts)
-        found = [index for index, facts in files if re.search(IMPORTED_BY_NAME, self.program.text(facts.path))]
+        found = filter(self.programs.imports_by_name, range(len(self.program.facts)))
         return frozenset[int]().union(*map(self.programs.reaching, found))
 
     def _spread(self, wraps: Iterable[tuple[File, ast.AST]]) -> None:
@@ -111,7 +100,7 @@ class WrapReach:
             if isinstance(node, ast.alias) and node.asname:
                 yield Definition(file.index, node.asname)
         elif isinstance(top, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            if not all(_HARMLESS_DECORATORS.fullmatch(ast.unparse(decorator)) for decorator in top.decorator_list):
+            if not all(HARMLESS_DECORATORS.fullmatch(ast.unparse(decorator)) for decorator in top.decorator_list):
                 self._imported.add(file.index)
             method = above[-3] if len(above) > 2 else None
             by_name = isinstance(method, ast.FunctionDef) and self._is_called_by_own_code(file, top, method)
@@ -128,7 +117,7 @@ class WrapReach:
         """Whether nothing runs a method but code that says its name: no base from outside does, here or below."""
         if not isinstance(cls, ast.ClassDef) or method.name in CALLED_BY_TORCH or method.name.startswith("__"):
             return False
-        if not all(_HARMLESS_DECORATORS.fullmatch(ast.unparse(decorator)) for decorator in method.decorator_list):
+        if not all(HARMLESS_DECORATORS.fullmatch(ast.unparse(decorator)) for decorator in method.decorator_list):
             return False
         own = [v for v in file.values(cls) if isinstance(v, ClassValue)]
         return bool(own) and all(map(self._descends_from_own_code, own))

@@ -170,20 +170,20 @@ def ddp_plan(
         keeps_names=asked_for_class_names(structure, units),
         keeps_states=any(re.search(STATES, program.text(path)) for path in paths),
         evaluates=any(re.search(EVALUATIONS, program.text(path)) for path in paths),
-        computes=computes_as_whole(program, sites, paths, is_before),
+        computes=computes_as_whole(sharding, sites, paths, is_before),
         copies=copies,
         mark=_mark(sharding, sites, site, is_before),
     )  # fmt: skip
 
 
 def computes_as_whole(
-    program: Program, sites: Mapping[str, Sequence[Site]], paths: Sequence[str], is_before: IsBefore
+    sharding: ShardingQueries, sites: Mapping[str, Sequence[Site]], paths: Sequence[str], is_before: IsBefore
 ) -> bool:
     """Whether some of these files may compute with parameters outside of forwards, or read numbers off them."""
     found = (site for path in paths for site in sites.get(path, ()) if site.symbol in _OF_TENSORS)
-    if any(not is_before(site.file, site.node) for site in found) or computes_with_parameters(program, paths, is_before):
+    if any(not is_before(site.file, site.node) for site in found) or computes_with_parameters(sharding, paths, is_before):
         return True
-    return bool(strange_packages(map(program.file, paths)) & ASK_FOR_GRADIENTS)
+    return bool(strange_packages(map(sharding.program.file, paths)) & ASK_FOR_GRADIENTS)
 
 
 _OF_TENSORS = frozenset({NUMBER, PARAMETER, IN_PLACE, DATA})

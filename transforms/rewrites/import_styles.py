@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import PurePosixPath
 
 from ..queries.program import Program
-from ..queries.wrap_reach import IMPORTED_BY_NAME
+from ..queries.programs import IMPORTED_BY_NAME
 from ..text.generated import HELPER_MODULE
 
 _TESTS = re.compile(r"(?i)(.*_)?(tests?|testing|examples?|benchmarks?|docs?|demos?)$")
