@@ -23,7 +23,7 @@ from .queries.model_hazards import changes_buffers as structure_changes_buffers
 from .queries.model_structure import ModelStructure
 from .queries.packages import NO_GRADIENTS, strange_packages
 from .queries.parameter_writes import writes_parameters
-from .rewrites.ddp_plan import MIXED_DTYPES, STATES, computes_as_whole
+from .rewrites.ddp_plan import MIXED_DTYPES, STATES
 from .rewrites.fsdp1_plan import keeps_originals
 from .rewrites.helper_source import definitions, features_by_file, with_needs
 from .rewrites.wrap_place import wrapped_argument
@@ -134,7 +134,7 @@ def _computes_with_parameters(migration: Migration) -> bool:
     if not wraps:
         wraps = {migration.program.file(index).path for index in migration.program.relevant_files()}
     paths = sorted({path for wrap in wraps for path in migration.programs.sharing_entries(wrap)})
-    return computes_as_whole(migration.sharding, migration.sites, paths, migration.runs_before_wraps)
+    return migration.computes_as_whole(paths)
 
 
 def _has_both_maths(migration: Migration, used: Collection[str], absent: frozenset[str]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -35,6 +35,7 @@ from .queries.trace import Trace
 from .queries.unwrapping import unwrapping_choice
 from .queries.whole_states import WholeStates
 from .queries.wrapped_again import may_be_wrapped_again
+from .rewrites.computed_in_place import Computations
 from .rewrites.ddp_plan import DdpPlan, ddp_plan
 from .rewrites.fsdp1_plan import Fsdp1Plan, fsdp1_plan, shards_alike
 from .rewrites.names import Names
@@ -104,6 +105,8 @@ class Migration:
     _plans: dict[ast.Call, Fsdp1Plan | None] = field(default_factory=dict)
     _acts_in_parts: dict[tuple[str, ...], bool] = field(default_factory=dict)
     _ddp_plans: dict[ast.Call, DdpPlan | None] = field(default_factory=dict)
+    _computes_as_whole: dict[tuple[str, ...], bool] = field(default_factory=dict)
+    _computed: dict[tuple[str, ...], Computations] = field(default_factory=dict)
     _names: dict[str, Names] = field(default_factory=dict)
 
     @cached_property
@@ -140,12 +143,44 @@ class Migration:
         """Whether generated code may use what this torch version brought."""
         return self.options.target_torch >= (major, minor)
 
-    def acts_whole(self, found: Sharding | None) -> bool:
-        """Whether what a model's tensors are computed with needs no rewrite: what DDP held goes on to act whole.
+    def acts_whole(self, found: Sharding | None, path: str) -> bool:
+        """Whether what a file computes with a model's tensors needs no rewrite: what DDP held goes on to act whole.
 
-        See ``helpers/mixed.py``, which every wrap of DDP calls in programs that compute with parameters.
+        See ``helpers/mixed.py``, which every wrap of DDP calls in programs of which not every computation can be edited.
         """
-        return ((found.wrappers if found is not None else None) or self.wrapper_kinds) == {"ddp"}
+        if ((found.wrappers if found is not None else None) or self.wrapper_kinds) != {"ddp"}:
+            return False
+        return not self.gathers_in_place(path)
+
+    def gathers_in_place(self, path: str) -> bool:
+        """Whether all that the programs of a file compute with parameters is edited where it stands, if it has to be."""
+        return self.wrapper_kinds == {"ddp"} and not self.computes_as_whole(self.programs.sharing_entries(path))
+
+    def is_gathered_here(self, site: Site) -> bool:
+        """Whether a read of a tensor is one of those that are edited where they stand."""
+        if not self.gathers_in_place(site.file.path):
+            return False
+        return self._computations(self.programs.sharing_entries(site.file.path)).reads_whole(site.file, site.receiver)
+
+    def computes_as_whole(self, paths: Sequence[str]) -> bool:
+        """Whether some of these files may compute with parameters outside of forwards where no edit makes it right."""
+        if (key := tuple(paths)) not in self._computes_as_whole:
+            found = self._computations(paths)
+            in_place = self.options.idioms and not self.options.blind and self.wrapper_kinds == {"ddp"}
+            self._computes_as_whole[key] = found.exist() and not (in_place and found.are_answered_in_place())
+        return self._computes_as_whole[key]
+
+    def _computations(self, paths: Sequence[str]) -> Computations:
+        if (key := tuple(paths)) not in self._computed:
+            self._computed[key] = Computations(self.sharding, self.sites, paths, self.runs_before_wraps, self._is_held)
+        return self._computed[key]
+
+    def _is_held(self, file: File, node: ast.AST) -> bool | None:
+        """Whether whoever comes to a place behind a guard holds all models whole there; None where every rank comes."""
+        if not self.guards.of(file, node):
+            return None
+        held = {item.node for hidden in self.hidden.values() for item in hidden}
+        return not held.isdisjoint((node, *file.ancestors(node)))
 
     def acts_in_parts(self, path: str) -> bool:
         """Whether what a file computes with tensors of FSDP1's models is each rank's own, wherever they are sharded.
@@ -193,7 +228,8 @@ class Migration:
         if site.call not in self._ddp_plans:
             before = self.runs_before_wraps
             copies = self.may_copy_unseen_models(self.programs.sharing_entries(site.file.path))
-            found = ddp_plan(self.program, self.programs, self.sharding, site, self.sites, before, copies)
+            computes = self.computes_as_whole(self.programs.sharing_entries(site.file.path))
+            found = ddp_plan(self.program, self.programs, self.sharding, site, self.sites, before, copies, computes)
             self._ddp_plans[site.call] = None if found is not None and self._may_be_wrapped_again(site.call) else found
         return self._ddp_plans[site.call]
 

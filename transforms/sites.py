@@ -32,6 +32,7 @@ from .queries.parameter_reads import parameters_read
 from .queries.reshaped_parameters import parameters_reshaped
 from .queries.sharding import Sharding, ShardingQueries
 from .queries.whole_optimizers import optimizers_made, steps_on_wholes
+from .queries.whole_reads import whole_reads
 
 MODULE_METHODS = "torch.nn.Module.(method)"
 """The symbol of methods that a model's own class defines."""
@@ -43,6 +44,8 @@ NUMBER = "torch.Tensor.(number)"
 _CHAINS = (ast.Name, ast.Attribute, ast.Subscript)
 PARAMETER = "torch.nn.Parameter.(read)"
 """The symbol of parameters that are read off a model by name and computed with."""
+WHOLE_READ = "torch.Tensor.(read)"
+"""The symbol of what is to be gathered of a gradient or parameter that is only read."""
 SHAPE = "torch.Tensor.(shape)"
 """The symbol of tests of the shapes of parameters."""
 _SHAPES = frozenset({"dim", "ndim", "ndimension", "shape", "size"})
@@ -146,6 +149,7 @@ def find_sites(file: File, sharding: ShardingQueries, is_known: Callable[[str, s
         sites.append(Site(file, node, NUMBER, "call", node if isinstance(node, ast.Call) else None, tensor, found))
     read = {found[0]: found for found in (*parameters_reshaped(file, sharding), *parameters_read(file, sharding))}
     sites += [Site(file, node, PARAMETER, "read", None, model, found) for node, model, found in read.values()]
+    sites += [Site(file, gathered, WHOLE_READ, "read", None, tensor) for tensor, gathered in whole_reads(file)]
     sites += [Site(file, call, OPTIMIZER, "call", call, None, found) for call, found in optimizers_made(file, sharding)]
     sites += [Site(file, step, OPTIMIZER_STEP, "method") for step in steps_on_wholes(file, sharding)]
     return sorted(sites, key=lambda site: file.source.span(site.node))

@@ -35,23 +35,47 @@ def program(body: str) -> str:
 
 NORMS = "[torch.norm(p.grad) for p in self.model.parameters() if p.grad is not None]"
 MOST = "max(p.grad.abs().max() for p in self.model.parameters())"
+WHOLE_NORMS = "[whole(torch.norm(p.grad)) for p in self.model.parameters() if p.grad is not None]"
 FILLED = "norms = []\nfor p in self.model.parameters():\n    norms.append(p.grad.norm())\nreturn "
 
 
+@pytest.mark.parametrize(("body", "new"), [
+    (f"return torch.norm(torch.tensor({NORMS})).item()", f"return torch.norm(torch.tensor({WHOLE_NORMS})).item()"),
+    (f"norms = {NORMS}\nreturn torch.tensor(norms), np.mean(norms)",
+     f"norms = {WHOLE_NORMS}\nreturn torch.tensor(norms), np.mean(norms)"),
+    (FILLED + "np.linalg.norm(norms)", FILLED.replace("p.grad.norm()", "whole(p.grad.norm())") + "np.linalg.norm(norms)"),
+    ("norms = {i: p.grad.norm() for i, p in enumerate(self.model.parameters())}\nreturn np.array(list(norms.values()))",
+     "norms = {i: whole(p.grad.norm()) for i, p in enumerate(self.model.parameters())}\nreturn np.array(list(norms.values()))"),
+    ("return statistics.mean(p.grad.norm() for p in self.model.parameters())",
+     "return statistics.mean(whole(p.grad.norm()) for p in self.model.parameters())"),
+    (f"return {MOST}.item()", "return max(whole(p.grad).abs().max() for p in self.model.parameters()).item()"),
+    ("for p in self.model.parameters():\n    np.asarray(p.detach())",
+     "for p in self.model.parameters():\n    np.asarray(whole(p.detach()))"),
+    (f"return torch.stack({NORMS}).norm()", f"return torch.stack({WHOLE_NORMS}).norm()"),
+    ("for p, q in zip(self.model.parameters(), self.old):\n    q.copy_(p)",
+     "for p, q in zip(self.model.parameters(), self.old):\n    q.copy_(laid_out_like(p, q))"),
+    ("factor = 1 / len(self.old)\nfor p in self.model.parameters():\n    p.grad.data.mul_(factor)",
+     "factor = 1 / len(self.old)\nfor p in self.model.parameters():\n    p.grad.data.mul_(factor)"),
+    ("for p, q in zip(self.model.parameters(), self.other.parameters()):\n    q.mul_(0.9).add_(p.data * 0.1)",
+     "for p, q in zip_like(self.model.parameters(), self.other.parameters(), target=1):\n    q.mul_(0.9).add_(p.data * 0.1)"),
+    ("for p in self.model.parameters():\n    p.data = p.data * 0.9",
+     "for p in self.model.parameters():\n    assign_data(p, p.data * 0.9)"),
+    ("return self.optimizer.param_groups[0]['lr'] * 2", "return self.optimizer.param_groups[0]['lr'] * 2"),
+])  # fmt: skip
+def test_what_only_reads_or_averages_is_gathered_where_it_stands(body: str, new: str) -> None:
+    text = migrated(train=program(body))["train"]
+    assert new in text.replace("\n        ", "\n")
+    assert "compute_as_whole" not in helpers(train=program(body)) + text
+
+
 @pytest.mark.parametrize("body", [
-    f"return torch.norm(torch.tensor({NORMS})).item()",
-    f"norms = {NORMS}\nreturn torch.tensor(norms), np.mean(norms)",
-    FILLED + "np.linalg.norm(norms)",
-    "norms = {i: p.grad.norm() for i, p in enumerate(self.model.parameters())}\nreturn np.array(list(norms.values()))",
-    "return statistics.mean(p.grad.norm() for p in self.model.parameters())",
     "grads = [p.grad for p in self.model.parameters()]\nnumbers = np.array(grads)\ngrads[0].zero_()",
-    f"return {MOST}.item()",
-    "for p in self.model.parameters():\n    np.asarray(p.detach())",
     "for i, p in enumerate(self.model.parameters()):\n    self.writer.add_histogram(i, p, 0)",
-    f"return torch.stack({NORMS}).norm()",
-    "for p, q in zip(self.model.parameters(), self.old):\n    q.copy_(p)",
     "total = 0\nfor p in self.model.parameters():\n    total += (p ** 2).sum()",
-    "for group in self.optimizer.param_groups:\n    for p in group['params']:\n        p.data = p.data * 0.9",
+    "total = 0\nfor p in self.model.parameters():\n    total += p.grad.norm() + self.share(p.grad)",
+    "for p in self.model.parameters():\n    p.data -= 0.1 * p.grad",
+    "for p, q in zip(self.model.parameters(), self.other.parameters()):\n    q.data = q.data * 0.9 + p.data * 0.1",
+    "for p, mask in zip(self.model.parameters(), self.masks):\n    p.grad *= mask",
     "return torch.autograd.grad(self.loss, list(self.model.parameters()))",
     "return self.model.module.head.weight @ self.queue",
     "self.model.module.head.weight.data[0] = 1",

@@ -31,7 +31,7 @@ HARMLESS_DECORATORS = re.compile(
     re.DOTALL,
 )
 """Decorators that hand what they get to nobody."""
-_FINDS_BY_NAME = re.compile(r"__dict__\s*\[|\bgetattr\([\w.]+,\s*[^\"'\s]|attrgetter|methodcaller|\beval\(")
+_FINDS_BY_NAME = re.compile(r"__dict__\s*\[|\bgetattr\([\w.]+,\s*[^\"'\s]|attrgetter|methodcaller|(?<![\w.])eval\(")
 _OF_TESTS = re.compile(r"(^|/)(tests?/|test_[^/]*$|conftest)")
 
 Place = tuple[File, ast.AST]

@@ -10,6 +10,7 @@ from ..flow.library import TENSORS, is_tensor_math
 from ..flow.values import Derived, Opaque, Unknown, Value
 from .file import File
 from .group_reads import is_setting
+from .local_names import loop_of
 from .sharding import Sharding, ShardingQueries
 
 METHODS = frozenset({"item", "tolist", "numpy"})
@@ -46,7 +47,7 @@ def _by_call(file: File, sharding: ShardingQueries, call: ast.Call) -> Iterator[
     if len(call.args) == 1 and _FUNCTIONS.fullmatch(name):
         yield from _number(file, sharding, call, call.args[0])
     if _OF_COLLECTIONS.fullmatch(name):
-        values = [v for held in _held(file, call.args[0]) for v in held]
+        values = [v for held in values_held(file, call.args[0]) for v in held]
         itself = [v for v in file.values(call.args[0]) if isinstance(v, Derived)]
         yield from _number(file, sharding, call, call.args[0], [*values, *itself])
     elif _is_of_others(file, call, name):
@@ -67,8 +68,18 @@ def _number(
     owners = [v.owner for v in values if isinstance(v, Derived) and v.kind in TENSORS]
     found = sharding.of_owners(owners)  # type: ignore[arg-type]
     if found.wrappers or (not any(map(_says_something, values)) and any(_is_unknown_gradient(file, n) for n in ast.walk(read))):
-        if not is_setting(file, read):
+        if not is_setting(file, read) and not _is_key(file, read):
             yield node, read, found
+
+
+def _is_key(file: File, node: ast.expr) -> bool:
+    """Whether a name is that of a parameter or buffer, in a loop over pairs."""
+    loop = loop_of(file, node) if isinstance(node, ast.Name) else None
+    if loop is None or not (isinstance(loop.target, ast.Tuple) and isinstance(loop.iter, ast.Call)):
+        return False
+    method = getattr(loop.iter.func, "attr", "")
+    is_first = isinstance(loop.target.elts[0], ast.Name) and loop.target.elts[0].id == node.id  # type: ignore[attr-defined]
+    return is_first and (method == "items" or method.startswith("named_"))
 
 
 def _says_something(value: Value) -> bool:
@@ -76,7 +87,7 @@ def _says_something(value: Value) -> bool:
     return not (isinstance(value, Opaque) and is_tensor_math(value.name))
 
 
-def _held(file: File, collection: ast.expr) -> Iterator[list[Value]]:
+def values_held(file: File, collection: ast.expr) -> Iterator[list[Value]]:
     """What is in a collection: in comprehensions and displays by what is written, else by the containers that come there."""
     if isinstance(collection, ast.ListComp | ast.SetComp | ast.GeneratorExp):
         yield file.values(collection.elt)

@@ -14,6 +14,11 @@ from .sharding import ShardingQueries
 
 _TENSORS = re.compile(r"param|\bgrad|weight|state_dict|theta|\bema\b|shadow", re.IGNORECASE)
 """What stands in the expression that a loop over parameters, gradients or averages goes through."""
+_NAMES = re.compile(r"(\w*_)?(name|key|prefix)s?")
+"""What variables are called that hold names of parameters."""
+_OF_STRINGS = frozenset({"endswith", "startswith", "split", "rsplit", "partition", "rpartition", "replace", "strip", "lower",
+                         "removeprefix", "removesuffix", "isdisjoint", "join", "find"})  # fmt: skip
+"""Methods that no tensor has."""
 _GIVES_NONE = ASKED | {"requires_grad_", "zero_", "retain_grad", "zero_grad", "fill_", "main_grad"}
 _TAKES_ANY = re.compile(
     r"append|extend|add|insert|update|setdefault|get|id|len|type|isinstance|hasattr|getattr|setattr|print|debug|info"
@@ -37,13 +42,12 @@ def computes_with_parameters(sharding: ShardingQueries, paths: Sequence[str], is
 
 def computations(sharding: ShardingQueries, paths: Sequence[str], is_before: IsBefore) -> Iterator[tuple[File, ast.expr]]:
     """The places where code in some files may do so, each with what may be a parameter, a gradient or an optimizer's state."""
-    own = parameter_names(sharding.program)
     for file in map(sharding.program.file, paths):
         for node in states_read(file):
             if not is_before(file, node):
                 yield file, node
-        for node in _tensors(file, own):
-            if _is_computed_with(file, node) and not _is_in_module(sharding, file, node) and not is_before(file, node):
+        for node in tensors_by_name(file):
+            if _is_computed_with(file, node) and not _is_of_module(sharding, file, node) and not is_before(file, node):
                 yield file, node
 
 
@@ -63,15 +67,16 @@ def states_read(file: File) -> Iterator[ast.Attribute]:
             yield node
 
 
-def _tensors(file: File, own: frozenset[str]) -> Iterator[ast.expr]:
+def tensors_by_name(file: File) -> Iterator[ast.expr]:
     """Expressions that may be parameters or gradients."""
+    own = parameter_names(file.program)
     for node in file.nodes(ast.Attribute):
         if isinstance(node.ctx, ast.Load) and (node.attr == "grad" or node.attr in own or OF_LAYERS.fullmatch(node.attr)):
             yield node
     for loop in file.nodes(ast.For, ast.comprehension):
         if not _TENSORS.search(ast.unparse(loop.iter)):
             continue
-        names = set(_names_of_tensors(loop.target, loop.iter))
+        names = {name for name in _names_of_tensors(loop.target, loop.iter) if not _NAMES.fullmatch(name)}
         for inside in ast.walk(file.parents[loop] if isinstance(loop, ast.comprehension) else loop):
             if isinstance(inside, ast.Name) and isinstance(inside.ctx, ast.Load) and inside.id in names:
                 yield inside
@@ -112,7 +117,7 @@ def _is_computed_with(file: File, node: ast.expr) -> bool:
     if is_setting(file, parent):
         return False
     while isinstance(parent, (ast.Attribute, ast.Subscript)) and parent.value is node:
-        if isinstance(parent, ast.Attribute) and parent.attr in _GIVES_NONE:
+        if isinstance(parent, ast.Attribute) and parent.attr in _GIVES_NONE | _OF_STRINGS:
             return False
         if not isinstance(parent.ctx, ast.Load):
             return isinstance(parent, ast.Subscript) or (parent.attr == "data" and isinstance(file.parents[parent], ast.Assign))
@@ -131,17 +136,44 @@ def _is_computed_with(file: File, node: ast.expr) -> bool:
     return False
 
 
-def _is_in_module(sharding: ShardingQueries, file: File, node: ast.expr) -> bool:
+def is_in_module(sharding: ShardingQueries, file: File, node: ast.AST) -> bool:
+    """Whether a place is in a class of modules: code that runs in forwards, or is called so that it gathers as they do."""
+    around = file.enclosing_class(node)
+    return around is not None and (
+        any(isinstance(v, ClassValue) and sharding.makes_modules(v) for v in file.values(around))
+        or any(isinstance(member, _FUNCTIONS) and member.name == "forward" for member in around.body)
+    )
+
+
+def _is_of_module(sharding: ShardingQueries, file: File, node: ast.expr) -> bool:
     """Whether a place belongs to a module's own code, or to what fills parameters when a model is made."""
     functions = [around for around in file.ancestors(node) if isinstance(around, _FUNCTIONS)]
     if any(_OF_INIT.fullmatch(function.name) for function in functions):
         return True
-    around = file.enclosing_class(node)
     root: ast.expr = node
     while isinstance(root, (ast.Attribute, ast.Subscript)):
         root = root.value
-    if around is None or not (isinstance(root, ast.Name) and root.id == "self"):
+    if not (isinstance(root, ast.Name) and root.id == "self"):
+        return any(_is_of_construction(file, function) for function in functions[-1:])
+    return is_in_module(sharding, file, node) or any(function.name.startswith("forward") for function in functions)
+
+
+def _is_of_construction(file: File, method: ast.AST) -> bool:
+    """Whether nothing says a method's name but the constructor of its class, by ``self``: what it touches is in the making."""
+    cls = file.parents[method]
+    if not isinstance(cls, ast.ClassDef) or not isinstance(method, _FUNCTIONS):
         return False
-    return any(isinstance(v, ClassValue) and sharding.makes_modules(v) for v in file.values(around)) or any(
-        isinstance(member, _FUNCTIONS) and member.name == "forward" for member in around.body
-    )
+    made = next((m for m in cls.body if isinstance(m, _FUNCTIONS) and m.name == "__init__"), None)
+    calls = [n for n in ast.walk(made) if isinstance(n, ast.Attribute) and n.attr == method.name] if made is not None else []
+    if not calls or not all(isinstance(n.value, ast.Name) and n.value.id == "self" for n in calls):
+        return False
+    texts = (file.program.text(facts.path) for facts in file.program.facts)
+    said = sum(len(re.findall(rf"(?<!def )\b{method.name}\b", text)) for text in texts)
+    others = sum(_calls_in_constructor(other, method.name) for other in map(file.program.file, file.program.relevant_files()))
+    return said == others
+
+
+def _calls_in_constructor(file: File, name: str) -> int:
+    """How often constructors call a method of their own of this name."""
+    found = (n for n in file.nodes(ast.Attribute) if n.attr == name and isinstance(n.value, ast.Name) and n.value.id == "self")
+    return sum(getattr(file.function(node), "name", "") == "__init__" for node in found)

@@ -23,8 +23,6 @@ from ..queries.model_hazards import (
 )
 from ..queries.model_structure import ModelStructure
 from ..queries.observed_models import ObservedModels
-from ..queries.packages import ASK_FOR_GRADIENTS, strange_packages
-from ..queries.parameter_math import computes_with_parameters
 from ..queries.parameter_names import depends_on_prefix
 from ..queries.parameter_writes import writes_parameters
 from ..queries.plain_branches import is_in_plain_branch
@@ -32,7 +30,7 @@ from ..queries.program import Program
 from ..queries.programs import Programs
 from ..queries.sharding import ShardingQueries
 from ..queries.unwrapping import comes_unwrapped, is_unwrapped
-from ..sites import DATA, IN_PLACE, MODULE_METHODS, NUMBER, PARAMETER, Site
+from ..sites import MODULE_METHODS, Site
 from .fully_shard_lines import Spell, broadcast_loop, indented
 from .wrap_place import WrapPlace, wrap_place
 
@@ -129,9 +127,10 @@ def ddp_plan(
     sites: Mapping[str, Sequence[Site]],
     is_before: IsBefore,
     copies: bool,
+    computes: bool,
 ) -> DdpPlan | None:
     """The plan for a call; None where the general form is needed. ``is_before`` says which places run before all wraps,
-    ``copies`` whether the model may be deep-copied out of sight.
+    ``copies`` whether the model may be deep-copied out of sight, ``computes`` whether code may compute with its parameters.
 
     It is needed where an argument asks for more than averaged gradients, for models of which not every module is seen or
     whose blocks are not just called, with parameters that fully_shard cannot take, and where the program tells by the
@@ -170,23 +169,10 @@ def ddp_plan(
         keeps_names=asked_for_class_names(structure, units),
         keeps_states=any(re.search(STATES, program.text(path)) for path in paths),
         evaluates=any(re.search(EVALUATIONS, program.text(path)) for path in paths),
-        computes=computes_as_whole(sharding, sites, paths, is_before),
+        computes=computes,
         copies=copies,
         mark=_mark(sharding, sites, site, is_before),
     )  # fmt: skip
-
-
-def computes_as_whole(
-    sharding: ShardingQueries, sites: Mapping[str, Sequence[Site]], paths: Sequence[str], is_before: IsBefore
-) -> bool:
-    """Whether some of these files may compute with parameters outside of forwards, or read numbers off them."""
-    found = (site for path in paths for site in sites.get(path, ()) if site.symbol in _OF_TENSORS)
-    if any(not is_before(site.file, site.node) for site in found) or computes_with_parameters(sharding, paths, is_before):
-        return True
-    return bool(strange_packages(map(sharding.program.file, paths)) & ASK_FOR_GRADIENTS)
-
-
-_OF_TENSORS = frozenset({NUMBER, PARAMETER, IN_PLACE, DATA})
 
 
 def _only_averages(call: ast.Call, uses_all: bool) -> bool:

@@ -11,25 +11,22 @@ from ..flow.values import ClassValue
 from ..migration import Migration
 from ..queries.copied_models import copies_model
 from ..queries.file import File
-from ..queries.model_classes import may_get_models
 from ..queries.order import is_before_wrap
 from ..queries.saved_models import WRITERS, given_to, is_writer, saved_models
 from ..queries.summoned import summoned_around
+from ..queries.zipped_tensors import written_tensor, zipped_target
 from ..rewrites.changes import replace
 from ..rewrites.helper_calls import around, call_instead
 from ..rewrites.templates import argument
 from ..rule import Example, Outcome, Rule
 from ..sites import IN_PLACE, Site, parameters_in
 
-_PARAMETERS = frozenset({"parameters", "named_parameters"})
-_BUFFERS = frozenset({"buffers", "named_buffers"})
-
 
 def plain(site: Site, migration: Migration) -> Outcome | None:
     """A plain copy with whole parameters, as a copy of DDP's module was; zipped tensors laid out as those written."""
     assert site.call is not None
     if site.symbol == IN_PLACE or site.member == "zip":
-        if migration.acts_whole(None):
+        if migration.acts_whole(None, site.file.path):
             return None  # a tensor takes what it is written from as it is laid out itself
         return _written_from(site, migration) if site.symbol == IN_PLACE else _zipped(site, migration)
     if is_writer(site.symbol):
@@ -63,7 +60,7 @@ def _written_from(site: Site, migration: Migration) -> Outcome | None:
     """``average.mul_(d).add_(p.data)``: what stands for a parameter is laid out as the tensor that is written."""
     call = site.call
     assert call is not None and isinstance(call.func, ast.Attribute)
-    target = _tensor_of(call.func.value)
+    target = written_tensor(call.func.value)
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
     sources = [p for value in given for p in parameters_in(site.file, value) if target is not None and not _same(p, target)]
     if target is None or not sources or _is_laid_out(site, migration):
@@ -90,15 +87,6 @@ def _is_summoned(file: File, source: ast.expr) -> bool:
     return False
 
 
-def _tensor_of(node: ast.expr) -> ast.expr | None:
-    """``average[name]`` of ``average[name].detach().mul_(d)``: what is cheap to name once more."""
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        node = node.func.value
-    inner = [n for n in ast.walk(node) if not isinstance(n, (ast.expr_context, ast.Slice))]
-    plain = all(isinstance(n, (ast.Name, ast.Attribute, ast.Subscript, ast.Constant)) for n in inner)
-    return node if plain else None
-
-
 def _same(source: ast.expr, target: ast.expr) -> bool:
     return ast.unparse(source).removesuffix(".data") == ast.unparse(target).removesuffix(".data")
 
@@ -108,14 +96,14 @@ def _is_laid_out(site: Site, migration: Migration) -> bool:
     for around_it in site.file.ancestors(site.node):
         if isinstance(around_it, ast.For) and isinstance(around_it.iter, ast.Call):
             if site.file.external(around_it.iter.func) == "builtins.zip":
-                return _target_of(site.file, around_it.iter, migration) is not None
+                return zipped_target(migration.sharding, site.file, around_it.iter) is not None
     return False
 
 
 def _zipped(site: Site, migration: Migration) -> Outcome | None:
     call = site.call
     assert call is not None
-    target = _target_of(site.file, call, migration)
+    target = zipped_target(migration.sharding, site.file, call)
     if target is None or _are_plain(site.file, call, migration):
         return None
     name = migration.helper(site, "zip_like")
@@ -160,54 +148,6 @@ def _is_under_construction(file: File, model: ast.expr, migration: Migration) ->
 
 
 _STALE = "a model in FSDP1 may have gone on with old weights after a forward without gradients; now it sees what is written here"
-
-
-def _target_of(file: File, call: ast.Call, migration: Migration) -> int | None:
-    """Which of ``zip(a.parameters(), b.parameters())`` a loop writes, where either model may be sharded."""
-    read = [a.func for a in call.args if isinstance(a, ast.Call) and isinstance(a.func, ast.Attribute)]
-    if any(method.attr not in _PARAMETERS | _BUFFERS for method in read):
-        return None
-    if len(read) != len(call.args) or len(read) < 2 or all(method.attr in _BUFFERS for method in read):
-        return None  # buffers are never sharded
-    receivers = [method.value for method in read]
-    if not any(migration.sharding.of(file, receiver).wrappers or may_get_models(file, receiver) for receiver in receivers):
-        return None
-    return _written(file, call)
-
-
-def _written(file: File, call: ast.Call) -> int | None:
-    """Which of the zipped tensors the loop writes in place; None if it is none, or several."""
-    loop = file.parents[call]
-    if isinstance(loop, ast.comprehension) or not isinstance(loop, ast.For):
-        return None
-    targets = loop.target.elts if isinstance(loop.target, ast.Tuple) else []
-    names = [{n.id for n in ast.walk(t) if isinstance(n, ast.Name)} for t in targets]
-    written = {place for place, own in enumerate(names) for name in own if _is_written(loop, name)}
-    return written.pop() if len(written) == 1 else None
-
-
-def _is_written(loop: ast.For, name: str) -> bool:
-    for node in ast.walk(loop):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_"):
-            if not node.func.attr.startswith("_") and node.func.attr != "requires_grad_" and _base(node.func.value) == name:
-                return True
-        if isinstance(node, (ast.Assign, ast.AugAssign)):
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if isinstance(target, (ast.Attribute, ast.Subscript)) and _base(target) == name and _is_data(target):
-                    return True
-                if isinstance(node, ast.AugAssign) and isinstance(target, ast.Name) and target.id == name:
-                    return True
-    return False
-
-
-def _is_data(target: ast.expr) -> bool:
-    return not isinstance(target, ast.Attribute) or target.attr == "data"
-
-
-def _base(node: ast.expr) -> str | None:
-    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return node.id if isinstance(node, ast.Name) else None
 
 
 RULE = Rule(

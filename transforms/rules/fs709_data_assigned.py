@@ -19,7 +19,7 @@ def written(site: Site, migration: Migration) -> Outcome | None:
     statement = site.file.statement(site.node)
     if not isinstance(statement, ast.Assign) or statement.targets != [site.node]:
         return None
-    if migration.acts_whole(site.sharding):
+    if migration.acts_whole(site.sharding, site.file.path):
         return Outcome("a sharded parameter takes its part of what is assigned to it", level=Level.OK)
     name = migration.helper(site, "assign_data")
 
