@@ -16,14 +16,13 @@ from .migration import Migration
 from .queries.earlier_holders import is_held_earlier
 from .queries.file import File
 from .queries.forward_reach import functions_in_forwards
-from .queries.late_optimizers import EVALUATIONS
 from .queries.model_classes import changes_buffers, has_scalars, writes_in
 from .queries.model_hazards import asked_for_class_names, has_scalar_parameters
 from .queries.model_hazards import changes_buffers as structure_changes_buffers
 from .queries.model_structure import ModelStructure
 from .queries.packages import NO_GRADIENTS, strange_packages
 from .queries.parameter_writes import writes_parameters
-from .rewrites.ddp_plan import MIXED_DTYPES, STATES
+from .rewrites.ddp_plan import MIXED_DTYPES
 from .rewrites.fsdp1_plan import keeps_originals
 from .rewrites.helper_source import definitions, features_by_file, with_needs
 from .rewrites.wrap_place import wrapped_argument
@@ -39,8 +38,6 @@ _WORDS = {
     "meta": r"meta\b|init_empty_weights|deferred_init|is_meta",
     "unit_arguments": r"CustomPolicy|_Policy|_run_policy",
     "state_dict_type": r"state_dict_type|StateDictType|ShardedTensor",
-    "evaluation": EVALUATIONS,
-    "state_dicts": rf"\w*(?:{STATES})",
     "forward_methods": r"register_fsdp_forward_method",
     "zero_redundancy": r"ZeroRedundancyOptimizer",
 }
@@ -66,8 +63,12 @@ def absent_features(migration: Migration, used: Collection[str]) -> frozenset[st
     if migration.program.mentions(MIXED_DTYPES):
         present.add("plain_parameters")
     present |= _by_arguments(migration, "ddp") | _by_arguments(migration, "fsdp1")
-    if _computes_with_parameters(migration):
+    if migration.computes_as_whole(paths := _paths_with_ddp(migration)):
         present.add("whole_math")
+    if migration.takes_states(paths):
+        present.add("state_dicts")
+    if migration.evaluates(paths):
+        present.add("evaluation")
     if any(migration.acts_in_parts(site.file.path) for site in _sites(migration) if site.symbol == FSDP1):
         present.add("part_math")
     if _keeps_wrappers(migration):
@@ -128,13 +129,12 @@ def _by_files(migration: Migration, files: Sequence[File]) -> set[str]:
     return found
 
 
-def _computes_with_parameters(migration: Migration) -> bool:
-    """Whether some code may compute with parameters of a model that was in DDP, or some wrap is not seen."""
+def _paths_with_ddp(migration: Migration) -> list[str]:
+    """The files of programs in which models were in DDP, or of all where some wrap is not seen."""
     wraps = {site.file.path for site in _sites(migration) if site.symbol == DDP and site.role != "import"}
     if not wraps:
         wraps = {migration.program.file(index).path for index in migration.program.relevant_files()}
-    paths = sorted({path for wrap in wraps for path in migration.programs.sharing_entries(wrap)})
-    return migration.computes_as_whole(paths)
+    return sorted({path for wrap in wraps for path in migration.programs.sharing_entries(wrap)})
 
 
 def _has_both_maths(migration: Migration, used: Collection[str], absent: frozenset[str]) -> bool:

@@ -11,16 +11,18 @@ from functools import cached_property
 from .facts.symbols import CONSTRUCTORS, DDP, FSDP1
 from .findings import Level
 from .flow.values import Annotated, ClassValue, Wrapped
-from .guarded import Hidden
+from .guarded import STATE_READS, Hidden
 from .queries.before_wraps import BeforeWraps
 from .queries.compiled_models import CompiledModels
 from .queries.copied_models import deep_copies, may_copy_unseen_model
+from .queries.evaluations import Evaluations
 from .queries.file import File
 from .queries.fresh_models import FreshModels
 from .queries.full_state import FullState, full_state
 from .queries.given_up_windows import gives_up_by_hand, may_give_up_windows
 from .queries.guards import Guards
 from .queries.handed_self import is_self
+from .queries.late_optimizers import EVALUATIONS
 from .queries.local_values import local_value
 from .queries.observed_models import ObservedModels
 from .queries.order import is_before_wrap
@@ -31,6 +33,7 @@ from .queries.programs import Programs
 from .queries.results import is_result_used
 from .queries.same_condition import sharded_by_condition
 from .queries.sharding import Sharding, ShardingQueries
+from .queries.state_takers import StateTakers
 from .queries.trace import Trace
 from .queries.unwrapping import unwrapping_choice
 from .queries.whole_states import WholeStates
@@ -107,6 +110,8 @@ class Migration:
     _ddp_plans: dict[ast.Call, DdpPlan | None] = field(default_factory=dict)
     _computes_as_whole: dict[tuple[str, ...], bool] = field(default_factory=dict)
     _computed: dict[tuple[str, ...], Computations] = field(default_factory=dict)
+    _evaluates: dict[tuple[str, ...], bool] = field(default_factory=dict)
+    _takes_states: dict[tuple[str, ...], bool] = field(default_factory=dict)
     _names: dict[str, Names] = field(default_factory=dict)
 
     @cached_property
@@ -170,17 +175,47 @@ class Migration:
             self._computes_as_whole[key] = found.exist() and not (in_place and found.are_answered_in_place())
         return self._computes_as_whole[key]
 
+    def evaluates(self, paths: Sequence[str]) -> bool:
+        """Whether code of these files may run a sharded model without gradients."""
+        if self.options.blind:
+            return self.program.mentions(EVALUATIONS)
+
+        if (key := tuple(paths)) not in self._evaluates:
+            self._evaluates[key] = Evaluations(self.sharding, self._is_apart).exist(paths)
+        return self._evaluates[key]
+
+    def takes_states(self, paths: Sequence[str]) -> bool:
+        """Whether somebody may take or load the state of a sharded model of these files, or of its optimizer."""
+        if self.options.blind:
+            return True
+        if (key := tuple(paths)) not in self._takes_states:
+            self._takes_states[key] = StateTakers(self.sharding, self._is_apart).exist(paths)
+        return self._takes_states[key]
+
+    def _is_apart(self, file: File, node: ast.AST) -> bool:
+        """Whether no model is sharded where a place is reached, or each rank that comes there holds all of them whole."""
+        return self.runs_before_wraps(file, node) or bool(self._is_held(file, node))
+
     def _computations(self, paths: Sequence[str]) -> Computations:
         if (key := tuple(paths)) not in self._computed:
             self._computed[key] = Computations(self.sharding, self.sites, paths, self.runs_before_wraps, self._is_held)
         return self._computed[key]
 
     def _is_held(self, file: File, node: ast.AST) -> bool | None:
-        """Whether whoever comes to a place behind a guard holds all models whole there; None where every rank comes."""
+        """Whether whoever comes to a place behind a guard holds all models whole there; None where every rank comes.
+
+        Where nothing but states is read behind a guard, they may be gathered in front of it instead (FS414).
+        """
         if not self.guards.of(file, node):
             return None
-        held = {item.node for hidden in self.hidden.values() for item in hidden}
-        return not held.isdisjoint((node, *file.ancestors(node)))
+        return not self._held_places.isdisjoint((node, *file.ancestors(node)))
+
+    @cached_property
+    def _held_places(self) -> frozenset[ast.AST]:
+        """What is behind guards behind which models are held whole."""
+        held = (hidden for hidden in self.hidden.values() if any(item.site is None or item.site.symbol not in STATE_READS
+                                                                 for item in hidden))  # fmt: skip
+        return frozenset(item.node for hidden in held for item in hidden)
 
     def acts_in_parts(self, path: str) -> bool:
         """Whether what a file computes with tensors of FSDP1's models is each rank's own, wherever they are sharded.
@@ -228,8 +263,9 @@ class Migration:
         if site.call not in self._ddp_plans:
             before = self.runs_before_wraps
             copies = self.may_copy_unseen_models(self.programs.sharing_entries(site.file.path))
-            computes = self.computes_as_whole(self.programs.sharing_entries(site.file.path))
-            found = ddp_plan(self.program, self.programs, self.sharding, site, self.sites, before, copies, computes)
+            paths = self.programs.sharing_entries(site.file.path)
+            needs = copies, self.computes_as_whole(paths), self.evaluates(paths), self.takes_states(paths)
+            found = ddp_plan(self.program, self.programs, self.sharding, site, self.sites, before, *needs)
             self._ddp_plans[site.call] = None if found is not None and self._may_be_wrapped_again(site.call) else found
         return self._ddp_plans[site.call]
 

@@ -48,6 +48,7 @@ class BeforeWraps:
         self._started: dict[FunctionValue, list[Place]] = {}
         """Functions that wrap and that code out of sight calls, with the places from which on it may: a program starts there."""
         self._starts: dict[FunctionValue, bool] = {}
+        self._apart: dict[FunctionValue, bool] = {}
         self._wrapping = self._spread(wraps)
         self._with_wraps = set[int]().union(*(programs.reaching(index) for index, _ in self._wrapping))
         """Files that import, in however many steps, one that may wrap something."""
@@ -103,9 +104,9 @@ class BeforeWraps:
         return next((v for v in file.values(around) if isinstance(v, FunctionValue)), FunctionValue(file.index, NOTHING))
 
     def _is_before(self, file: File, node: ast.AST) -> bool:
-        if self._is_apart(file) or _starts_process(file, node):
-            return True
         function = self._function(file, node)
+        if self._is_apart(file) or _starts_process(file, node) or (function is not None and self._comes_from_apart(function)):
+            return True
         around = list(file.ancestors(node))
         if file.function(node) in around:
             around = around[: around.index(file.function(node))]  # type: ignore[arg-type]
@@ -131,6 +132,19 @@ class BeforeWraps:
         by_name = map(self.programs.imports_by_name, importing | self._with_wraps)
         return self._with_wraps.isdisjoint(importing) and not any(by_name)
 
+    def _comes_from_apart(self, function: FunctionValue) -> bool:
+        """Whether nothing calls a function but code that is apart from all wraps, or code that nothing calls."""
+        if function not in self._apart:
+            known = list(self._apart)
+            self._apart[function] = True  # a call of itself is no other way to it
+            callers = self._callers(function)
+            around = [(file, self._function(file, node)) for file, node in callers or ()]
+            is_so = bool(callers) or (callers == [] and self._is_never_named(function))
+            is_so = is_so and all(self._is_apart(file) or (f is not None and self._comes_from_apart(f)) for file, f in around)
+            if not is_so:
+                self._apart = {one: self._apart[one] for one in known} | {function: False}  # the others built on this one
+        return self._apart[function]
+
     def _is_run_first(self, file: File) -> bool:
         """Whether a file is an entry point, and imports none that wraps something when it is imported."""
         wrapping = (
@@ -144,10 +158,7 @@ class BeforeWraps:
     def _starts_before(self, function: FunctionValue) -> bool:
         if function.index == NOTHING or _is_lazy(self.program.function_node(function)[1]):
             return False
-        callers = self._callers(function)
-        if callers == [] and self._is_never_named(function):
-            return True  # nobody comes here
-        callers = callers or self._started.get(function)
+        callers = self._callers(function) or self._started.get(function)
         return bool(callers) and all(self._is_before(*caller) for caller in callers)
 
     # --- callers ------------------------------------------------------------------------------------------
@@ -213,10 +224,25 @@ class BeforeWraps:
             HARMLESS_DECORATORS.fullmatch(ast.unparse(decorator)) for decorator in node.decorator_list
         ):
             return False
+        return not self._finds_by_name and name not in self._names_said
+
+    @cached_property
+    def _finds_by_name(self) -> bool:
+        """Whether something in the repository may find functions by names that are put together."""
         texts = [self.program.text(facts.path) for facts in self.program.facts]
-        if any(_FINDS_BY_NAME.search(text) for text in texts) or any(map(self.programs.imports_by_name, range(len(texts)))):
-            return False
-        return sum(len(re.findall(rf"\b{re.escape(name)}\b", text)) for text in texts) == 1
+        return any(map(_FINDS_BY_NAME.search, texts)) or any(map(self.programs.imports_by_name, range(len(texts))))
+
+    @cached_property
+    def _names_said(self) -> frozenset[str]:
+        """All names that the repository uses, in quotes too; of files that are not looked at, all words."""
+        relevant = set(self.program.relevant_files())
+        others = (facts.path for index, facts in enumerate(self.program.facts) if index not in relevant)
+        found = {word for path in others for word in re.findall(r"\w+", self.program.text(path))}
+        for file in map(self.program.file, relevant):
+            found.update(n.id if isinstance(n, ast.Name) else n.attr for n in file.nodes(ast.Name, ast.Attribute))
+            found.update(n.name for n in file.nodes(ast.alias))
+            found.update(n.value for n in file.nodes(ast.Constant) if isinstance(n.value, str))
+        return frozenset(found)
 
     def _sees(self, file: File, function: FunctionValue) -> bool:
         name = self.program.flow.files[function.file].functions[function.index].name

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from ..flow.values import Wrapped
 from ..queries.earlier_holders import is_held_earlier
 from ..queries.file import File
-from ..queries.late_optimizers import EVALUATIONS
 from ..queries.model_blocks import blocks_of
 from ..queries.model_hazards import (
     asked_for_class_names,
@@ -50,9 +49,6 @@ MIXED_DTYPES = (
 )
 """How parts of a model come to parameters of other dtypes, which fully_shard does not put into one unit."""
 
-
-STATES = r"(?i:save|load(?!er)|checkpoint|ckpt|state_dict|modelema)"
-"""What stands in code that takes or loads state dicts, by itself or by a library; averages of timm read them."""
 
 IsBefore = Callable[[File, ast.AST], bool]
 
@@ -128,9 +124,12 @@ def ddp_plan(
     is_before: IsBefore,
     copies: bool,
     computes: bool,
+    evaluates: bool,
+    takes_states: bool,
 ) -> DdpPlan | None:
     """The plan for a call; None where the general form is needed. ``is_before`` says which places run before all wraps,
-    ``copies`` whether the model may be deep-copied out of sight, ``computes`` whether code may compute with its parameters.
+    ``copies`` whether the model may be deep-copied out of sight, ``computes`` whether code may compute with its parameters,
+    ``evaluates`` whether it may run without gradients, ``takes_states`` whether somebody may take or load its state.
 
     It is needed where an argument asks for more than averaged gradients, for models of which not every module is seen or
     whose blocks are not just called, with parameters that fully_shard cannot take, and where the program tells by the
@@ -167,8 +166,8 @@ def ddp_plan(
         rebinds=is_held_earlier(sharding, paths, site.file, site.call, models),
         follows_buffers=_wants_buffers(site.call) and changes_buffers(structure, is_before),
         keeps_names=asked_for_class_names(structure, units),
-        keeps_states=any(re.search(STATES, program.text(path)) for path in paths),
-        evaluates=any(re.search(EVALUATIONS, program.text(path)) for path in paths),
+        keeps_states=takes_states,
+        evaluates=evaluates,
         computes=computes,
         copies=copies,
         mark=_mark(sharding, sites, site, is_before),
