@@ -199,6 +199,8 @@ class BeforeWraps:
         calls, handed_on = self._named.get(facts.name, ([], []))
         known = sorted(flow.called.get(function, set()) | flow.deferred.get(function, set()))
         calls = [*map(self.program.call_node, filter(self.program.is_written_as_call, known)), *calls]
+        owner, node = self.program.function_node(function)
+        handed_on = [*handed_on, *((owner, decorator) for decorator in _decorators(node))]
         if facts.owner_class == NOTHING:
             return [*calls, *(place for place in handed_on if self._sees(place[0], function) and self._may_be(function, place))]
         made = flow.instances.get(ClassValue(function.file, facts.owner_class), set())
@@ -211,6 +213,8 @@ class BeforeWraps:
     def _may_be(self, function: FunctionValue, place: Place) -> bool:
         """Whether a name may stand for a function there."""
         file, node = place
+        if isinstance(file.parents[node], (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return True  # its decorator
         around = [a for a in file.ancestors(node) if isinstance(a, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))]
         arguments = {argument.arg for a in around for argument in ast.walk(a.args) if isinstance(argument, ast.arg)}
         values = file.values(node)
@@ -220,9 +224,7 @@ class BeforeWraps:
         """Whether nothing in the repository says a function's name but its own definition, and no framework finds it by that."""
         name = self.program.flow.files[function.file].functions[function.index].name
         file, node = self.program.function_node(function)
-        if isinstance(node, ast.Lambda) or name.startswith("test") or _OF_TESTS.search(file.path) or not all(
-            HARMLESS_DECORATORS.fullmatch(ast.unparse(decorator)) for decorator in node.decorator_list
-        ):
+        if isinstance(node, ast.Lambda) or name.startswith("test") or _OF_TESTS.search(file.path) or _decorators(node):
             return False
         return not self._finds_by_name and name not in self._names_said
 
@@ -288,6 +290,12 @@ class BeforeWraps:
 def _runs_on_import(file: File, place: ast.AST) -> bool:
     """Whether a place at module level is reached when the file is imported, and not only when it is run."""
     return not any(isinstance(around, ast.If) and "__main__" in ast.unparse(around.test) for around in file.ancestors(place))
+
+
+def _decorators(function: ast.AST) -> list[ast.expr]:
+    """The decorators that may hand a function on, or call it themselves."""
+    decorators: list[ast.expr] = getattr(function, "decorator_list", [])
+    return [decorator for decorator in decorators if not HARMLESS_DECORATORS.fullmatch(ast.unparse(decorator))]
 
 
 def _starts_process(file: File, node: ast.AST) -> bool:

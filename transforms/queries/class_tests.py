@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 
 from ..flow.values import Container, Value
 from .arguments import parameter_for
@@ -50,8 +49,7 @@ def _tests_of_one(file: File, cls: ast.expr, depth: int) -> Tests | None:
         return [test for tests in found for test in tests or ()] if found and None not in found else None
     if isinstance(above, ast.Assign) and len(above.targets) == 1 and isinstance(above.targets[0], ast.Name):
         name = above.targets[0].id
-        others = (other.path for other in file.program.facts if other.path != file.path)
-        if len(file.bindings[name]) == 1 and not any(re.search(rf"\b{name}\b", file.program.text(path)) for path in others):
+        if len(file.bindings[name]) == 1 and file.program.files_by_word.get(name) == [file.index]:
             return _tests_of_reads(file, file.tree, name, depth)
     return None
 
@@ -65,7 +63,8 @@ def _tests_of_argument(owner: File, function: ast.AST, cls: ast.expr, call: ast.
 
 def _tests_of_reads(file: File, scope: ast.AST, name: str, depth: int) -> Tests | None:
     """The tests that a variable comes to, if it comes to nothing else."""
-    reads = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
+    uses = (use for use in file.names_by_id.get(name, []) if scope is file.tree or scope in file.ancestors(use))
+    reads = [use for use in uses if isinstance(use.ctx, ast.Load)]
     found = [_tests_of_one(file, read, depth + 1) for read in reads]
     return [test for tests in found for test in tests or ()] if None not in found else None
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ..flow.values import Constant, FunctionValue, Instance, Opaque, Value
 from .assignments import assigned_in_other_files, assigned_values
 from .file import File
+from .program import Program
 
 _RANK = re.compile(
     r"(?i)^_?((my|this|cur(rent)?|global|local|world|node|dp|ddp|data_parallel|dist|torch|proc(ess)?|worker|machine)_?)*"
@@ -26,8 +27,31 @@ _DECORATOR = re.compile(r"(?i)(rank_?(zero|0)|main_?process|master|primary).*(on
 _DEEPEST = 4
 
 
+class _Known:
+    """What has been found out about expressions, each as deep as it was asked for."""
+
+    def __init__(self, _: Program) -> None:
+        self.conditions: dict[tuple[ast.expr, int], bool] = {}
+        self.ranks: dict[tuple[ast.expr, int], bool] = {}
+
+
 def is_rank_condition(file: File, test: ast.expr, depth: int = 0) -> bool:
     """Whether a condition is met by some ranks and not by others, as far as text and assignments tell."""
+    known = file.program.once(_Known).conditions
+    if (test, depth) not in known:
+        known[test, depth] = _is_rank_condition(file, test, depth)
+    return known[test, depth]
+
+
+def is_rank(file: File, node: ast.expr, depth: int = 0) -> bool:
+    """Whether an expression is the number of a rank (or of its device)."""
+    known = file.program.once(_Known).ranks
+    if (node, depth) not in known:
+        known[node, depth] = _is_rank(file, node, depth)
+    return known[node, depth]
+
+
+def _is_rank_condition(file: File, test: ast.expr, depth: int) -> bool:
     if isinstance(test, ast.BoolOp):
         return any(is_rank_condition(file, part, depth) for part in test.values)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
@@ -58,8 +82,7 @@ def is_rank_condition(file: File, test: ast.expr, depth: int = 0) -> bool:
     return False
 
 
-def is_rank(file: File, node: ast.expr, depth: int = 0) -> bool:
-    """Whether an expression is the number of a rank (or of its device)."""
+def _is_rank(file: File, node: ast.expr, depth: int) -> bool:
     if isinstance(node, ast.BinOp):
         return is_rank(file, node.left, depth) or is_rank(file, node.right, depth)
     if isinstance(node, ast.NamedExpr):

@@ -48,6 +48,14 @@ class File:
         return cast("list[Node]", self._nodes[kinds])
 
     @cached_property
+    def names_by_id(self) -> dict[str, list[ast.Name]]:
+        """The uses of each name, in the order of ``ast.walk``."""
+        found: dict[str, list[ast.Name]] = {}
+        for node in self.nodes(ast.Name):
+            found.setdefault(node.id, []).append(node)
+        return found
+
+    @cached_property
     def names(self) -> frozenset[str]:
         """Every name that the file mentions by itself, so that generated ones can differ from them: methods have owners."""
         names = {node.id for node in self.nodes(ast.Name)} | {node.arg for node in self.nodes(ast.arg)}

@@ -22,7 +22,7 @@ def local_value(file: File, name: ast.Name) -> LocalValue | None:
     scope = file.function(name) or file.tree
     if isinstance(scope, ast.Lambda):
         return None
-    uses = _uses(scope, name.id)
+    uses = _uses(file, scope, name.id)
     if scope is not file.tree and all(isinstance(use.ctx, ast.Load) for use in uses) and not _is_parameter(scope, name.id):
         return _module_value(file, name)
     statement, replaced = _last_assignment(file, uses, name)
@@ -34,15 +34,15 @@ def local_value(file: File, name: ast.Name) -> LocalValue | None:
         return None
     loads = [n for n in uses if isinstance(n.ctx, ast.Load) and n not in replaced]
     if isinstance(scope, ast.Module):
-        loads += [n for n in file.nodes(ast.Name) if n.id == name.id and isinstance(n.ctx, ast.Load) and n not in loads]
+        loads += [n for n in file.names_by_id[name.id] if isinstance(n.ctx, ast.Load) and n not in loads]
     return LocalValue(statement.value, statement, read_once=loads == [name])
 
 
 def _module_value(file: File, name: ast.Name) -> LocalValue | None:
     """What a name of the module is assigned once at its top, before any function runs that is called from elsewhere."""
     around = [scope for scope in file.ancestors(name) if isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))]
-    inner = [use for scope in around[1:] for use in _uses(scope, name.id) if not isinstance(use.ctx, ast.Load)]
-    uses = [use for use in file.nodes(ast.Name) if use.id == name.id]
+    inner = [use for scope in around[1:] for use in _uses(file, scope, name.id) if not isinstance(use.ctx, ast.Load)]
+    uses = file.names_by_id[name.id]
     statement = _only_assignment(file, uses)
     if inner or statement is None or statement not in file.tree.body:
         return None
@@ -52,8 +52,9 @@ def _module_value(file: File, name: ast.Name) -> LocalValue | None:
     return LocalValue(statement.value, statement, read_once=loads == [name] and name.id.startswith("_"))
 
 
-def _uses(scope: ast.AST, name: str) -> list[ast.Name]:
-    return [node for node in ast.walk(scope) if isinstance(node, ast.Name) and node.id == name]
+def _uses(file: File, scope: ast.AST, name: str) -> list[ast.Name]:
+    uses = file.names_by_id.get(name, [])
+    return uses if scope is file.tree else [use for use in uses if scope in file.ancestors(use)]
 
 
 def _only_assignment(file: File, uses: list[ast.Name]) -> ast.Assign | None:

@@ -10,6 +10,7 @@ from ..flow.values import ClassValue
 from .file import File
 from .group_reads import is_setting
 from .parameter_reads import ASKED, OF_LAYERS, parameter_names
+from .program import Program
 from .sharding import ShardingQueries
 
 _TENSORS = re.compile(r"param|\bgrad|weight|state_dict|theta|\bema\b|shadow", re.IGNORECASE)
@@ -43,12 +44,23 @@ def computes_with_parameters(sharding: ShardingQueries, paths: Sequence[str], is
 def computations(sharding: ShardingQueries, paths: Sequence[str], is_before: IsBefore) -> Iterator[tuple[File, ast.expr]]:
     """The places where code in some files may do so, each with what may be a parameter, a gradient or an optimizer's state."""
     for file in map(sharding.program.file, paths):
-        for node in states_read(file):
+        for node in sharding.program.once(_OfFiles).places(sharding, file):
             if not is_before(file, node):
                 yield file, node
-        for node in tensors_by_name(file):
-            if _is_computed_with(file, node) and not _is_of_module(sharding, file, node) and not is_before(file, node):
-                yield file, node
+
+
+class _OfFiles:
+    """The places of each file that compute with what may be a parameter, whenever they are reached."""
+
+    def __init__(self, _: Program) -> None:
+        self._places: dict[int, list[ast.expr]] = {}
+
+    def places(self, sharding: ShardingQueries, file: File) -> list[ast.expr]:
+        """Those of one file; it is looked at once."""
+        if file.index not in self._places:
+            computed = (n for n in tensors_by_name(file) if _is_computed_with(file, n) and not _is_of_module(sharding, file, n))
+            self._places[file.index] = [*states_read(file), *computed]
+        return self._places[file.index]
 
 
 def reduces_own_parts(sharding: ShardingQueries, paths: Sequence[str], is_before: IsBefore) -> bool:
@@ -91,7 +103,7 @@ def _names_of_tensors(target: ast.expr, over: ast.expr) -> Iterator[str]:
     given = over.args if isinstance(over, ast.Call) else []
     parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else []
     is_literal = isinstance(over, (ast.List, ast.Tuple, ast.Set))
-    if called == "keys" or (is_literal and all(isinstance(element, ast.Constant) for element in over.elts)):
+    if called in ("keys", "range") or (is_literal and all(isinstance(element, ast.Constant) for element in over.elts)):
         return
     if called in ("list", "tuple", "sorted", "reversed", "iter", "tqdm") and given:
         yield from _names_of_tensors(target, given[0])
@@ -165,15 +177,20 @@ def _is_of_construction(file: File, method: ast.AST) -> bool:
         return False
     made = next((m for m in cls.body if isinstance(m, _FUNCTIONS) and m.name == "__init__"), None)
     calls = [n for n in ast.walk(made) if isinstance(n, ast.Attribute) and n.attr == method.name] if made is not None else []
-    if not calls or not all(isinstance(n.value, ast.Name) and n.value.id == "self" for n in calls):
-        return False
-    texts = (file.program.text(facts.path) for facts in file.program.facts)
-    said = sum(len(re.findall(rf"(?<!def )\b{method.name}\b", text)) for text in texts)
-    others = sum(_calls_in_constructor(other, method.name) for other in map(file.program.file, file.program.relevant_files()))
-    return said == others
+    return bool(calls) and file.program.once(_said_in_constructors).get(method.name, False)
 
 
-def _calls_in_constructor(file: File, name: str) -> int:
-    """How often constructors call a method of their own of this name."""
-    found = (n for n in file.nodes(ast.Attribute) if n.attr == name and isinstance(n.value, ast.Name) and n.value.id == "self")
-    return sum(getattr(file.function(node), "name", "") == "__init__" for node in found)
+def _said_in_constructors(program: Program) -> dict[str, bool]:
+    """For each name of which constructors call a method of their own, whether nothing else in the repository says it."""
+    calls: dict[str, int] = {}
+    for file in map(program.file, program.relevant_files()):
+        for node in file.nodes(ast.Attribute):
+            is_own = isinstance(node.value, ast.Name) and node.value.id == "self"
+            if is_own and getattr(file.function(node), "name", "") == "__init__":
+                calls[node.attr] = calls.get(node.attr, 0) + 1
+    said = dict.fromkeys(calls, 0)
+    for facts in program.facts:
+        for word in re.findall(r"(?<!def )\b\w+", program.text(facts.path)):
+            if word in said:
+                said[word] += 1
+    return {name: number == calls[name] for name, number in said.items()}

@@ -85,6 +85,15 @@ class Program:
             self._mentions[pattern] = any(re.search(pattern, self.text(facts.path)) for facts in self.facts)
         return self._mentions[pattern]
 
+    @cached_property
+    def files_by_word(self) -> dict[str, list[int]]:
+        """The files with facts in whose text each word stands, in order."""
+        found: dict[str, list[int]] = {}
+        for index, facts in enumerate(self.facts):
+            for word in dict.fromkeys(re.findall(r"\w+", self.text(facts.path))):
+                found.setdefault(word, []).append(index)
+        return found
+
     def files_that_store(self, attribute: str) -> list[int]:
         """The files in which something is assigned to an attribute of this name."""
         return self._files_by_stored.get(attribute, [])

@@ -154,7 +154,7 @@ class WrapReach:
     def _mentions(self, definition: Definition) -> Iterator[tuple[File, ast.AST]]:
         index, name, is_method = definition
         reaching = None if is_method else self.programs.reaching(index)
-        for other in self._files_by_word.get(name, ()):
+        for other in self.program.files_by_word.get(name, ()):
             if reaching is not None and other not in reaching:
                 continue
             file = self.program.file(other)
@@ -168,15 +168,6 @@ class WrapReach:
                 is_itself = other == index and not is_method and getattr(top, "name", None) == name
                 if not is_itself and (not isinstance(node, ast.alias) or node.asname) and not _binds(node):
                     yield file, node
-
-    @cached_property
-    def _files_by_word(self) -> dict[str, list[int]]:
-        """The files in whose text each word stands, in order."""
-        found: dict[str, list[int]] = {}
-        for index, facts in enumerate(self.program.facts):
-            for word in set(re.findall(r"\w+", self.program.text(facts.path))):
-                found.setdefault(word, []).append(index)
-        return found
 
     def _nodes_by_word(self, index: int) -> dict[str, list[ast.AST]]:
         """The nodes of a file that mention each name."""

@@ -56,13 +56,15 @@ class Computations:
         """Whether an edit where it stands, or none, makes each of them right."""
         if self.of_others:
             return False
-        sites = [(site, self._is_held(site.file, site.node)) for site in self.sites]
-        places = [(place, self._is_held(*place)) for place in self.places]
-        if any(held is False for _, held in places) or any(held is False and not _reads_statistic(site) for site, held in sites):
-            return False
-        if not all(self._is_site_answered(site) for site, held in sites if not held):
-            return False
-        return all(self._is_answered(*place) for place, held in places if not held)
+        return all(self._is_right(*place) for place in self.places) and all(map(self._is_site_right, self.sites))
+
+    def _is_right(self, file: File, node: ast.expr) -> bool:
+        held = self._is_held(file, node)
+        return held or (held is None and self._is_answered(file, node))
+
+    def _is_site_right(self, site: Site) -> bool:
+        held = self._is_held(site.file, site.node)
+        return held or ((held is None or _reads_statistic(site)) and self._is_site_answered(site))
 
     def reads_whole(self, file: File, node: ast.AST | None) -> bool:
         """Whether what is gathered for a read has to be: code outside of forwards and optimizers computes with the tensor."""
