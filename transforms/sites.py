@@ -278,7 +278,7 @@ def _is_of_wrapper(name: str, kind: str | None) -> bool:
 def _averages(file: File, sharding: ShardingQueries) -> Iterator[Site]:
     """Calls that make averages of classes of the repository which inherit a library's: its constructor copies the model."""
     for call in file.nodes(ast.Call):
-        if any(_is_average(sharding, value) for value in file.values(call.func) if isinstance(value, ClassValue)):
+        if any(_is_average(sharding, value) for value in file.called_values(call) if isinstance(value, ClassValue)):
             yield Site(file, call, AVERAGES[0], "call", call)
 
 

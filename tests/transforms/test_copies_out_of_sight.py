@@ -65,3 +65,19 @@ def test_a_model_that_takes_the_place_of_none_out_of_sight() -> None:
 def test_other_copies_need_nothing(copy: str, early: str) -> None:
     files = {"train": PROGRAM.format(copy=copy, early=early, keywords="")}
     assert "copy_as_plain" not in migrated(**files)["train"] + helpers(**files)
+
+
+def test_averages_whose_class_another_file_derives_from_torchs() -> None:
+    """As in torchvision's references: the constructor copies the model, wherever its class is read off."""
+    utils = (
+        "import torch\n\n\nclass Average(torch.optim.swa_utils.AveragedModel):\n"
+        "    def __init__(self, model, device):\n        super().__init__(model, device, use_buffers=True)\n"
+    )
+    train = HEAD + (
+        "import utils\n\n\ndef main(args, device):\n    model = args.make()\n    plain = model\n    if args.distributed:\n"
+        "        model = DDP(model)\n        plain = model.module\n    average = utils.Average(plain, device=device)\n"
+        "    average.update_parameters(model)\n"
+    )
+    new = migrated(train=train, utils=utils)["train"]
+    assert "utils.Average(as_plain(plain), device=device)" in new
+    assert "average.update_parameters(as_plain(model))" in new

@@ -23,7 +23,7 @@ _DEEPEST = 3
 
 def only_asks(program: Program, file: File, call: ast.Call, depth: int = 0) -> bool:
     """Whether all that a method call can run asks for names, shapes and counts, so that no parameter has to be whole."""
-    values = file.values(call.func)
+    values = file.called_values(call)
     functions = program.callees(file, call) or [v for v in values if isinstance(v, FunctionValue)]
     return bool(functions) and all(_function_only_asks(program, function, depth) for function in functions)
 

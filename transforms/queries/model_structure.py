@@ -269,7 +269,7 @@ def _is_seen(file: File, call: ast.expr) -> bool:
     values = file.values(call)
     if values:
         return not any(isinstance(v, Unknown) for v in values)
-    called = file.values(call.func)
+    called = file.called_values(call)
     if called and all(isinstance(v, External) for v in called):
         return all(_is_known_maker(v.name) for v in called if isinstance(v, External))
     name = file.external(call.func)

@@ -32,7 +32,7 @@ def optimizers_made(file: File, sharding: ShardingQueries) -> Iterator[tuple[ast
         values = [v for v in file.values(call) if isinstance(v, Optimizer | Opaque) and v.site == number >= 0]
         parent = file.parents[call]
         is_whole = isinstance(parent, ast.Call) and _name(parent.func) == "step_on_whole"
-        if is_whole or any(isinstance(v, ClassValue) for v in file.values(call.func)):
+        if is_whole or any(isinstance(v, ClassValue) for v in file.called_values(call)):
             continue
         for value in (v for v in values if _looks_at_wholes(v.name)):
             inner = [value] if isinstance(value, Optimizer) else optimizers_around(file.program, value)
