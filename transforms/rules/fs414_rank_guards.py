@@ -17,6 +17,7 @@ from ..queries.early_leaves import leaves_of_some_ranks
 from ..queries.file import File
 from ..queries.guards import is_guarded_again
 from ..queries.known_conditions import Needed, asked_about, known_conditions, needed_for
+from ..queries.local_names import spelled_out
 from ..queries.sure_names import is_surely_assigned, surely_there
 from ..queries.uneven_loops import trains
 from ..rewrites.changes import Change, insert_before, replace, replace_statement
@@ -60,7 +61,8 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
     ):
         return Outcome("a backward behind a test of the rank takes all ranks: fully_shard gathers and reduces in it",
                        level=Level.MANUAL, form=Form.NOTE, advice="Let all ranks come to it, by the same path.")  # fmt: skip
-    things = _outermost(list(dict.fromkeys(_held(site, item, behind) for item in hidden if item.thing)))
+    found = dict.fromkeys(_held(site, item, behind) for item in hidden if item.thing)
+    things = _outermost(_one_name_each(site.file.function(statement) or site.file.tree, list(found)))
     unnamed = [item for item in hidden if item.thing is None and (item.known or item.calls)]
     if not things and not unnamed:
         return Outcome("what only some ranks have is theirs alone: nothing is gathered for it", level=Level.OK)
@@ -125,6 +127,12 @@ def _is_trained(item: Hidden, behind: Sequence[ast.stmt]) -> bool:
     call = parent if isinstance(parent, ast.Call) and parent.func is item.node else item.node
     is_called = item.site is None and isinstance(call, ast.Call) and item.file.external(call.func) is None
     return is_called and any(has_backward(statement) for statement in behind)
+
+
+def _one_name_each(scope: ast.AST, things: list[str]) -> list[str]:
+    """Without second names of the same thing: ``raw`` beside ``model``, after ``raw = model.module``."""
+    meant = {thing: ast.unparse(spelled_out(scope, ast.parse(thing, mode="eval").body)) for thing in things}
+    return [thing for thing in things if meant[thing] == thing or meant[thing] not in things]
 
 
 def _outermost(things: list[str]) -> list[str]:
