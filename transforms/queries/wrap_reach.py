@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from ..facts.facts import NOTHING
 from ..flow.values import ClassValue
-from .before_wraps import CALLED_BY_TORCH, HARMLESS_BASES, HARMLESS_DECORATORS
 from .file import File
 from .program import Program
 from .programs import Programs
+from .visible_callers import CALLED_BY_TORCH, HARMLESS_BASES, HARMLESS_DECORATORS
 
 
 class Definition(NamedTuple):

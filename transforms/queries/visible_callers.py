@@ -1,0 +1,190 @@
+"""The places that may call a function, as far as the text shows them.
+
+A way that is not seen whole (a function that is handed on, called by its name, or run by a class of somebody else) leaves the
+callers open.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cached_property
+
+from ..facts.facts import NOTHING
+from ..flow.values import ClassValue, FunctionValue, Instance, Opaque, Unknown
+from .file import File
+from .program import Program
+from .programs import Programs
+
+HARMLESS_BASES = ("torch.nn.Module", "builtins.object", "abc.", "typing.", "enum.", "torch.utils.data.")
+"""Bases that call no methods of their own accord but those in ``CALLED_BY_TORCH``."""
+CALLED_BY_TORCH = frozenset(
+    {"forward", "state_dict", "load_state_dict", "train", "eval", "to", "apply", "parameters", "named_parameters", "modules",
+     "children", "zero_grad", "extra_repr", "reset_parameters", "get_extra_state", "set_extra_state", "share_memory"}
+)  # fmt: skip
+_MOST_CALLERS = 24
+HARMLESS_DECORATORS = re.compile(
+    r"(staticmethod|classmethod|property|cached_property|lru_cache|cache|wraps|contextmanager|abstractmethod|dataclass|no_grad"
+    r"|record|(torch|functools|contextlib|abc|pytest|unittest|typing|dataclasses)\.[\w.]+)(\(.*\))?",
+    re.DOTALL,
+)
+"""Decorators that hand what they get to nobody."""
+_FINDS_BY_NAME = re.compile(r"__dict__\s*\[|\bgetattr\([\w.]+,\s*[^\"'\s]|attrgetter|methodcaller|(?<![\w.])eval\(")
+_OF_TESTS = re.compile(r"(^|/)(tests?/|test_[^/]*$|conftest)")
+
+Place = tuple[File, ast.AST]
+
+
+class VisibleCallers:
+    """Answers for the functions of a repository."""
+
+    def __init__(self, program: Program, programs: Programs) -> None:
+        self.program = program
+        self.programs = programs
+
+    def of(self, function: FunctionValue) -> list[Place] | None:
+        """Every place that may call a function; None where there may be others."""
+        flow = self.program.flow
+        if function.index == NOTHING or function in flow.called_by_name or function in flow.deferred:
+            return None
+        facts = flow.files[function.file].functions[function.index]
+        sites = sorted(flow.called.get(function, ()))
+        if not all(map(self.program.is_written_as_call, sites)):
+            return None
+        found: list[Place] = [self.program.call_node(site) for site in sites]
+        is_method = facts.owner_class != NOTHING
+        if is_method and not self._is_called_by_own_code(ClassValue(function.file, facts.owner_class), facts.name):
+            return None
+        if not is_method or facts.name != "__init__":
+            calls, handed_on = self._named.get(facts.name, ([], []))
+            found += [c for c in calls if is_method or self._sees(c[0], function)]
+            for file, node in handed_on:
+                parent = file.parents[node]
+                is_followed = isinstance(parent, ast.Call) and function in self.program.callees(file, parent)
+                if not is_followed and (is_method or self._sees(file, function)):
+                    launch = self._launch(file, node)
+                    if launch is None:
+                        return None
+                    found.append((file, launch))
+        return found if len(found) <= _MOST_CALLERS else None
+
+    def places_that_let_call(self, function: FunctionValue) -> list[Place]:
+        """The places from which on code out of sight may call a function: where it is handed on, called on what nobody knows,
+        or where the objects are made that it is a method of. None at all if there may be others."""
+        flow = self.program.flow
+        if function.index == NOTHING or function in flow.called_by_name:
+            return []
+        facts = flow.files[function.file].functions[function.index]
+        calls, handed_on = self._named.get(facts.name, ([], []))
+        known = sorted(flow.called.get(function, set()) | flow.deferred.get(function, set()))
+        calls = [*map(self.program.call_node, filter(self.program.is_written_as_call, known)), *calls]
+        owner, node = self.program.function_node(function)
+        handed_on = [*handed_on, *((owner, decorator) for decorator in _decorators(node))]
+        if facts.owner_class == NOTHING:
+            return [*calls, *(place for place in handed_on if self._sees(place[0], function) and self._may_be(function, place))]
+        made = flow.instances.get(ClassValue(function.file, facts.owner_class), set())
+        sites = [one.site for one in made if isinstance(one, Instance)]
+        if not sites or min(sites) < 0 or not all(map(self.program.is_written_as_call, sites)):
+            return []
+        read = [place for place in handed_on if isinstance(place[1], ast.Attribute)]
+        return [*(self.program.call_node(site) for site in sorted(sites)), *calls, *read]
+
+    def _may_be(self, function: FunctionValue, place: Place) -> bool:
+        """Whether a name may stand for a function there."""
+        file, node = place
+        if isinstance(file.parents[node], (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return True  # its decorator
+        around = [a for a in file.ancestors(node) if isinstance(a, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))]
+        arguments = {argument.arg for a in around for argument in ast.walk(a.args) if isinstance(argument, ast.arg)}
+        values = file.values(node)
+        return function in values or not (values or (isinstance(node, ast.Name) and node.id in arguments))
+
+    def is_never_named(self, function: FunctionValue) -> bool:
+        """Whether nothing in the repository says a function's name but its own definition, and no framework finds it by that."""
+        name = self.program.flow.files[function.file].functions[function.index].name
+        file, node = self.program.function_node(function)
+        if isinstance(node, ast.Lambda) or name.startswith("test") or _OF_TESTS.search(file.path) or _decorators(node):
+            return False
+        return not self._finds_by_name and name not in self._names_said
+
+    @cached_property
+    def _finds_by_name(self) -> bool:
+        """Whether something in the repository may find functions by names that are put together."""
+        texts = [self.program.text(facts.path) for facts in self.program.facts]
+        return any(map(_FINDS_BY_NAME.search, texts)) or any(map(self.programs.imports_by_name, range(len(texts))))
+
+    @cached_property
+    def _names_said(self) -> frozenset[str]:
+        """All names that the repository uses, in quotes too; of files that are not looked at, all words."""
+        relevant = set(self.program.relevant_files())
+        others = (facts.path for index, facts in enumerate(self.program.facts) if index not in relevant)
+        found = {word for path in others for word in re.findall(r"\w+", self.program.text(path))}
+        for file in map(self.program.file, relevant):
+            found.update(n.id if isinstance(n, ast.Name) else n.attr for n in file.nodes(ast.Name, ast.Attribute))
+            found.update(n.name for n in file.nodes(ast.alias))
+            found.update(n.value for n in file.nodes(ast.Constant) if isinstance(n.value, str))
+        return frozenset(found)
+
+    def _sees(self, file: File, function: FunctionValue) -> bool:
+        name = self.program.flow.files[function.file].functions[function.index].name
+        return file.index == function.file or name in file.imported_names or bool(self.program.facts[file.index].stars)
+
+    def _is_called_by_own_code(self, cls: ClassValue, name: str) -> bool:
+        """Whether nothing but visible calls runs a method: no base from outside, no registry that makes the objects."""
+        flow = self.program.flow
+        if name in CALLED_BY_TORCH or (name.startswith("__") and name != "__init__"):
+            return False
+        if name != "__init__":
+            return all(base.startswith(HARMLESS_BASES) for base in flow.external_bases(cls))
+        made = flow.instances.get(cls, set())
+        written = flow.files[cls.file].classes[cls.index].name
+        return all(one.site >= 0 for one in made if isinstance(one, Instance)) and not self._named.get(written, ([], []))[1]
+
+    def _launch(self, file: File, node: ast.AST) -> ast.Call | None:
+        """The call at module level of a script that is handed a function, as ``fire.Fire(main)``: it runs it there."""
+        parent = file.parents[node]
+        if file.function(node) is None and isinstance(parent, ast.Call) and file.index in self.programs.entries:
+            return parent if isinstance(file.parents[parent], ast.Expr) else None
+        return None
+
+    @cached_property
+    def _named(self) -> dict[str, tuple[list[Place], list[Place]]]:
+        """By name: the calls of which nobody knows what they call, and the places that hand something on."""
+        found: dict[str, tuple[list[Place], list[Place]]] = {}
+        for file in map(self.program.file, self.program.relevant_files()):
+            for node in file.nodes(ast.Name, ast.Attribute):
+                if not isinstance(node.ctx, ast.Load):
+                    continue
+                name = node.id if isinstance(node, ast.Name) else node.attr
+                parent = file.parents[node]
+                calls, handed_on = found.setdefault(name, ([], []))
+                if isinstance(parent, ast.Call) and parent.func is node:
+                    if not self.program.callees(file, parent) and may_be_ours(file, node):
+                        calls.append((file, parent))
+                elif not _only_names(parent, node):
+                    handed_on.append((file, node))
+        return found
+
+
+def _decorators(function: ast.AST) -> list[ast.expr]:
+    """The decorators that may hand a function on, or call it themselves."""
+    decorators: list[ast.expr] = getattr(function, "decorator_list", [])
+    return [decorator for decorator in decorators if not HARMLESS_DECORATORS.fullmatch(ast.unparse(decorator))]
+
+
+def may_be_ours(file: File, function: ast.Name | ast.Attribute) -> bool:
+    """Whether what a call reaches may be a function of the repository, where the analysis knows none."""
+    owner = function.value if isinstance(function, ast.Attribute) else function
+    if isinstance(owner, ast.Call) and file.external(owner.func) == "importlib.import_module":
+        return True
+    values = file.values(owner)
+    return not values or any(isinstance(v, Unknown) or (isinstance(v, Opaque) and v.name == "?") for v in values)
+
+
+def _only_names(parent: ast.AST, node: ast.AST) -> bool:
+    """Whether a function or class is only named here: a base, an annotation, the owner of an attribute, part of a test."""
+    if isinstance(parent, (ast.Attribute, ast.ClassDef, ast.arg, ast.AnnAssign, ast.Compare)):
+        return True
+    if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return parent.returns is node
+    return isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and parent.func.id in ("isinstance", "super")
