@@ -63,12 +63,9 @@ def absent_features(migration: Migration, used: Collection[str]) -> frozenset[st
     if migration.program.mentions(MIXED_DTYPES):
         present.add("plain_parameters")
     present |= _by_arguments(migration, "ddp") | _by_arguments(migration, "fsdp1")
-    if migration.computes_as_whole(paths := _paths_with_ddp(migration)):
-        present.add("whole_math")
-    if migration.takes_states(paths):
-        present.add("state_dicts")
-    if migration.evaluates(paths):
-        present.add("evaluation")
+    needs = migration.needs(*_with_ddp(migration))
+    asked = {"whole_math": needs.whole_math, "state_dicts": needs.state_dicts, "evaluation": needs.evaluation}
+    present |= {feature for feature, is_needed in asked.items() if is_needed}
     if any(migration.acts_in_parts(site.file.path) for site in _sites(migration) if site.symbol == FSDP1):
         present.add("part_math")
     if _keeps_wrappers(migration):
@@ -129,12 +126,10 @@ def _by_files(migration: Migration, files: Sequence[File]) -> set[str]:
     return found
 
 
-def _paths_with_ddp(migration: Migration) -> list[str]:
-    """The files of programs in which models were in DDP, or of all where some wrap is not seen."""
+def _with_ddp(migration: Migration) -> set[str]:
+    """The files in which models were in DDP, or all where some wrap is not seen."""
     wraps = {site.file.path for site in _sites(migration) if site.symbol == DDP and site.role != "import"}
-    if not wraps:
-        wraps = {migration.program.file(index).path for index in migration.program.relevant_files()}
-    return sorted({path for wrap in wraps for path in migration.programs.sharing_entries(wrap)})
+    return wraps or {migration.program.file(index).path for index in migration.program.relevant_files()}
 
 
 def _has_both_maths(migration: Migration, used: Collection[str], absent: frozenset[str]) -> bool:

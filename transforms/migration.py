@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -15,14 +15,12 @@ from .guarded import STATE_READS, Hidden
 from .queries.before_wraps import BeforeWraps
 from .queries.compiled_models import CompiledModels
 from .queries.copied_models import deep_copies, may_copy_unseen_model
-from .queries.evaluations import Evaluations
 from .queries.file import File
 from .queries.fresh_models import FreshModels
 from .queries.full_state import FullState, full_state
 from .queries.given_up_windows import gives_up_by_hand, may_give_up_windows
 from .queries.guards import Guards
 from .queries.handed_self import is_self
-from .queries.late_optimizers import EVALUATIONS
 from .queries.local_values import local_value
 from .queries.observed_models import ObservedModels
 from .queries.order import is_before_wrap
@@ -33,15 +31,14 @@ from .queries.programs import Programs
 from .queries.results import is_result_used
 from .queries.same_condition import sharded_by_condition
 from .queries.sharding import Sharding, ShardingQueries
-from .queries.state_takers import StateTakers
 from .queries.trace import Trace
 from .queries.unwrapping import unwrapping_choice
 from .queries.whole_states import WholeStates
 from .queries.wrapped_again import may_be_wrapped_again
-from .rewrites.computed_in_place import Computations
 from .rewrites.ddp_plan import DdpPlan, ddp_plan
 from .rewrites.fsdp1_plan import Fsdp1Plan, fsdp1_plan, shards_alike
 from .rewrites.names import Names
+from .rewrites.needs import Needs
 from .rewrites.wrap_place import wrapped_argument
 from .sites import Site
 
@@ -108,10 +105,7 @@ class Migration:
     _plans: dict[ast.Call, Fsdp1Plan | None] = field(default_factory=dict)
     _acts_in_parts: dict[tuple[str, ...], bool] = field(default_factory=dict)
     _ddp_plans: dict[ast.Call, DdpPlan | None] = field(default_factory=dict)
-    _computes_as_whole: dict[tuple[str, ...], bool] = field(default_factory=dict)
-    _computed: dict[tuple[str, ...], Computations] = field(default_factory=dict)
-    _evaluates: dict[tuple[str, ...], bool] = field(default_factory=dict)
-    _takes_states: dict[tuple[str, ...], bool] = field(default_factory=dict)
+    _needs: dict[tuple[str, ...], Needs] = field(default_factory=dict)
     _names: dict[str, Names] = field(default_factory=dict)
 
     @cached_property
@@ -159,47 +153,21 @@ class Migration:
 
     def gathers_in_place(self, path: str) -> bool:
         """Whether all that the programs of a file compute with parameters is edited where it stands, if it has to be."""
-        return self.wrapper_kinds == {"ddp"} and not self.computes_as_whole(self.programs.sharing_entries(path))
+        return self.wrapper_kinds == {"ddp"} and not self.needs(path).whole_math
 
     def is_gathered_here(self, site: Site) -> bool:
         """Whether a read of a tensor is one of those that are edited where they stand."""
-        if not self.gathers_in_place(site.file.path):
-            return False
-        return self._computations(self.programs.sharing_entries(site.file.path)).reads_whole(site.file, site.receiver)
+        needs = self.needs(site.file.path)
+        return self.gathers_in_place(site.file.path) and needs.computations.reads_whole(site.file, site.receiver)
 
-    def computes_as_whole(self, paths: Sequence[str]) -> bool:
-        """Whether some of these files may compute with parameters outside of forwards where no edit makes it right."""
-        if (key := tuple(paths)) not in self._computes_as_whole:
-            found = self._computations(paths)
-            in_place = self.options.idioms and not self.options.blind and self.wrapper_kinds == {"ddp"}
-            self._computes_as_whole[key] = found.exist() and not (in_place and found.are_answered_in_place())
-        return self._computes_as_whole[key]
-
-    def evaluates(self, paths: Sequence[str]) -> bool:
-        """Whether code of these files may run a sharded model without gradients."""
-        if self.options.blind:
-            return self.program.mentions(EVALUATIONS)
-
-        if (key := tuple(paths)) not in self._evaluates:
-            self._evaluates[key] = Evaluations(self.sharding, self._is_apart).exist(paths)
-        return self._evaluates[key]
-
-    def takes_states(self, paths: Sequence[str]) -> bool:
-        """Whether somebody may take or load the state of a sharded model of these files, or of its optimizer."""
-        if self.options.blind:
-            return True
-        if (key := tuple(paths)) not in self._takes_states:
-            self._takes_states[key] = StateTakers(self.sharding, self._is_apart).exist(paths)
-        return self._takes_states[key]
-
-    def _is_apart(self, file: File, node: ast.AST) -> bool:
-        """Whether no model is sharded where a place is reached, or each rank that comes there holds all of them whole."""
-        return self.runs_before_wraps(file, node) or bool(self._is_held(file, node))
-
-    def _computations(self, paths: Sequence[str]) -> Computations:
-        if (key := tuple(paths)) not in self._computed:
-            self._computed[key] = Computations(self.sharding, self.sites, paths, self.runs_before_wraps, self._is_held)
-        return self._computed[key]
+    def needs(self, *wraps: str) -> Needs:
+        """What the code that shares programs with these files asks of models that were DDP's."""
+        paths = tuple(sorted({path for wrap in wraps for path in self.programs.sharing_entries(wrap)}))
+        if paths not in self._needs:
+            can_edit = self.options.idioms and self.wrapper_kinds == {"ddp"}
+            before, held = self.runs_before_wraps, self._is_held
+            self._needs[paths] = Needs(self.sharding, self.sites, paths, before, held, can_edit, self.options.blind)
+        return self._needs[paths]
 
     def _is_held(self, file: File, node: ast.AST) -> bool | None:
         """Whether whoever comes to a place behind a guard holds all models whole there; None where every rank comes.
@@ -263,9 +231,8 @@ class Migration:
         if site.call not in self._ddp_plans:
             before = self.runs_before_wraps
             copies = self.may_copy_unseen_models(self.programs.sharing_entries(site.file.path))
-            paths = self.programs.sharing_entries(site.file.path)
-            needs = copies, self.computes_as_whole(paths), self.evaluates(paths), self.takes_states(paths)
-            found = ddp_plan(self.program, self.programs, self.sharding, site, self.sites, before, *needs)
+            needs = self.needs(site.file.path)
+            found = ddp_plan(self.program, self.programs, self.sharding, site, self.sites, before, copies, needs)
             self._ddp_plans[site.call] = None if found is not None and self._may_be_wrapped_again(site.call) else found
         return self._ddp_plans[site.call]
 

@@ -31,6 +31,7 @@ from ..queries.sharding import ShardingQueries
 from ..queries.unwrapping import comes_unwrapped, is_unwrapped
 from ..sites import MODULE_METHODS, Site
 from .fully_shard_lines import Spell, broadcast_loop, indented
+from .needs import Needs
 from .wrap_place import WrapPlace, wrap_place
 
 _PERFORMANCE = frozenset(
@@ -123,13 +124,10 @@ def ddp_plan(
     sites: Mapping[str, Sequence[Site]],
     is_before: IsBefore,
     copies: bool,
-    computes: bool,
-    evaluates: bool,
-    takes_states: bool,
+    needs: Needs,
 ) -> DdpPlan | None:
     """The plan for a call; None where the general form is needed. ``is_before`` says which places run before all wraps,
-    ``copies`` whether the model may be deep-copied out of sight, ``computes`` whether code may compute with its parameters,
-    ``evaluates`` whether it may run without gradients, ``takes_states`` whether somebody may take or load its state.
+    ``copies`` whether the model may be deep-copied out of sight, ``needs`` what code asks of it besides.
 
     It is needed where an argument asks for more than averaged gradients, for models of which not every module is seen or
     whose blocks are not just called, with parameters that fully_shard cannot take, and where the program tells by the
@@ -166,9 +164,9 @@ def ddp_plan(
         rebinds=is_held_earlier(sharding, paths, site.file, site.call, models),
         follows_buffers=_wants_buffers(site.call) and changes_buffers(structure, is_before),
         keeps_names=asked_for_class_names(structure, units),
-        keeps_states=takes_states,
-        evaluates=evaluates,
-        computes=computes,
+        keeps_states=needs.state_dicts,
+        evaluates=needs.evaluation,
+        computes=needs.whole_math,
         copies=copies,
         mark=_mark(sharding, sites, site, is_before),
     )  # fmt: skip
