@@ -23,7 +23,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-TIMEOUT_SECONDS = 40
+TIMEOUT_SECONDS = 25
 ATTEMPTS = 3
 # On a busy machine gloo at times fails to connect its ranks, waits for ever, or aborts at exit after all
 # work is done. A program that always hangs still fails.

@@ -472,3 +472,36 @@ def test_code_of_other_frameworks_has_no_models_of_torch() -> None:
     assert migrated(train=WRAPS, callbacks=paddle)["callbacks"] == paddle
     torch = PADDLE.format(first="import torch", save="torch.save")
     assert migrated(train=WRAPS, callbacks=torch)["callbacks"] != torch
+
+
+FILLED = HEAD + """def fill(layer):
+    layer.weight.data[0] = 0.5
+
+
+class Net(nn.Module):
+    def __init__(self, {given}):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        {call}
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def main(options):
+    model = DDP(Net({value}), **options)
+    {after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "call", "value", "after", "is_needed"),
+    [
+        ("size", "fill(self.layer)", "4", "return model", False),
+        ("size", "fill(self.layer)", "4", "fill(model.module.layer)", True),
+        ("model", "fill(model)", "options", "return model", True),
+    ],
+)
+def test_what_constructors_fill_is_still_plain(given: str, call: str, value: str, after: str, is_needed: bool) -> None:
+    text = FILLED.format(given=given, call=call, value=value, after=after)
+    assert ("compute_as_whole" in helpers(train=text)) == is_needed

@@ -7,8 +7,10 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from ..flow.values import ClassValue
+from .constructors import functions_of_constructors
 from .file import File
 from .group_reads import is_setting
+from .local_values import local_value
 from .parameter_reads import ASKED, OF_LAYERS, parameter_names
 from .program import Program
 from .sharding import ShardingQueries
@@ -83,10 +85,11 @@ def tensors_by_name(file: File) -> Iterator[ast.expr]:
     """Expressions that may be parameters or gradients."""
     own = parameter_names(file.program)
     for node in file.nodes(ast.Attribute):
-        if isinstance(node.ctx, ast.Load) and (node.attr == "grad" or node.attr in own or OF_LAYERS.fullmatch(node.attr)):
+        is_tensor = node.attr == "grad" or node.attr in own or OF_LAYERS.fullmatch(node.attr)
+        if is_tensor and isinstance(node.ctx, ast.Load) and file.external(node) is None:
             yield node
     for loop in file.nodes(ast.For, ast.comprehension):
-        if not _TENSORS.search(ast.unparse(loop.iter)):
+        if not _TENSORS.search(ast.unparse(loop.iter)) or _is_of_state(file, loop.iter):
             continue
         names = {name for name in _names_of_tensors(loop.target, loop.iter) if not _NAMES.fullmatch(name)}
         for inside in ast.walk(file.parents[loop] if isinstance(loop, ast.comprehension) else loop):
@@ -95,6 +98,18 @@ def tensors_by_name(file: File) -> Iterator[ast.expr]:
     for call in file.nodes(ast.Call):
         if file.external(call.func) == "torch.autograd.grad":
             yield from (inputs for inputs in _inputs(call) if _TENSORS.search(ast.unparse(inputs)))
+
+
+def _is_of_state(file: File, over: ast.expr) -> bool:
+    """Whether a loop goes over the entries of one or several state dicts: they are whole, and what is written reaches models."""
+    if isinstance(over, ast.Call) and getattr(over.func, "id", "") == "zip":
+        return bool(over.args) and all(_is_of_state(file, each) for each in over.args)
+    if not (isinstance(over, ast.Call) and isinstance(over.func, ast.Attribute) and over.func.attr in ("items", "values")):
+        return False
+    state = over.func.value
+    made = local_value(file, state) if isinstance(state, ast.Name) else None
+    call = made.value if made is not None else state
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "state_dict"
 
 
 def _names_of_tensors(target: ast.expr, over: ast.expr) -> Iterator[str]:
@@ -166,31 +181,6 @@ def _is_of_module(sharding: ShardingQueries, file: File, node: ast.expr) -> bool
     while isinstance(root, (ast.Attribute, ast.Subscript)):
         root = root.value
     if not (isinstance(root, ast.Name) and root.id == "self"):
-        return any(_is_of_construction(file, function) for function in functions[-1:])
+        called = functions_of_constructors(sharding)
+        return any(function.name in called for function in functions)
     return is_in_module(sharding, file, node) or any(function.name.startswith("forward") for function in functions)
-
-
-def _is_of_construction(file: File, method: ast.AST) -> bool:
-    """Whether nothing says a method's name but the constructor of its class, by ``self``: what it touches is in the making."""
-    cls = file.parents[method]
-    if not isinstance(cls, ast.ClassDef) or not isinstance(method, _FUNCTIONS):
-        return False
-    made = next((m for m in cls.body if isinstance(m, _FUNCTIONS) and m.name == "__init__"), None)
-    calls = [n for n in ast.walk(made) if isinstance(n, ast.Attribute) and n.attr == method.name] if made is not None else []
-    return bool(calls) and file.program.once(_said_in_constructors).get(method.name, False)
-
-
-def _said_in_constructors(program: Program) -> dict[str, bool]:
-    """For each name of which constructors call a method of their own, whether nothing else in the repository says it."""
-    calls: dict[str, int] = {}
-    for file in map(program.file, program.relevant_files()):
-        for node in file.nodes(ast.Attribute):
-            is_own = isinstance(node.value, ast.Name) and node.value.id == "self"
-            if is_own and getattr(file.function(node), "name", "") == "__init__":
-                calls[node.attr] = calls.get(node.attr, 0) + 1
-    said = dict.fromkeys(calls, 0)
-    for facts in program.facts:
-        for word in re.findall(r"(?<!def )\b\w+", program.text(facts.path)):
-            if word in said:
-                said[word] += 1
-    return {name: number == calls[name] for name, number in said.items()}
