@@ -36,7 +36,7 @@ def _functions(sharding: ShardingQueries) -> frozenset[str]:
     uses: dict[str, list[ast.AST | None]] = {}
     for file in map(program.file, relevant):
         made = map(_constructor, file.nodes(ast.ClassDef))
-        constructors |= {constructor for constructor in made if _makes_from_scratch(sharding, file, constructor)}
+        constructors.update(one for one in made if one is not None and _makes_from_scratch(sharding, file, one))
         for node in file.nodes(ast.Name, ast.Attribute):
             call = file.parents[node]
             is_called = isinstance(call, ast.Call) and call.func is node
@@ -59,11 +59,10 @@ def _constructor(cls: ast.ClassDef) -> ast.FunctionDef | None:
     return next((m for m in cls.body if isinstance(m, ast.FunctionDef) and m.name == "__init__"), None)
 
 
-def _makes_from_scratch(sharding: ShardingQueries, file: File, constructor: ast.FunctionDef | None) -> bool:
+def _makes_from_scratch(sharding: ShardingQueries, file: File, constructor: ast.FunctionDef) -> bool:
     """Whether a constructor makes a module, and is given none that may be sharded."""
-    cls = file.parents[constructor] if constructor is not None else None
-    values = [v for v in file.values(cls) if isinstance(v, ClassValue)] if cls is not None else []
-    if constructor is None or not values or not all(map(sharding.makes_modules, values)):
+    values = [v for v in file.values(file.parents[constructor]) if isinstance(v, ClassValue)]
+    if not values or not all(map(sharding.makes_modules, values)):
         return False
     if any(_MODELS.search(argument.arg) for argument in ast.walk(constructor.args) if isinstance(argument, ast.arg)):
         return False

@@ -21,7 +21,9 @@ _RUNS_NOTHING = frozenset(
 )  # fmt: skip
 """Methods that run no forward, of models and of whatever else has them."""
 _LIBRARIES = ("torch.", "numpy.", "math.", "builtins.", "os.", "time.", "collections.", "itertools.", "json.", "random.", "copy.")
-_RUNS_MODELS = ("torch.utils.checkpoint", "torch.func", "torch.optim.swa_utils.update_bn", "torch.jit", "torch.nn.parallel")
+_CALLS = ("builtins.map", "builtins.filter", "functools.partial", "functools.reduce", "torch.utils.", "torch.func", "torch.vmap",
+          "torch.jit", "torch.nn.parallel", "torch.optim.swa_utils.update_bn")  # fmt: skip
+"""Those of them that may call what they are given."""
 _RUNS_BY_NAME = re.compile(r"forward|generate|encode|decode|predict|sample|infer|embed|feature|logits|model|net\b")
 """What is in the names of methods of libraries that run models."""
 _DEEPEST = 3
@@ -55,15 +57,18 @@ class Evaluations:
             return False
         function = call.func
         name = function.attr if isinstance(function, ast.Attribute) else ""
-        if name in _RUNS_NOTHING:
-            return False
-        if self._may_be_model(file, function) or (name and self._may_be_model(file, function.value)):  # type: ignore[attr-defined]
-            return True
-        if (external := file.external(function)) is not None:
-            runs = external.startswith(_RUNS_MODELS) or not external.startswith(_LIBRARIES)
-            return runs and any(self._may_be_model(file, given) for given in (*call.args, *(k.value for k in call.keywords)))
         program = self.sharding.program
         callees = program.callees(file, call)
+        if not callees and name in _RUNS_NOTHING and not program.flow.methods_by_name().get(name):
+            return False
+        if self.sharding.of_owners(file.called_values(call)).wrappers or self._may_be_model(file, function):
+            return True
+        if name not in _RUNS_NOTHING and isinstance(function, ast.Attribute) and self._may_be_model(file, function.value):
+            return True
+        if (external := file.external(function)) is not None:
+            if external.startswith(_LIBRARIES) and not external.startswith(_CALLS):
+                return False
+            return any(self._may_be_model(file, given) for given in (*call.args, *(k.value for k in call.keywords)))
         if not callees and name and not self._is_known(file, function):
             callees = program.flow.methods_by_name().get(name, ())
             if not callees:
@@ -85,7 +90,7 @@ class Evaluations:
                 return is_class or self.sharding.of(file, node).answer is Answer.NO
             if isinstance(node, (ast.Attribute, ast.Subscript)):
                 node = node.value
-            elif isinstance(node, ast.Call):
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 node = node.func
             else:
                 return False

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Sequence
 
-from ..flow.values import Derived, Opaque, Unknown
+from ..flow.values import ClassValue, Derived, Opaque, Optimizer, Unknown, Wrapped
 from .answers import Answer
 from .file import File
+from .number_reads import values_held
 from .sharding import ShardingQueries
+from .visible_callers import HARMLESS_BASES
 
 _STATES = frozenset({"state_dict", "load_state_dict"})
 _TAKES_NONE = (
@@ -40,9 +42,29 @@ class StateTakers:
             if node.value in _STATES:
                 yield node  # found by its name
         for call in file.nodes(ast.Call):
-            given = [*call.args, *(keyword.value for keyword in call.keywords)]
-            if any(self._is_ours(file, one) for one in given) and self._may_take(file, call) and not self._is_apart(file, call):
+            if self._may_take(file, call) and self._gets_ours(file, call) and not self._is_apart(file, call):
                 yield call
+        for assign in file.nodes(ast.Assign):
+            if self._keeps_for_library(file, assign) and not self._is_apart(file, assign):
+                yield assign
+
+    def _gets_ours(self, file: File, call: ast.Call) -> bool:
+        """Whether a call is handed a model or an optimizer, by itself or in a dictionary, a list or another display."""
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        parts = (part for one in given for part in ast.walk(one) if isinstance(part, ast.Name | ast.Attribute))
+        if any(self._is_ours(file, part) for part in parts if not isinstance(file.parents[part], ast.Attribute)):
+            return True
+        held = (value for one in given for values in values_held(file, one) for value in values)
+        return any(isinstance(value, Wrapped | Optimizer) for value in held)
+
+    def _keeps_for_library(self, file: File, assign: ast.Assign) -> bool:
+        """Whether an object of a library's class is given a model or an optimizer: ``self.model = model`` in a trainer."""
+        around = file.enclosing_class(assign)
+        if around is None or not all(isinstance(target, ast.Attribute) for target in assign.targets):
+            return False
+        bases = [base for v in file.values(around) if isinstance(v, ClassValue)
+                 for base in self.sharding.program.flow.external_bases(v)]  # fmt: skip
+        return any(not base.startswith(HARMLESS_BASES) for base in bases) and self._is_ours(file, assign.value)
 
     def _may_be_ours(self, file: File, owner: ast.expr) -> bool:
         values = file.values(owner)
@@ -58,7 +80,7 @@ class StateTakers:
         """Whether a call hands what it gets to code that nobody sees."""
         name = file.external(call.func)
         if name is not None:
-            return not name.startswith(_TAKES_NONE)
+            return not name.startswith(_TAKES_NONE) or name.startswith("torch.distributed.checkpoint.")
         values = file.values(call.func.value) if isinstance(call.func, ast.Attribute) else []
         if values and all(isinstance(v, Opaque) and v.name.startswith(_TAKES_NONE) for v in values):
             return False  # `scaler.step(optimizer)`

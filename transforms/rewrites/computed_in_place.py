@@ -7,12 +7,15 @@ nobody sees. One place without such an answer is enough to need it.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 from ..flow.library import TENSORS, is_optimizer
-from ..flow.values import Derived
+from ..flow.values import Constant, Derived
 from ..queries.file import File
+from ..queries.group_reads import is_setting
+from ..queries.local_values import local_value
 from ..queries.number_reads import values_held
 from ..queries.packages import ASK_FOR_GRADIENTS, strange_packages
 from ..queries.parameter_math import IsBefore, computations, is_in_module
@@ -210,7 +213,27 @@ def _is_of_same(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and node.attr in ("data", "detach")
 
 
-def _is_number(file: File, node: ast.expr) -> bool:
-    """Whether an expression is one number for all elements: none of its names holds a parameter or a gradient."""
-    names: Iterator[ast.expr] = (n for n in ast.walk(node) if isinstance(n, ast.Name | ast.Attribute))
-    return not any(_is_tensor(file, name) for name in names)
+def _is_number(file: File, node: ast.expr, depth: int = 3) -> bool:
+    """Whether an expression is one number for all elements: a constant, a setting, or computed from such or from norms."""
+    if isinstance(node, ast.Constant) or is_setting(file, node):
+        return True
+    if isinstance(node, ast.BinOp | ast.UnaryOp | ast.IfExp):
+        return all(_is_number(file, part, depth) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        return name in ("item", "len") or (name in _OF_NUMBERS and all(_is_number(file, given, depth) for given in node.args))
+    values = file.values(node)
+    if values and all(isinstance(v, Constant) or (isinstance(v, Derived) and v.kind == "statistic") for v in values):
+        return True
+    assigned = local_value(file, node) if isinstance(node, ast.Name) and depth else None
+    if assigned is not None:
+        return _is_number(file, assigned.value, depth - 1)
+    name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+    return not values and _NUMBERS.fullmatch(name) is not None
+
+
+_OF_NUMBERS = frozenset({"min", "max", "float", "int", "abs", "sqrt", "clamp", "pow", "exp", "round"})
+_NUMBERS = re.compile(
+    r"(?i)(\w*_)?(lr|rate|decay|alpha|beta\d?|tau|momentum|coef\w*|scale|factor|eps\w*|ratio|rho|gamma|m|size|steps|count|max_norm|clip\w*)"
+)
+"""How numbers are called that come from elsewhere."""
