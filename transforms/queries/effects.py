@@ -13,7 +13,8 @@ _ASKING = frozenset(
     {"numel", "nelement", "size", "dim", "parameters", "named_parameters", "modules", "named_modules", "children", "buffers",
      "named_children", "named_buffers", "items", "keys", "values", "append", "extend", "add", "join", "format", "startswith",
      "endswith", "split", "replace", "info", "debug", "warning", "get", "element_size", "is_floating_point", "update",
-     "signature", "lower", "upper", "add_param_group", "requires_grad_", "train", "eval", "sort", "setdefault", "pop", "copy", "union", "strip"}
+     "signature", "lower", "upper", "requires_grad_", "train", "eval", "sort", "setdefault", "pop", "copy", "union", "strip",
+     "add_param_group"}
 )  # fmt: skip
 """Methods that read no numbers out of a parameter, or do nothing with tensors at all."""
 _PLAIN_MODULES = ("builtins.", "inspect.", "math.", "logging.", "torch.optim.", "re.", "os.", "json.", "collections.",
