@@ -183,7 +183,7 @@ def _models_taken(sharding: ShardingQueries, site: Site) -> Iterator[ast.expr | 
 
 def _is_result(program: Program, guard: Guard, hidden: Hidden, site: Site) -> bool:
     """Whether a number is read off what was computed in front of a guard: it is plain, and nothing is gathered for it."""
-    if site.symbol != NUMBER or hidden.thing is not None or site.receiver is None or guard.leaves or guard.many:
+    if site.symbol != NUMBER or site.receiver is None or guard.leaves or guard.many or (hidden.thing and hidden.calls):
         return False
     places: list[tuple[File, ast.AST | None]] = [(guard.file, guard.statement)]
     if hidden.calls:

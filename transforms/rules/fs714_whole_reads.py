@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 
-from ..findings import Level
 from ..migration import Migration
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
@@ -51,7 +50,7 @@ RULE = Rule(
                 "    model(x).sum().backward()\n"
                 "    return sum(whole(torch.norm(p.grad)).item() ** 2 for p in model.parameters())\n"
             ),
-            level=Level.REVIEW,
         ),
     ),
+    proof=("norms_and_averages",),
 )
