@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from migrated_texts import HEAD, helpers
+from migrated_texts import HEAD, helpers, migrated
 
 PROGRAM = (
     HEAD
@@ -78,6 +78,9 @@ def test_evaluations(body: str, around: str, evaluates: bool) -> None:
     assert ("def gather_once_in_evaluation(" in made(body, around=around)) == evaluates
 
 
+AVERAGE = """average = Net()
+    for p, q in zip(average.parameters(), model.parameters()):
+        p.data.lerp_(q.data, 0.1)"""
 SAVER = "class Saver(Base):\n    def __init__(self, model):\n        self.model = model"
 
 
@@ -98,3 +101,20 @@ SAVER = "class Saver(Base):\n    def __init__(self, model):\n        self.model 
 )
 def test_takers_of_states(body: str, imports: str, around: str, takes: bool) -> None:
     assert ("def keep_state_dicts_whole(" in made(body, imports, around)) == takes
+
+
+@pytest.mark.parametrize(
+    ("body", "writes"),
+    [
+        ("for p in model.parameters():\n        p.data.clamp_(-0.1, 0.1)", True),
+        ("for p in model.parameters():\n        p.data = p.data * 0.9", True),
+        ("for p in model.parameters():\n        p.grad.mul_(0.5)", False),
+        (AVERAGE, False),
+        ("print([p.grad.norm().item() for p in model.parameters()])", False),
+    ],
+)
+def test_what_is_written_in_place_is_what_an_optimizer_knows(body: str, writes: bool) -> None:
+    """A forward whose backward never comes leaves the root gathered: what is written then would be lost."""
+    text = migrated(train=PROGRAM.format(body=body, imports="", around="").replace(", **options", ""))["train"]
+    assert ("    reshard_after_forward(model)\n" in text) == writes
+    assert "compute_as_whole" not in text

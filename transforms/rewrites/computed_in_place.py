@@ -13,6 +13,7 @@ from functools import cached_property
 
 from ..flow.library import TENSORS, is_optimizer
 from ..flow.values import Constant, Derived
+from ..queries.answers import Answer
 from ..queries.file import File
 from ..queries.group_reads import is_setting
 from ..queries.local_values import local_value
@@ -68,6 +69,23 @@ class Computations:
     def _is_site_right(self, site: Site) -> bool:
         held = self._is_held(site.file, site.node)
         return held or ((held is None or _reads_statistic(site)) and self._is_site_answered(site))
+
+    def write_parameters(self) -> bool:
+        """Whether some may write a sharded parameter, which has to be the one that an optimizer knows, and no gathered copy."""
+        if any(site.symbol == DATA for site in self.sites):
+            return True
+        written = [(site.file, site.node) for site in self.sites if site.symbol == IN_PLACE]
+        written += [(file, a) for file, node in self.places for a in file.ancestors(node) if _is_in_place(a)]
+        return any(not self._is_surely_plain(file, call) for file, call in written)
+
+    def _is_surely_plain(self, file: File, call: ast.AST) -> bool:
+        """Whether what a call writes is a gradient, or no sharded model's."""
+        assert isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+        target = written_tensor(call.func.value)
+        if target is None or any(isinstance(n, ast.Attribute) and n.attr == "grad" for n in ast.walk(target)):
+            return target is not None
+        owners = [v.owner for v in file.values(target) if isinstance(v, Derived)]
+        return bool(owners) and self.sharding.of_owners(owners).answer is Answer.NO  # type: ignore[arg-type]
 
     def reads_whole(self, file: File, node: ast.AST | None) -> bool:
         """Whether what is gathered for a read has to be: code outside of forwards and optimizers computes with the tensor."""
@@ -179,6 +197,11 @@ def _is_written_from_itself(file: File, statement: ast.stmt) -> bool:
     written = ast.unparse(statement.targets[0])
     names = [n for n in ast.walk(statement.value) if isinstance(n, ast.Name | ast.Attribute) and _is_tensor(file, n)]
     return all(written.startswith(ast.unparse(name)) for name in names)
+
+
+def _is_in_place(node: ast.AST) -> bool:
+    name = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
+    return name.endswith("_") and not name.endswith("__")
 
 
 def _writes(statement: ast.stmt) -> bool:

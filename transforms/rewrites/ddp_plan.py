@@ -76,6 +76,8 @@ class DdpPlan:
     """Whether it may be run without gradients, by ranks that do so a different number of times."""
     computes: bool = False
     """Whether code outside of forwards may compute with parameters, or read numbers off them."""
+    writes: bool = False
+    """Whether such code is edited in place, and writes parameters."""
     copies: bool = False
     """Whether somebody may deep-copy it, alone or inside of something else, where that is not seen."""
     mark: str | None = None
@@ -107,6 +109,8 @@ class DdpPlan:
                 lines += f"{helper('keep_state_dicts_whole')}({module})\n"
             if self.evaluates:
                 lines += f"{helper('gather_once_in_evaluation')}({module})\n"
+            if self.writes:
+                lines += f"{helper('reshard_after_forward')}({module})\n"
             if self.computes:
                 lines += f"{helper('compute_as_whole')}({module})\n"
             if self.copies:
@@ -167,6 +171,7 @@ def ddp_plan(
         keeps_states=needs.state_dicts,
         evaluates=needs.evaluation,
         computes=needs.whole_math,
+        writes=needs.parameter_writes,
         copies=copies,
         mark=_mark(sharding, sites, site, is_before),
     )  # fmt: skip

@@ -42,6 +42,11 @@ class Needs:
         return self.computations.exist() and not (self._can_edit and self.computations.are_answered_in_place())
 
     @cached_property
+    def parameter_writes(self) -> bool:
+        """Whether edits in place write parameters, so that these have to be the sharded ones whenever that is."""
+        return not self.whole_math and self.computations.exist() and self.computations.write_parameters()
+
+    @cached_property
     def evaluation(self) -> bool:
         """Whether a sharded model may be run without gradients."""
         if self._blind:
