@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from .facts.facts import NOTHING
 from .facts.symbols import FSDP1
 from .flow.values import Annotated, Bound, ClassValue, Constant, Derived, Instance, Opaque, Unknown, Value, Wrapped
 from .queries.conditions import is_rank_condition
@@ -16,6 +15,7 @@ from .queries.effects import computes_with_parameters, only_asks
 from .queries.file import File
 from .queries.group_reads import groups_read
 from .queries.guards import Guard, Guards, guard_of
+from .queries.kept_models import is_of_model, keeps_model
 from .queries.order import is_before_wrap
 from .queries.parameter_math import states_read
 from .queries.program import Program
@@ -204,7 +204,7 @@ def _copies_read(sharding: ShardingQueries, site: Site) -> Iterator[ast.expr]:
     """Copies of parameters that others are written from: where the model is held whole, what was copied before is not."""
     for given in site.call.args if site.symbol == IN_PLACE and site.call is not None else ():
         for tensor in parameters_in(site.file, given):
-            if _is_of_model(sharding, site.file.values(tensor)):
+            if is_of_model(sharding, site.file.values(tensor)):
                 yield tensor
 
 
@@ -240,7 +240,7 @@ def _uses_behind(
             if not isinstance(node, (ast.Name, ast.Attribute)) or not isinstance(node.ctx, ast.Load):
                 continue
             parent = file.parents[node]
-            if isinstance(parent, ast.Attribute) and any(_keeps_model(program, sharding, v) for v in file.values(node)):
+            if isinstance(parent, ast.Attribute) and any(keeps_model(program, sharding, v) for v in file.values(node)):
                 yield guard, Hidden(file, node, None, None)
             if isinstance(parent, ast.Attribute):
                 if not computes_with_parameters(program, file, parent):
@@ -282,23 +282,6 @@ def _names_model(file: File, sharding: ShardingQueries, body: Iterable[ast.AST])
 def _is_of_sharded(sharding: ShardingQueries, called: Sequence[Value]) -> bool:
     """Whether a method of a sharded model is called under a name of its own, as it was handed on."""
     return any(isinstance(v, Bound) and sharding.of_owners([v.receiver]).wrappers for v in called)  # type: ignore[list-item]
-
-
-def _keeps_model(program: Program, sharding: ShardingQueries, value: Value) -> bool:
-    """Whether an object of a library's class was made with a sharded model, such as what saves it now and then."""
-    if not isinstance(value, Opaque) or not value.name.rpartition(".")[2][:1].isupper() or value.site < 0:
-        return False
-    if value.name.startswith("torch.nn."):
-        return False  # a module around it, such as DataParallel, is for code without ranks
-    call = program.flow.calls[value.site]
-    handed = [*call.arguments, *(variable for _, variable in call.keywords)]
-    return any(_is_of_model(sharding, program.flow.values_of(variable)) for variable in handed if variable != NOTHING)
-
-
-def _is_of_model(sharding: ShardingQueries, values: Sequence[Value]) -> bool:
-    """Whether values are sharded models, or parameters of one."""
-    owners = [v.owner for v in values if isinstance(v, Derived) and v.kind == "parameters"]
-    return bool(sharding.of_values(values).wrappers or sharding.of_owners(owners).wrappers)  # type: ignore[arg-type]
 
 
 def _whole(file: File, sharding: ShardingQueries, node: ast.expr) -> str | None:

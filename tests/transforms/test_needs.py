@@ -72,6 +72,7 @@ def made(body: str, imports: str = "", around: str = "") -> str:
         ("without = torch.no_grad()\n    with without:\n        model(batches)", "", True),
         ("torch.set_grad_enabled(False)\n    model(batches)", "", True),
         ("return evaluate(model, batches)", EVALUATE, True),
+        ("pipe = Pipeline.from_parts(unet=model.module)\n    " + NO_GRAD + "pipe(batches)", "from pipes import Pipeline", True),
     ],
 )
 def test_evaluations(body: str, around: str, evaluates: bool) -> None:

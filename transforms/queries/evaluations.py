@@ -10,6 +10,7 @@ from ..flow.library import TENSOR_MATH
 from ..flow.values import ClassValue, Opaque, Unknown
 from .answers import Answer
 from .file import File
+from .kept_models import keeps_model
 from .late_optimizers import EVALUATIONS
 from .sharding import ShardingQueries
 
@@ -64,6 +65,9 @@ class Evaluations:
         if self.sharding.of_owners(file.called_values(call)).wrappers or self._may_be_model(file, function):
             return True
         if name not in _RUNS_NOTHING and isinstance(function, ast.Attribute) and self._may_be_model(file, function.value):
+            return True
+        held = [*file.called_values(call), *(file.values(function.value) if isinstance(function, ast.Attribute) else ())]
+        if any(keeps_model(program, self.sharding, value) for value in held):
             return True
         if (external := file.external(function)) is not None:
             if external.startswith(_LIBRARIES) and not external.startswith(_CALLS):
