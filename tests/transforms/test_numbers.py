@@ -60,6 +60,8 @@ FILLED = "norms = []\nfor p in self.model.parameters():\n    norms.append(p.grad
      "for p, q in zip_like(self.model.parameters(), self.other.parameters(), target=1):\n    q.mul_(0.9).add_(p.data * 0.1)"),
     ("for p in self.model.parameters():\n    p.data = p.data * 0.9",
      "for p in self.model.parameters():\n    assign_data(p, p.data * 0.9)"),
+    ("total = self.model.module.head.weight.grad.norm()\ntorch.distributed.all_reduce(total)",
+     "total = whole(self.model.head.weight.grad.norm())\ntorch.distributed.all_reduce(total)"),
     ("return self.optimizer.param_groups[0]['lr'] * 2", "return self.optimizer.param_groups[0]['lr'] * 2"),
 ])  # fmt: skip
 def test_what_only_reads_or_averages_is_gathered_where_it_stands(body: str, new: str) -> None:

@@ -52,6 +52,8 @@ def _computed(site: Site, migration: Migration, is_ddp: bool) -> Outcome | None:
         if migration.acts_in_parts(site.file.path):
             return Outcome("what comes here is of this rank's part, as all is that is computed with parameters", level=Level.OK)
         return _unseen()
+    if migration.needs(site.file.path).computations.exist():
+        return Outcome("what comes here is plain, as all is that is computed with parameters", level=Level.OK)
     given = [a for a in given_to(site.call) if "statistic" in _kinds(site.file, a)]
     name = migration.helper(site, "whole")
     made = [made_for(site.file, a) for a in given]
