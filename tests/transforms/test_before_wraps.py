@@ -115,3 +115,36 @@ def test_a_file_that_a_program_names_in_quotes_is_part_of_it() -> None:
     )
     found = texts(train=maker + script(body), averages=averages, report=report, net=NET)
     assert "plain_copy(net).eval()" in found["averages.py"]
+
+
+PLUGIN = (
+    "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\nclass Job:\n    def __init__(self, net):\n"
+    "        self.net = net\n\n    def __call__(self):\n        run(self.net)\n\n\ndef run(net):\n    net.read('x')\n"
+    "    model = FSDP(net)\n    return model\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("start", "late"),
+    [
+        ("submit(job.Job(net.Net()))", False),
+        ("model = net.Net()\n    job.run(model)\n    job.run(model)", True),
+        ("submit(job.run)\n    job.run(net.Net())", True),
+    ],
+)
+def test_code_out_of_sight_starts_what_it_is_handed(start: str, late: bool) -> None:
+    """What it calls runs from the place on where it was handed on, or where its object was made."""
+    text = f"import job, net\n\n\nif __name__ == '__main__':\n    {start}\n"
+    assert helps(texts(train=text, job=PLUGIN, net=NET)["net.py"]) == late
+
+
+def test_a_script_that_never_wraps_stays_as_it_is() -> None:
+    """Though it reads an attribute of the same name as the property by which another script comes to the wrapped model."""
+    runner = (
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\nclass Runner:\n    def __init__(self, net):\n"
+        "        self.net = net\n\n    @property\n    def model(self):\n        return FSDP(self.net)\n"
+    )
+    train = "import net, runner\n\n\nif __name__ == '__main__':\n    run(runner.Runner(net.Net()))\n"
+    score = "import net\n\n\nif __name__ == '__main__':\n    made = net.Net()\n    print(settings.model)\n    made.read('x')\n"
+    found = texts(train=train, runner=runner, score=score, net=NET)
+    assert found["score.py"] == score and "fully_shard" in found["runner.py"] + found["train.py"]

@@ -75,19 +75,18 @@ class VisibleCallers:
         if function.index == NOTHING or function in flow.called_by_name:
             return []
         facts = flow.files[function.file].functions[function.index]
-        calls, handed_on = self._named.get(facts.name, ([], []))
         known = sorted(flow.called.get(function, set()) | flow.deferred.get(function, set()))
-        calls = [*map(self.program.call_node, filter(self.program.is_written_as_call, known)), *calls]
+        found = [*map(self.program.call_node, filter(self.program.is_written_as_call, known))]
+        if facts.owner_class != NOTHING:
+            made = flow.instances.get(ClassValue(function.file, facts.owner_class), set())
+            sites = [one.site for one in made if isinstance(one, Instance)]
+            are_seen = bool(sites) and min(sites) >= 0 and all(map(self.program.is_written_as_call, sites))
+            return [*found, *map(self.program.call_node, sorted(sites))] if are_seen else []
         owner, node = self.program.function_node(function)
+        calls, handed_on = self._named.get(facts.name, ([], []))
         handed_on = [*handed_on, *((owner, decorator) for decorator in _decorators(node))]
-        if facts.owner_class == NOTHING:
-            return [*calls, *(place for place in handed_on if self._sees(place[0], function) and self._may_be(function, place))]
-        made = flow.instances.get(ClassValue(function.file, facts.owner_class), set())
-        sites = [one.site for one in made if isinstance(one, Instance)]
-        if not sites or min(sites) < 0 or not all(map(self.program.is_written_as_call, sites)):
-            return []
-        read = [place for place in handed_on if isinstance(place[1], ast.Attribute)]
-        return [*(self.program.call_node(site) for site in sorted(sites)), *calls, *read]
+        handed_on = [place for place in handed_on if self._may_be(function, place)]
+        return [*found, *calls, *handed_on]
 
     def _may_be(self, function: FunctionValue, place: Place) -> bool:
         """Whether a name may stand for a function there."""
@@ -97,7 +96,9 @@ class VisibleCallers:
         around = [a for a in file.ancestors(node) if isinstance(a, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))]
         arguments = {argument.arg for a in around for argument in ast.walk(a.args) if isinstance(argument, ast.arg)}
         values = file.values(node)
-        return function in values or not (values or (isinstance(node, ast.Name) and node.id in arguments))
+        if values or (isinstance(node, ast.Name) and node.id in arguments):
+            return function in values
+        return self._sees(file, function)
 
     def is_never_named(self, function: FunctionValue) -> bool:
         """Whether nothing in the repository says a function's name but its own definition, and no framework finds it by that."""
