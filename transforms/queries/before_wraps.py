@@ -7,13 +7,15 @@ not seen whole (a function that is handed on, called by its name, or run by a cl
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
+from functools import cached_property
 
 from ..facts.facts import NOTHING
 from ..flow.values import FunctionValue
 from .file import File
 from .program import Program
-from .programs import Programs
+from .programs import IMPORTED_BY_NAME, Programs
 from .visible_callers import Place, VisibleCallers, may_be_ours
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.comprehension, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -111,9 +113,12 @@ class BeforeWraps:
 
     def _is_apart(self, file: File) -> bool:
         """Whether nothing imports both a file and one that may wrap something."""
-        importing = self.programs.reaching(file.index)
-        by_name = map(self.programs.imports_by_name, importing | self._with_wraps)
-        return self._with_wraps.isdisjoint(importing) and not any(by_name)
+        return not self._imports_by_name and self._with_wraps.isdisjoint(self.programs.reaching(file.index))
+
+    @cached_property
+    def _imports_by_name(self) -> bool:
+        """Whether some file may bring together what no import statement does."""
+        return any(re.search(IMPORTED_BY_NAME, text) for text in self.program.all_texts.values())
 
     def _comes_from_apart(self, function: FunctionValue) -> bool:
         """Whether nothing calls a function but code that is apart from all wraps, or code that nothing calls."""

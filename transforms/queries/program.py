@@ -6,6 +6,7 @@ import ast
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import TypeVar, cast
 
@@ -14,7 +15,7 @@ from ..findings import Step
 from ..flow.flow import Flow
 from ..flow.values import ClassValue, FunctionValue, Instance, Value, Wrapped
 from ..text.generated import is_generated, is_helper_module
-from ..text.source import Source
+from ..text.source import Source, SourceError
 from .file import File
 from .trace import Trace
 
@@ -78,6 +79,18 @@ class Program:
     def text(self, path: str) -> str:
         """The text of any file of the repository."""
         return self._load(path).text
+
+    @cached_property
+    def all_texts(self) -> dict[str, str]:
+        """The texts of all Python files, those without facts as well: what such a file says may lead to any other one.
+
+        Files that cannot be read as text are not among them: Python could not run them either.
+        """
+        found: dict[str, str] = {}
+        for path in sorted(path for path in self.paths if path.endswith((".py", ".ipynb"))):
+            with suppress(SourceError, OSError):
+                found[path] = self.text(path)
+        return found
 
     def mentions(self, pattern: str) -> bool:
         """Whether a regular expression is found in some file that has facts."""

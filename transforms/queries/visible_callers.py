@@ -14,7 +14,7 @@ from ..facts.facts import NOTHING
 from ..flow.values import ClassValue, FunctionValue, Instance, Opaque, Unknown
 from .file import File
 from .program import Program
-from .programs import Programs
+from .programs import IMPORTED_BY_NAME, Programs
 
 HARMLESS_BASES = ("torch.nn.Module", "builtins.object", "abc.", "typing.", "enum.", "torch.utils.data.")
 """Bases that call no methods of their own accord but those in ``CALLED_BY_TORCH``."""
@@ -111,16 +111,16 @@ class VisibleCallers:
     @cached_property
     def _finds_by_name(self) -> bool:
         """Whether something in the repository may find functions by names that are put together."""
-        texts = [self.program.text(facts.path) for facts in self.program.facts]
-        return any(map(_FINDS_BY_NAME.search, texts)) or any(map(self.programs.imports_by_name, range(len(texts))))
+        texts = self.program.all_texts
+        return any(_FINDS_BY_NAME.search(text) or re.search(IMPORTED_BY_NAME, text) for text in texts.values())
 
     @cached_property
     def _names_said(self) -> frozenset[str]:
         """All names that the repository uses, in quotes too; of files that are not looked at, all words."""
-        relevant = set(self.program.relevant_files())
-        others = (facts.path for index, facts in enumerate(self.program.facts) if index not in relevant)
-        found = {word for path in others for word in re.findall(r"\w+", self.program.text(path))}
-        for file in map(self.program.file, relevant):
+        relevant = {self.program.facts[index].path for index in self.program.relevant_files()}
+        others = (text for path, text in self.program.all_texts.items() if path not in relevant)
+        found = {word for text in others for word in re.findall(r"\w+", text)}
+        for file in map(self.program.file, sorted(relevant)):
             found.update(n.id if isinstance(n, ast.Name) else n.attr for n in file.nodes(ast.Name, ast.Attribute))
             found.update(n.name for n in file.nodes(ast.alias))
             found.update(n.value for n in file.nodes(ast.Constant) if isinstance(n.value, str))
