@@ -7,6 +7,7 @@ from .flow.values import Instance, Value
 from .migration import Migration
 from .queries.plain_branches import is_in_plain_branch
 from .queries.unwrapping import comes_unwrapped
+from .queries.wraps_inside import wraps_inside
 from .sites import Site
 
 
@@ -41,9 +42,16 @@ def taker_of_state(site: Site, migration: Migration) -> str | None:
         inside = comes_unwrapped(migration.sharding, site.file, site.receiver, by_name=not site.sharding.certain)
         if not inside and not is_in_plain_branch(site.file, site.receiver):
             return "model_state"
+    if _holds_ddp(site, migration):
+        return "model_state"
     if migration.stays_whole(site):
         return None
     return "optimizer_state" if optimizer.wrappers and not site.sharding.wrappers else "state_of"
+
+
+def _holds_ddp(site: Site, migration: Migration) -> bool:
+    """Whether ``module.`` stands inside of keys: of a list of models in DDP, say."""
+    return any(wrap.kind == "DDP" for wrap in wraps_inside(migration.sharding, site.file, site.receiver))  # type: ignore[arg-type]
 
 
 def loader_of_state(site: Site, migration: Migration) -> str | None:
@@ -54,6 +62,7 @@ def loader_of_state(site: Site, migration: Migration) -> str | None:
     optimizer = migration.sharding.of_optimizer(site.file, site.receiver)
     if optimizer.wrappers and not site.sharding.wrappers:
         return "load_optimizer_state"
-    if site.sharding.wrappers and not any(map(migration.sharding.is_no_module, site.file.values(site.receiver))):
+    is_wrapped = bool(site.sharding.wrappers) or _holds_ddp(site, migration)
+    if is_wrapped and not any(map(migration.sharding.is_no_module, site.file.values(site.receiver))):
         return "load_model_state"
     return "load_state"

@@ -274,7 +274,7 @@ class Calls(NamedAttributes):
         kind = self.wrapper_kind(cls)
         if kind is not None:
             self.wrap(site, call, kind)
-        optimizer = next((name for name in self.external_bases(cls) if library.is_optimizer(name)), None)
+        optimizer = self.optimizer_base(cls)
         if optimizer is not None:
             self.is_own_optimizer(instance, self.build_optimizer(site, call, optimizer))
         self.add(call.result, instance)

@@ -122,6 +122,17 @@ def is_optimizer(name: str) -> bool:
     return last in _OPTIMIZERS or (last.endswith(("Optimizer", "Adam", "AdamW", "SGD")) and last[:1].isupper())
 
 
+def is_optimizer_base(name: str) -> bool:
+    """Whether a class that derives from a class of this name from outside the repository is an optimizer's.
+
+    Beside those that are optimizers by name, classes of modules for optimizers: ``bitsandbytes.optim.optimizer.Optimizer2State``.
+    """
+    *modules, last = name.split(".")
+    of_optimizers = not {"optim", "optimizer", "optimizers"}.isdisjoint(modules) and "lr_scheduler" not in modules
+    return is_optimizer(name) or (of_optimizers and last[:1].isupper() and not last.endswith(_ABOUT_OPTIMIZERS))
+
+
+_ABOUT_OPTIMIZERS = ("Hook", "Config", "Scheduler", "Args", "Constructor", "Model", "Type", "Enum", "Error")
 _OPTIMIZERS = frozenset(
     {"Adafactor", "Lion", "LAMB", "Lamb", "LARS", "Adam8bit", "AdamW8bit", "PagedAdamW", "PagedAdamW8bit",
      "AnyPrecisionAdamW", "FusedAdam", "FusedSGD", "FusedLAMB", "Prodigy", "Sophia", "SophiaG", "Muon"}

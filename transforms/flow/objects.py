@@ -306,6 +306,10 @@ class Objects(Solver):
                     names.extend(v.name for v in self.values_of(base + offset) if isinstance(v, External))
         return names
 
+    def optimizer_base(self, cls: ClassValue) -> str | None:
+        """The name of the optimizer outside of the repository that a class derives from."""
+        return next((name for name in self.external_bases(cls) if library.is_optimizer_base(name)), None)
+
     def wrapper_kind(self, cls: Value) -> str | None:
         """FSDP1 or DDP for a subclass of a wrapper."""
         if not isinstance(cls, ClassValue):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..facts.facts import NOTHING, Call
-from . import library
 from .out_of_sight import OutOfSight
 from .values import Container, Derived, FunctionValue, Instance, Opaque, Optimizer, Unknown, Wrapped
 
@@ -56,7 +55,7 @@ class UnseenOptimizers(OutOfSight):
 
     def _own_optimizers(self) -> Iterator[tuple[Instance, str]]:
         for cls, instances in list(self.instances.items()):
-            name = next((name for name in self.external_bases(cls) if library.is_optimizer(name)), None)
+            name = self.optimizer_base(cls)
             yield from ((instance, name) for instance in instances if name is not None)
 
     def _has_parameters(self, instance: Instance, name: str) -> bool:

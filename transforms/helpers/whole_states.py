@@ -87,6 +87,10 @@ def _keep_whole(optimizer: Optimizer, *_: Any) -> None:
         return
     optimizer._state_stays_whole = True  # pyright: ignore[reportAttributeAccessIssue]
     optimizer.state.update(shard_entries(dict(optimizer.state), parameters))
+    if not hasattr(optimizer, "_optimizer_state_dict_post_hooks"):  # made around another one, which takes what is loaded
+        take = optimizer.state_dict
+        optimizer.state_dict = lambda *args, **kwargs: whole(take(*args, **kwargs))
+        return
     optimizer.register_state_dict_post_hook(lambda _, state: whole(state))
 
     def shard(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:

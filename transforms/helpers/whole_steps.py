@@ -49,8 +49,9 @@ def on_whole_parameters(step: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _whole_parameters_of(optimizer: Any) -> Iterator[Callable[[Any], Any]]:
-    """Whole parameters in the optimizer's groups. Gives a function that lets closures among arguments see shards."""
-    lists: list[list[Any]] = [group["params"] for group in optimizer.param_groups]
+    """Whole parameters in the groups of an optimizer and of those in it. Gives a function that lets closures see shards."""
+    optimizers = _with_inner(optimizer)
+    lists: list[list[Any]] = [group["params"] for each in optimizers for group in each.param_groups]
     held = [list(params) for params in lists]
     sharded = [p for params in held for p in params if isinstance(p, DTensor)]
     full = {p: nn.Parameter(whole(p.detach()), p.requires_grad) for p in sharded}
@@ -75,9 +76,9 @@ def _whole_parameters_of(optimizer: Any) -> Iterator[Callable[[Any], Any]]:
         return result
 
     def rename_state(keys: dict[Any, Any]) -> None:
-        for old, new in keys.items():
-            if old in optimizer.state:
-                optimizer.state[new] = whole(optimizer.state.pop(old))
+        for state in (each.state for each in optimizers):
+            for old in [old for old in keys if old in state]:
+                state[keys[old]] = whole(state.pop(old))
 
     show_whole()
     rename_state(full)
@@ -86,3 +87,12 @@ def _whole_parameters_of(optimizer: Any) -> Iterator[Callable[[Any], Any]]:
     finally:
         show_shards()
         rename_state({mine: p for p, mine in full.items()})
+
+
+def _with_inner(optimizer: Any) -> list[Any]:
+    """An optimizer, and those that it was made around: their groups may be the same lists."""
+    found = [optimizer]
+    for each in found:
+        held = vars(each).values() if hasattr(each, "__dict__") else ()
+        found += [v for v in held if hasattr(v, "param_groups") and hasattr(v, "state") and all(v is not o for o in found)]
+    return found

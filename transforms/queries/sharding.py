@@ -156,7 +156,7 @@ class ShardingQueries:
     def is_optimizer(self, value: Value) -> bool:
         """Whether a value is an optimizer, of torch or of a class of the repository."""
         if isinstance(value, Instance):
-            return any(map(is_optimizer, self.program.flow.external_bases(value.cls)))
+            return self.program.flow.optimizer_base(value.cls) is not None
         return isinstance(value, Optimizer)
 
     def is_no_module(self, value: Value) -> bool:

@@ -29,6 +29,7 @@ from ..queries.program import Program
 from ..queries.programs import Programs
 from ..queries.sharding import ShardingQueries
 from ..queries.unwrapping import comes_unwrapped, is_unwrapped
+from ..queries.wraps_inside import wraps_inside
 from ..sites import MODULE_METHODS, Site
 from .fully_shard_lines import Spell, broadcast_loop, indented
 from .needs import Needs
@@ -236,7 +237,7 @@ def _asks_for_wrapper(sharding: ShardingQueries, sites: Mapping[str, Sequence[Si
 def _mark(
     sharding: ShardingQueries, sites: Mapping[str, Sequence[Site]], wrap: Site, is_before: IsBefore
 ) -> str | None:
-    if _is_named_in_wrapper(sharding, sites, wrap):
+    if _is_named_in_wrapper(sharding, sites, wrap) or _is_named_around(sharding, sites, wrap):
         return "names of its parameters begin with module."
     if _is_saved_in_wrapper(sites, wrap, is_before):
         return "the keys of its state dict begin with module."
@@ -250,6 +251,16 @@ def _is_named_in_wrapper(sharding: ShardingQueries, sites: Mapping[str, Sequence
         site.call is not None and depends_on_prefix(site.file, site.call)
         and (site.receiver is None or not comes_unwrapped(sharding, site.file, site.receiver))
         for site in named
+    )  # fmt: skip
+
+
+def _is_named_around(sharding: ShardingQueries, sites: Mapping[str, Sequence[Site]], wrap: Site) -> bool:
+    """Whether names or keys of a module are taken that the wrapped model is a part of."""
+    number = wrap.file.call_site(wrap.call) if wrap.call is not None else -1
+    return any(
+        site.receiver is not None and number in (value.site for value in wraps_inside(sharding, site.file, site.receiver))
+        for found in sites.values() for site in found
+        if site.member.startswith("named_") or site.symbol.endswith((".state_dict", ".load_state_dict"))
     )  # fmt: skip
 
 

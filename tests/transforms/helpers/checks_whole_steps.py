@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -91,6 +92,29 @@ class Ahead(torch.optim.Optimizer):
         self.inner.zero_grad(set_to_none)
 
 
+class Slow(torch.optim.Optimizer):
+    """Another that keeps what it needs with the inner one's state, and has torch's hooks of steps alone: timm's Lookahead."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
+        self._inner, self.param_groups, self.state = optimizer, optimizer.param_groups, defaultdict(dict)
+        self.defaults = optimizer.defaults
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self._inner.step(closure)
+        for p in (p for group in self._inner.param_groups for p in group["params"] if p.grad is not None):
+            slow = self._inner.state[p].setdefault("slow", p.detach().clone())
+            p.copy_(slow.lerp_(p, 0.5) * (1 - 1e-3 * p.norm()))
+
+    def state_dict(self) -> Any:
+        return self._inner.state_dict()
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        self._inner.load_state_dict(state_dict)
+        self.param_groups = self._inner.param_groups
+
+
 OPTIMIZERS: list[Callable[[Any], Any]] = [
     Lamb,
     lambda params: step_on_whole(Factored(params)),
@@ -98,6 +122,7 @@ OPTIMIZERS: list[Callable[[Any], Any]] = [
     lambda params: step_on_whole(torch.optim.LBFGS(params, lr=0.1, max_iter=3)),
     lambda params: step_on_whole(torch.optim.Adafactor(params, lr=1e-2)),
     lambda params: step_on_whole(Ahead(torch.optim.SGD(params, lr=1e-2, momentum=0.9))),
+    lambda params: step_on_whole(Slow(torch.optim.Adam(params, lr=1e-2))),
 ]  # fmt: skip
 
 
@@ -149,7 +174,7 @@ def check_other_hooks_of_steps_see_shards() -> None:
 
 
 def check_state_that_was_saved_is_loaded() -> None:
-    for make in OPTIMIZERS[:2]:
+    for make in (*OPTIMIZERS[:2], OPTIMIZERS[6]):
         model = models()[1]
         keep_state_dicts_whole(model)
         optimizer = make(model.parameters())

@@ -1,0 +1,91 @@
+"""Own classes of optimizers: a step that may look at more than single elements gets whole parameters."""
+
+from __future__ import annotations
+
+import pytest
+from migrated_texts import HEAD, migrated
+
+PROGRAM = (
+    HEAD
+    + """import math
+import bitsandbytes.optim.optimizer
+from newton import orthogonalized
+from projector import Projector
+
+
+def clipped(update):
+    return update.clamp_(-1, 1)
+
+
+class Own({base}):
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, {{"lr": lr}})
+
+{step}
+
+
+def main():
+    model = DDP(nn.Linear(4, 4))
+    optimizer = Own(model.parameters())
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+
+
+main()
+"""
+)
+PROJECTOR = """import torch
+
+
+class Projector:
+    def project(self, grad):
+        return torch.linalg.svd(grad)[0] @ grad
+
+    def halved(self, grad):
+        return grad.mul(0.5)
+"""
+STEP = """    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                {line}
+"""
+
+
+def _is_whole(line: str, base: str = "torch.optim.Optimizer") -> bool:
+    train = PROGRAM.format(base=base, step=STEP.format(line=line))
+    return "@on_whole_parameters" in migrated(train=train, projector=PROJECTOR)["train"]
+
+
+@pytest.mark.parametrize("line", [
+    "p.sub_(p.grad / p.grad.norm())",
+    "p.sub_(state['projector'].project(p.grad))",
+    "state['projector'] = Projector(); p.sub_(state['projector'].project(p.grad))",
+    "p.data = group['compress'](p.grad)",
+    "p.sub_(orthogonalized(p.grad))",
+    "p.sub_(p.grad[:, :1])",
+    "p.sub_(p.grad @ state['basis'])",
+])  # fmt: skip
+def test_a_step_that_may_look_at_more_than_elements(line: str) -> None:
+    assert _is_whole(line)
+
+
+@pytest.mark.parametrize("line", [
+    "p.sub_(p.grad.sign(), alpha=group['lr'])",
+    "p.addcdiv_(state.setdefault('m', torch.zeros_like(p)).lerp_(p.grad, 0.1), p.grad.abs().sqrt_().add_(1e-8))",
+    "p.sub_(clipped(p.grad)) if math.isfinite(group['lr']) else self.zero_grad()",
+    "half = Projector(); p.sub_(half.halved(p.grad))",
+    "torch._foreach_add_([p], [p.grad], alpha=-group['lr'])",
+    "p.copy_(torch.max(p, p.grad))",
+])  # fmt: skip
+def test_a_step_by_element_stays(line: str) -> None:
+    assert not _is_whole(line)
+
+
+def test_a_base_class_with_kernels_of_its_own() -> None:
+    assert _is_whole("self.update_step(group, p)", base="bitsandbytes.optim.optimizer.Optimizer2State")
+    made = migrated(
+        train=PROGRAM.format(base="bitsandbytes.optim.optimizer.Optimizer2State", step="    other = 1"), projector=PROJECTOR
+    )
+    assert "optimizer = step_on_whole(Own(model.parameters()))" in made["train"]
