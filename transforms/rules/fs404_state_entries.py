@@ -6,6 +6,7 @@ import ast
 
 from ..findings import Level
 from ..migration import Migration
+from ..queries.backwards import is_without_gradients
 from ..queries.guards import guard_of
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
@@ -21,7 +22,13 @@ def put_whole(site: Site, migration: Migration) -> Outcome | None:
     if guarded:
         return None  # a gather that only some ranks make would hang: the run tells
     name = migration.helper(site, "whole")
-    return Outcome("the whole parameter is put into the state dict", [around(site.file, site.receiver, f"{name}({{it}})")])
+    detached = "" if is_without_gradients(site.file, site.node) or _is_detached(site.receiver) else ".detach()"
+    change = around(site.file, site.receiver, f"{name}({{it}}){detached}")  # a parameter is a leaf, what is gathered is none
+    return Outcome("the whole parameter is put into the state dict", [change])
+
+
+def _is_detached(tensor: ast.expr) -> bool:
+    return any(isinstance(n, ast.Attribute) and n.attr in ("data", "detach") for n in ast.walk(tensor))
 
 
 def _comes_from_outside(site: Site) -> bool:
@@ -60,7 +67,7 @@ RULE = Rule(
                 "    model = shard_like_ddp(net, **options)\n"
                 "    state = model_state(model)\n"
                 "    for name, p in named_parameters(model):\n"
-                "        state[name] = whole(p)\n"
+                "        state[name] = whole(p).detach()\n"
                 "    return model, state\n"
             ),
             level=Level.REVIEW,
