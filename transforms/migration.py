@@ -12,6 +12,7 @@ from .facts.symbols import CONSTRUCTORS, DDP, FSDP1
 from .findings import Level
 from .flow.values import Annotated, ClassValue, Wrapped
 from .guarded import STATE_READS, Hidden
+from .queries.answers import Sharding
 from .queries.before_wraps import BeforeWraps
 from .queries.compiled_models import CompiledModels
 from .queries.copied_models import deep_copies, may_copy_unseen_model
@@ -30,7 +31,7 @@ from .queries.program import Program
 from .queries.programs import Programs
 from .queries.results import is_result_used
 from .queries.same_condition import sharded_by_condition
-from .queries.sharding import Sharding, ShardingQueries
+from .queries.sharding import ShardingQueries
 from .queries.trace import Trace
 from .queries.unwrapping import unwrapping_choice
 from .queries.whole_states import WholeStates

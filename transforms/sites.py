@@ -24,13 +24,14 @@ from .flow.values import (
     Wrapped,
 )
 from .queries import number_reads
+from .queries.answers import Sharding
 from .queries.class_tests import TESTS, tests_of
 from .queries.file import File
 from .queries.narrowed import wrapper_asked_for
 from .queries.own_parameters import is_own_parameter
 from .queries.parameter_reads import parameters_read
 from .queries.reshaped_parameters import parameters_reshaped
-from .queries.sharding import Sharding, ShardingQueries
+from .queries.sharding import ShardingQueries
 from .queries.whole_optimizers import optimizers_made, steps_on_wholes
 from .queries.whole_reads import whole_reads
 

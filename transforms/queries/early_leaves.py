@@ -21,7 +21,7 @@ def leaves_of_some_ranks(file: File) -> dict[ast.stmt, list[ast.stmt]]:
     if file not in _known:
         found: dict[ast.stmt, list[ast.stmt]] = {}
         for leave in file.nodes(ast.Return, ast.Continue, ast.Break, ast.Expr):
-            for statement in _left_by(file, leave) if _leaves(leave) else ():
+            for statement in _left_by(file, leave) if _leaves(leave) and not _ends_training(file, leave) else ():
                 if not (_is_conditional(file, leave, statement) and _trains_behind(file, statement)):
                     found.setdefault(statement, []).append(leave)
         _known[file] = found
@@ -59,6 +59,21 @@ def _left_by(file: File, leave: ast.stmt) -> Iterator[ast.stmt]:
         if isinstance(around, ast.If) and (is_rank_condition(file, around.test) or parts_ranks(file, around, inside)):
             parted = True
         inside = around
+
+
+def _ends_training(file: File, leave: ast.stmt) -> bool:
+    """Whether it leaves a loop that trains: ranks that went on without the others would have waited for them in DDP too."""
+    if isinstance(leave, ast.Continue):
+        return False
+    for around in file.ancestors(leave):
+        if isinstance(around, _FUNCTIONS):
+            return False
+        if isinstance(around, _LOOPS):
+            if goes_backward(file, around):
+                return True
+            if isinstance(leave, ast.Break):
+                return False
+    return False
 
 
 def _is_conditional(file: File, leave: ast.stmt, statement: ast.stmt) -> bool:

@@ -30,13 +30,44 @@ def known_conditions(file: File, block: Sequence[ast.stmt], place: ast.AST, diff
     That is what costs nothing, what nothing in the block changes, what raises nowhere, and what all ranks answer alike;
     with ``differing``, also what ranks may answer differently.
     """
+    tests, _ = _divided(file, block, place, differing)
+    kept: list[str] = []
+    for test in tests:
+        text = ast.unparse(test) if _is_made(test) else file.text(test)
+        kept.append(f"({text})" if isinstance(test, (ast.BoolOp, ast.IfExp, ast.Lambda)) else text)
+    return list(dict.fromkeys(kept))
+
+
+def may_be_missing(file: File, block: Sequence[ast.stmt], place: ast.AST, read: ast.expr) -> bool:
+    """Whether what is read at a place may raise in front of a block: tests that cannot be made there ask for something in it.
+
+    Behind ``if rank == 0 and ckpt.get("ema"):`` that is ``ckpt["ema"]``.
+    """
+    _, left_out = _divided(file, block, place, False)
+    parts = {ast.unparse(n.value): n for n in ast.walk(read) if isinstance(n, (ast.Attribute, ast.Subscript))}
+    for test in left_out:
+        methods = (n.func for n in ast.walk(test) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute))
+        of_methods = {_chain(method.value) for method in methods}
+        for chain in _chains(test):
+            part = parts.get(chain)
+            if isinstance(part, ast.Subscript) or (isinstance(part, ast.Attribute) and chain not in of_methods):
+                return True
+    return False
+
+
+def _divided(
+    file: File, block: Sequence[ast.stmt], place: ast.AST, differing: bool
+) -> tuple[list[ast.expr], list[ast.expr]]:
+    """The tests on the way to a place: those that may be made in front of the block, and those that may not."""
     stores = [_chain(n) for s in block for n in ast.walk(s) if isinstance(getattr(n, "ctx", None), ast.Store)]
     written = {chain for chain in stores if chain is not None}
-    kept: list[str] = []
+    kept: list[ast.expr] = []
+    others: list[ast.expr] = []
     left_out: set[str] = set()
     for test in _tests_on_the_way(file, block, place):
         chains = set(_chains(test))
         if is_rank_condition(file, test):
+            others.append(test)
             continue
         if (
             any(isinstance(n, _IMPURE) and not _is_length(file, n) for n in ast.walk(test))
@@ -44,10 +75,10 @@ def known_conditions(file: File, block: Sequence[ast.stmt], place: ast.AST, diff
             or _is_of_some_ranks(file, test, differing)
         ):
             left_out |= chains  # it may be what makes later tests possible: `isinstance(x, C)` in front of `x.flag`
+            others.append(test)
             continue
-        text = ast.unparse(test) if _is_made(test) else file.text(test)
-        kept.append(f"({text})" if isinstance(test, (ast.BoolOp, ast.IfExp, ast.Lambda)) else text)
-    return list(dict.fromkeys(kept))
+        kept.append(test)
+    return kept, others
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 from ..flow.library import TENSORS, is_tensor_math
 from ..flow.values import Derived, Opaque, Unknown, Value
+from .answers import Sharding
 from .file import File
 from .group_reads import is_setting
 from .local_names import loop_of
-from .sharding import Sharding, ShardingQueries
+from .sharding import ShardingQueries
 
 METHODS = frozenset({"item", "tolist", "numpy"})
 """Methods of tensors that give numbers."""

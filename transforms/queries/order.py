@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 
 from ..flow.values import Instance, Value, Wrapped
+from .answers import Sharding
 from .file import File
 from .model_classes import class_of
 from .program import Program
-from .sharding import Sharding
 from .textual_order import in_other_branch
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)

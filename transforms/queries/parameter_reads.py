@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from ..flow.values import Constant, Instance
+from .answers import Sharding
 from .file import File
 from .own_parameters import is_own_parameter
 from .program import Program
-from .sharding import Sharding, ShardingQueries
+from .sharding import ShardingQueries
 
 OF_LAYERS = re.compile(
     r"weight|bias|(in|q|k|v)_proj_(weight|bias)|bias_[kv]|weight_(orig|g|v)|(weight|bias)_[ih]h_l\d+(_reverse)?"

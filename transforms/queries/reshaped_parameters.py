@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from ..flow.library import is_optimizer
 from ..flow.values import ClassValue, Derived
+from .answers import Sharding
 from .file import File
 from .parameter_reads import is_read_through
-from .sharding import Sharding, ShardingQueries
+from .sharding import ShardingQueries
 
 _METHODS = frozenset({"view", "view_as", "reshape", "reshape_as", "flatten", "ravel"})
 _FUNCTIONS = frozenset({"torch.flatten", "torch.reshape", "torch.ravel"})

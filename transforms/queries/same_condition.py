@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 
 from ..flow.values import Wrapped
+from .answers import Sharding
 from .file import File
 from .program import Program
-from .sharding import Sharding
 
 
 def sharded_by_condition(program: Program, file: File, node: ast.AST, sharding: Sharding) -> bool:

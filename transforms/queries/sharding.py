@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from ..facts.facts import NOTHING
@@ -38,39 +38,15 @@ from ..flow.values import (
     Value,
     Wrapped,
 )
-from .answers import Answer
+from .answers import Answer, Sharding
 from .file import File
+from .loaded_objects import comes_from_file
 from .optimizer_objects import optimizers_around
 from .program import Program
 from .said import SaidNames
 
 _NO_OBJECTS = (Constant, Container, External, ModuleValue, FunctionValue, ClassValue, Partial, Bound)
 """What surely is no model: literals, functions, classes, modules of Python."""
-@dataclass(frozen=True)
-class Sharding:
-    """Whether an expression is a model that FSDP2 shards after the migration.
-
-    ``wrappers`` are those that the model may have been in (``fsdp1``, ``ddp``), ``value`` the wrapped model that
-    flows there, if one is known to.
-    """
-
-    answer: Answer
-    wrappers: frozenset[str] = frozenset()
-    value: Value | None = None
-    in_place: bool = False
-    """Whether it is the module that was handed to a wrapper, not what the wrapper gave back: the same object now."""
-    wrapped_in: frozenset[str] = frozenset()
-    """Those of ``wrappers`` that gave back what comes here, where the others were only handed it."""
-
-    @property
-    def certain(self) -> bool:
-        """Whether it is sharded whenever the place is reached."""
-        return self.answer is Answer.YES
-
-    @property
-    def possible(self) -> bool:
-        """Whether it may be sharded."""
-        return self.answer is not Answer.NO
 
 
 class ShardingQueries:
@@ -211,7 +187,7 @@ class ShardingQueries:
             return replace(found, answer=said, wrappers=found.wrappers or frozenset(kinds if said is Answer.YES else ()))
         if found.answer is Answer.NO and self._before is not None:
             return self._before.of(self._before.program.file(file.path), node)  # another run may show something else
-        return found
+        return _unless_loaded(found, file, node)
 
     @cached_property
     def _before(self) -> ShardingQueries | None:
@@ -246,7 +222,7 @@ class ShardingQueries:
         found = self._of_optimizers(file.values(node))
         if found.answer is Answer.NO and self._before is not None:
             return self._before.of_optimizer(self._before.program.file(file.path), node)
-        return found
+        return _unless_loaded(found, file, node)
 
     def _of_optimizers(self, held: Iterable[Value]) -> Sharding:
         values = [v for v in held if not (isinstance(v, Constant) and v.value is None)]
@@ -498,3 +474,7 @@ _MAKERS_OF_ANYTHING = ("hydra.", "importlib.", "builtins.", "pickle.", "torch.lo
 
 def _is_module(bases: Sequence[str]) -> bool:
     return any(base.startswith("torch.nn.") for base in bases) and not any(is_optimizer(base) for base in bases)
+
+
+def _unless_loaded(found: Sharding, file: File, node: ast.AST) -> Sharding:
+    return Sharding(Answer.NO) if found == Sharding(Answer.UNKNOWN) and comes_from_file(file, node) else found

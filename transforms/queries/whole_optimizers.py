@@ -6,10 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from ..flow.values import ClassValue, Opaque, Optimizer
+from .answers import Sharding
 from .elementwise_steps import is_elementwise
 from .file import File
 from .optimizer_objects import optimizers_around
-from .sharding import Sharding, ShardingQueries
+from .sharding import ShardingQueries
 
 _BY_ELEMENT = frozenset({"SGD", "Adam", "AdamW", "Adamax", "Adagrad", "Adadelta", "RMSprop", "RAdam", "NAdam", "ASGD", "Rprop",
                          "SparseAdam", "Lion", "AdaBelief", "Optimizer", "ZeroRedundancyOptimizer", "SGDScheduleFree",

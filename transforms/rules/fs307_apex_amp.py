@@ -13,7 +13,8 @@ def told(site: Site, migration: Migration) -> Outcome | None:
     if not migration.wrapper_kinds_near(site.file.path):
         return None
     message = "apex.amp unscales gradients by kernels that take no sharded ones, and ranks would not agree on infinities"
-    return Outcome(message, level=Level.MANUAL, form=Form.NOTE, advice="torch.autocast and torch.amp.GradScaler do the same with shards")
+    advice = "torch.autocast and torch.amp.GradScaler do the same with shards"
+    return Outcome(message, level=Level.MANUAL, form=Form.NOTE, advice=advice)
 
 
 RULE = Rule(

@@ -12,11 +12,11 @@ from ..findings import Form, Level
 from ..flow.values import FunctionValue
 from ..guarded import GUARD, STATE_READS, Hidden
 from ..migration import Migration
-from ..queries.backwards import has_backward, is_in_training, is_trained_on_both, is_without_gradients
+from ..queries.backwards import goes_backward, has_backward, is_in_training, is_trained_on_both, is_without_gradients
 from ..queries.early_leaves import leaves_of_some_ranks
 from ..queries.file import File
 from ..queries.guards import is_guarded_again
-from ..queries.known_conditions import Needed, asked_about, known_conditions, needed_for
+from ..queries.known_conditions import Needed, asked_about, known_conditions, may_be_missing, needed_for
 from ..queries.local_names import spelled_out
 from ..queries.sure_names import is_surely_assigned, surely_there
 from ..queries.uneven_loops import trains
@@ -55,7 +55,8 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
     rest = block[index:] if any(not _inside(_place(item), statement) for item in hidden) else []
     behind = rest or [statement]
     if (
-        any(_trains_model(site.file, part, hidden) for part in behind)
+        (rest and any(goes_backward(site.file, part) for part in rest))  # held whole, nothing would be averaged
+        or any(_trains_model(site.file, part, hidden) for part in behind)
         or any(_is_trained(item, behind) for item in hidden)
         or any(_both_train(site.file, part) for part in behind)
     ):
@@ -150,7 +151,10 @@ def _held(site: Site, item: Hidden, behind: list[ast.stmt]) -> str:
     assert item.thing is not None
     asked = asked_about(site.file, behind, _place(item), item.thing)
     asked = re.split(r"\.module(?=\.|$)", asked)[0]  # what lies inside of a wrapper is held with the model
-    thing = surely_there(site.file, site.node, asked)
+    held: ast.expr = ast.parse(asked, mode="eval").body
+    while isinstance(held, (ast.Attribute, ast.Subscript, ast.Call)) and may_be_missing(site.file, behind, _place(item), held):
+        held = held.func if isinstance(held, ast.Call) else held.value
+    thing = surely_there(site.file, site.node, ast.unparse(held))
     base = next(n.id for n in ast.walk(ast.parse(thing)) if isinstance(n, ast.Name))
     if is_surely_assigned(site.file, site.node, base):
         return thing
@@ -213,7 +217,8 @@ def _can_move(item: Hidden, guard: ast.stmt) -> bool:
             return False
     read = {n.id for n in ast.walk(item.node) if isinstance(n, ast.Name)}
     written = {n.id for n in ast.walk(guard) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    return not read & written
+    assert isinstance(item.node, ast.expr)
+    return not read & written and not may_be_missing(file, [guard], item.node, item.node)
 
 
 def _moved(item: Hidden, guard: ast.stmt, name: str) -> list[Change]:

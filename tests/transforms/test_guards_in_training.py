@@ -1,0 +1,72 @@
+"""Guards beside training: nothing is held whole while a model trains, and nothing is read that may not be there."""
+
+from __future__ import annotations
+
+import pytest
+from migrated_texts import HEAD, migrated
+
+LOOP = HEAD + """import torch.distributed as dist
+
+
+class Callbacks:
+    stop = False
+
+
+def evaluate(model):
+    with torch.no_grad():
+        return model(torch.ones(2, 4)).sum()
+
+
+def train(rank, callbacks):
+    model = DDP(nn.Linear(4, 4))
+    for epoch in range(3):
+        for step in range(4):
+            model(torch.ones(2, 4)).sum().backward()
+            if {test}:
+                {leave}
+    if rank == 0:
+        print(evaluate(model))
+
+
+train(dist.get_rank(), Callbacks())
+"""
+
+
+@pytest.mark.parametrize("leave", ["return", "break", "raise SystemExit"])
+@pytest.mark.parametrize("test", ["callbacks.stop and rank == 0", "rank == 0"])
+def test_a_training_loop_that_is_left_is_not_held_whole(test: str, leave: str) -> None:
+    text = migrated(train=LOOP.format(test=test, leave=leave))["train"]
+    assert "    for epoch in range(3):\n        for step in range(4):\n            model(" in text
+    assert "    with whole_on_each_rank(model):\n        if rank == 0:\n" in text
+
+
+RESUME = HEAD + """import torch.distributed as dist
+
+
+def resume(rank, path):
+    model = DDP(nn.Linear(4, 4))
+    other = nn.Linear(4, 4)
+    ckpt = {made}
+    if rank == 0 and {test}:
+        other.load_state_dict(ckpt["ema"].state_dict())
+    return model
+
+
+resume(dist.get_rank(), "last.pt")
+"""
+
+
+def test_what_a_test_asks_for_is_not_read_in_front_of_it() -> None:
+    text = migrated(train=RESUME.format(made='{"ema": model} if path else {}', test='ckpt.get("ema")'))["train"]
+    assert "    with whole_on_each_rank(ckpt):\n        if rank == 0 and ckpt.get" in text
+
+
+@pytest.mark.parametrize("test", ['"ema" in ckpt', "ckpt"])
+def test_a_test_that_costs_nothing_is_made_in_front(test: str) -> None:
+    text = migrated(train=RESUME.format(made='{"ema": model} if path else {}', test=test))["train"]
+    assert f'model_state(ckpt["ema"]) if {test} else None' in text
+
+
+def test_models_out_of_files_are_plain() -> None:
+    text = migrated(train=RESUME.format(made="torch.load(path)", test='ckpt.get("ema")'))["train"]
+    assert 'ckpt.get("ema"):\n        other.load_state_dict(ckpt["ema"].state_dict())' in text
