@@ -19,7 +19,7 @@ from .guarded import guarded_sites
 from .migration import Migration, Options
 from .queries.observed import observed_program
 from .queries.program import OBSERVED, Program
-from .reachable_sites import drop_in_whole_steps, drop_unreachable, unused_wraps
+from .reachable_sites import drop_in_whole_steps, drop_members_of_fsdp1, drop_unreachable, unused_wraps
 from .rewrites.changes import Change
 from .rule import Outcome, Rule, contract_rules, rule_for
 from .selection import Selection, above, outside
@@ -88,6 +88,7 @@ def analyse(
         before = Migration(program.baseline, options, wraps_left_out=migration.wraps_left_out)
         migration.before_run = with_sites(before)
     plain = drop_unreachable(migration)
+    drop_members_of_fsdp1(migration)
     drop_in_whole_steps(migration)
     guards, migration.hidden = guarded_sites(program, migration.sharding, migration.sites, migration.runs_before_wraps,
                                              migration.is_before_wrap, migration.is_fresh)

@@ -60,6 +60,17 @@ def drop_unreachable(migration: Migration) -> set[str]:
     return plain
 
 
+def drop_members_of_fsdp1(migration: Migration) -> None:
+    """Takes away members of FSDP1 that objects of unknown nature have too, where a repository knows DDP alone.
+
+    ``model.params`` is whatever its author put there. What is used as a package may get models from elsewhere.
+    """
+    if migration.options.blind or migration.options.is_package or migration.wrapper_kinds != {"ddp"}:
+        return
+    for path, sites in list(migration.sites.items()):
+        migration.sites[path] = [site for site in sites if not (site.symbol.startswith(f"{FSDP1}.") and _is_by_name(site))]
+
+
 def drop_in_whole_steps(migration: Migration) -> None:
     """Takes away what would be rewritten inside of optimizers whose steps get whole parameters: nothing is sharded there.
 

@@ -12,9 +12,9 @@ from .file import File
 from .optimizer_objects import optimizers_around
 from .sharding import ShardingQueries
 
-_BY_ELEMENT = frozenset({"SGD", "Adam", "AdamW", "Adamax", "Adagrad", "Adadelta", "RMSprop", "RAdam", "NAdam", "ASGD", "Rprop",
-                         "SparseAdam", "Lion", "AdaBelief", "Optimizer", "ZeroRedundancyOptimizer", "SGDScheduleFree",
-                         "AdamWScheduleFree", "RAdamScheduleFree", "ScheduleFreeWrapper"})  # fmt: skip
+_BY_ELEMENT = frozenset({"sgd", "adam", "adamw", "adamax", "adagrad", "adadelta", "rmsprop", "radam", "nadam", "asgd", "rprop",
+                         "sparseadam", "lion", "adabelief", "optimizer", "zeroredundancyoptimizer", "sgdschedulefree",
+                         "adamwschedulefree", "radamschedulefree", "schedulefreewrapper"})  # fmt: skip
 """Classes of optimizers that compute element by element, and are written in Python; some of them outside of steps too."""
 _WITH_KERNELS = ("apex.", "bitsandbytes.", "deepspeed.")
 
@@ -38,7 +38,7 @@ def optimizers_made(file: File, sharding: ShardingQueries) -> Iterator[tuple[ast
 
 def _looks_at_wholes(name: str) -> bool:
     last = name.rpartition(".")[2]
-    return last[:1].isupper() and (last not in _BY_ELEMENT or name.startswith(_WITH_KERNELS))
+    return last[:1].isupper() and (last.lower() not in _BY_ELEMENT or name.startswith(_WITH_KERNELS))
 
 
 def steps_on_wholes(file: File, sharding: ShardingQueries) -> Iterator[ast.FunctionDef]:

@@ -12,6 +12,7 @@ import libcst as cst
 
 from ..facts.symbols import canonical
 from .changes import Statement
+from .import_order import put_in_order
 
 _WORDS = re.compile(r"[A-Za-z_]\w*")
 _LONGEST = 110
@@ -231,7 +232,11 @@ def _with_new_lines(module: cst.Module, wanted: Sequence[Wanted], place: str | N
             by_module.setdefault(want.module, []).append(want)
     torch = [_import_line(name, wants) for name, wants in sorted(by_module.items()) if name.startswith("torch.")]
     others = [_plain_import(want) for want in sorted(wanted, key=lambda want: want.symbol) if not want.module]
-    others += [_import_line(name, wants) for name, wants in sorted(by_module.items()) if not name.startswith("torch.")]
+    own = {name: _import_line(name, wants) for name, wants in sorted(by_module.items()) if not name.startswith("torch.")}
+    for name, line in own.items():
+        ordered = put_in_order(module, name, line)
+        module = ordered or module
+        others += [] if ordered is not None else [line]
     return _inserted(_inserted(module, others, behind_torch=False), torch, behind_torch=True)
 
 

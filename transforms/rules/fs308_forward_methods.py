@@ -44,7 +44,7 @@ def registered(site: Site, migration: Migration) -> Outcome | None:
         return _with_state(site, migration, site.call)
     if not values and _name(method) in _NAMES:
         return Outcome("it gives names of parameters, and reads no numbers out of them", level=Level.OK)
-    if not values and _name(method) in _CHECKPOINTS and site.sharding.wrappers == {"ddp"}:
+    if not values and _name(method) in _OF_ENGINES and site.sharding.wrappers == {"ddp"}:
         return Outcome("it belongs to an engine in the model's place, or reads a state dict, which stays whole", level=Level.OK)
     if not values and _is_part(migration, _name(method)):
         return Outcome("a part of the model, which gathers in its own forward", level=Level.OK)
@@ -79,8 +79,8 @@ _NAMES = frozenset({"no_weight_decay", "no_weight_decay_keywords", "group_matche
 """Methods by which models of timm, and others after them, say how optimizers are to treat which parameters."""
 _OF_CONTAINERS = frozenset({*dir(dict), *dir(list), *dir(set)}) - {"update", "copy"}
 """What objects in one place with models may be asked, and no model has under these names to compute with."""
-_CHECKPOINTS = frozenset({"save_checkpoint", "load_checkpoint"})
-"""Methods of DeepSpeed's engine; a model's own one of these names goes by its state dict."""
+_OF_ENGINES = frozenset({"save_checkpoint", "load_checkpoint", "backward", "train_batch", "eval_batch"})
+"""Methods of DeepSpeed's engine; a model's own one that saves or loads goes by its state dict."""
 _SWITCHES = ("enable_", "disable_", "print_", "gradient_checkpointing_")
 """How methods of libraries are called that compute nothing with parameters; one that does would raise among DTensors."""
 
