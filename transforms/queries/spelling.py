@@ -13,6 +13,7 @@ from .conditions import is_own_object
 from .file import File
 from .guards import Calls, Guard, guard_of
 from .local_names import comprehension_of, spelled_out
+from .program import Program
 from .sharding import ShardingQueries
 
 _DEEPEST = 4
@@ -113,23 +114,32 @@ class Spelling:
 
     def _other_name(self, guard: Guard) -> str | None:
         """A name or attribute at a guard that surely holds the same model or optimizer."""
-        function = guard.file.function(guard.statement)
-        nodes = list(ast.walk(function or guard.file.tree))
-        keys = {n.slice.id for n in nodes if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Name)}
         sharded = {v for v in self.values if self._is_sharded(v)}
-        for node in reversed([n for n in nodes if isinstance(n, (ast.Name, ast.Attribute))]):
-            if node.lineno > guard.statement.lineno or guard.file.function(node) is not function:
-                continue
-            if isinstance(node, ast.Name) and node.id in keys:
-                continue  # a loop over a dictionary gives its keys
-            values = set(guard.file.values(node))
-            holds_all = sharded and sharded <= values <= self.values
-            if holds_all and not is_made_behind(guard.file, node, guard):
+        names = self.sharding.program.once(_ObjectNames).of(guard.file, guard.file.function(guard.statement)) if sharded else []
+        for node, values in names:
+            is_in_front = node.lineno <= guard.statement.lineno
+            if is_in_front and sharded <= values <= self.values and not is_made_behind(guard.file, node, guard):
                 return ast.unparse(node)
         return None
 
     def _is_sharded(self, value: Value) -> bool:
         return isinstance(value, Optimizer) or bool(self.sharding.of_values([value]).wrappers)
+
+
+class _ObjectNames:
+    """The names and attributes in each function that hold something, innermost and last first, with what they hold."""
+
+    def __init__(self, _: Program) -> None:
+        self._found: dict[tuple[File, ast.AST | None], list[tuple[ast.Name | ast.Attribute, set[Value]]]] = {}
+
+    def of(self, file: File, function: ast.AST | None) -> list[tuple[ast.Name | ast.Attribute, set[Value]]]:
+        if (file, function) not in self._found:
+            nodes = list(ast.walk(function or file.tree))
+            keys = {n.slice.id for n in nodes if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Name)}
+            names = [n for n in nodes if isinstance(n, (ast.Name, ast.Attribute)) and file.function(n) is function]
+            names = [n for n in names if not (isinstance(n, ast.Name) and n.id in keys)]  # a loop over a dictionary gives its keys
+            self._found[file, function] = [(n, values) for n in reversed(names) if (values := set(file.values(n)))]
+        return self._found[file, function]
 
 
 def _is_read_by_name(call: ast.Call, owner: ast.expr) -> bool:
@@ -159,7 +169,8 @@ def is_made_behind(file: File, thing: ast.expr, guard: Guard) -> bool:
     if _is_of_some_ranks(file, base, guard):
         return True
     scope = file.function(guard.statement) or file.tree
-    stores = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and n.id == base.id and isinstance(n.ctx, ast.Store)]
+    named = (n for n in file.names_by_id.get(base.id, ()) if isinstance(n.ctx, ast.Store))
+    stores = [n for n in named if scope is file.tree or scope in file.ancestors(n)]
     inside: set[ast.AST] = set()
     if not guard.function:
         block, index = file.block_of(guard.statement)
@@ -177,7 +188,7 @@ def _is_of_some_ranks(file: File, path: ast.Attribute | ast.Name, guard: Guard) 
         same = [n for n in file.nodes(ast.Attribute) if n.attr == path.attr and ast.unparse(n) == text]
     else:
         scope = file.function(guard.statement)
-        same = [n for n in file.nodes(ast.Name) if n.id == path.id and file.function(n) is scope]
+        same = [n for n in file.names_by_id.get(path.id, ()) if file.function(n) is scope]
     return any(is_own_object(file, n) for n in same)
 
 
