@@ -49,7 +49,7 @@ _BY_HELPER = {
 """Features that only code with these helpers has."""
 _WITHOUT_SCALARS = frozenset({"torchvision", "apex"})
 """Packages whose models have no parameters that fully_shard cannot take."""
-_DDP_KEYS = r"DistributedDataParallel|shard_like_ddp|ShardedLikeDDP|\bddp\b|\bDDP\b|[\"']module\b"
+_DDP_KEYS = r"DistributedDataParallel|shard_like_ddp|LikeDDP\b|\bddp\b|\bDDP\b|[\"']module\b"
 _CLASS_NAMES = r"\.__name__\b|__qualname__|\b_get_name\b"
 _HELPERS = {"ddp": "shard_like_ddp", "fsdp1": "shard_like_fsdp1"}
 _CLASSES = {"ddp": DDP, "fsdp1": FSDP1}

@@ -44,7 +44,7 @@ from .rewrites.wrap_place import wrapped_argument
 from .sites import Site
 
 _WRITTEN_BY_US = re.compile(r"fsdp2_helpers|shard_like_(?:ddp|fsdp1)|keep_state_dicts_whole|rebound_parameters")
-_MIGRATED = {"fsdp1": r"shard_like_fsdp1|ShardedLikeFSDP1", "ddp": r"shard_like_ddp|ShardedLikeDDP|keep_state_dicts_whole"}
+_MIGRATED = {"fsdp1": r"shard_like_fsdp1|LikeFSDP1\b", "ddp": r"shard_like_ddp|LikeDDP\b|keep_state_dicts_whole"}
 """What stands where an earlier run has migrated a wrap."""
 
 

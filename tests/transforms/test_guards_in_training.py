@@ -70,3 +70,37 @@ def test_a_test_that_costs_nothing_is_made_in_front(test: str) -> None:
 def test_models_out_of_files_are_plain() -> None:
     text = migrated(train=RESUME.format(made="torch.load(path)", test='ckpt.get("ema")'))["train"]
     assert 'ckpt.get("ema"):\n        other.load_state_dict(ckpt["ema"].state_dict())' in text
+
+
+GATHERED = HEAD + """import torch.distributed as dist
+
+
+def gathered(part):
+    parts = [None, None]
+    dist.gather_object(part, parts)
+    {leave}
+    return parts
+
+
+def evaluated(model):
+    results = gathered(model(torch.ones(2, 4)))
+    if results is None:
+        return None
+    return max(results)
+
+
+def main():
+    model = DDP(nn.Linear(4, 4))
+    best = evaluated(model)
+    if best is not None:
+        torch.save(model.module, "best.pt")
+
+
+main()
+"""
+
+
+def test_what_other_ranks_left_with_nothing_is_a_rank_s_own() -> None:
+    text = migrated(train=GATHERED.format(leave="if dist.get_rank() != 0:\n        return None"))["train"]
+    assert "    with whole_on_each_rank(model):\n        if best is not None:\n" in text
+    assert "whole_on_each_rank" not in migrated(train=GATHERED.format(leave="if not parts:\n        return None"))["train"]

@@ -368,7 +368,7 @@ class Extractor(ExpressionExtractor):
         for decorator in decorators:
             if decorator != NOTHING:
                 result = self.variable(line)
-                self.facts.calls.append(Call(result, decorator, None, (value,), (), -1, line, self.scope.function))
+                self.facts.calls.append(Call(result, decorator, None, (value,), (), -1, line, self.scope.function, True))
 
     def statement_ClassDef(self, node: ast.ClassDef) -> None:
         decorators = [self.expression(decorator) for decorator in node.decorator_list]

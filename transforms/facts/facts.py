@@ -32,6 +32,8 @@ class Call(NamedTuple):
     line: int
     owner: int
     """Index of the function whose body holds the call, -1 for module level."""
+    decorates: bool = False
+    """Whether it is what a decorator makes of a function or class, and no call in the text."""
 
 
 class Import(NamedTuple):

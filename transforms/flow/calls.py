@@ -348,7 +348,9 @@ class Calls(NamedAttributes):
                 self.load_later(argument, ANY_KEY, self.field(value, "[any]"))
 
     def wrap(self, site: int, call: Call, kind: str) -> None:
-        """A wrapper constructor: the result is wrapped, and the model is inside it."""
+        """A wrapper constructor: the result is wrapped, and the model is inside it. No class or function is wrapped."""
+        if call.decorates:
+            return  # a registry's decorator that may give back any of its classes
         model = call.arguments[0] if call.arguments else dict(call.keywords).get("module", NOTHING)
         value = Wrapped(kind, self.written_at(site))
         if model != NOTHING:

@@ -122,13 +122,9 @@ def shifted_call(call: Call, shift: Callable[[int], int]) -> Call:
     def moved(variable: int) -> int:
         return shift(variable) if variable != NOTHING else NOTHING
 
-    return Call(
-        moved(call.result),
-        moved(call.function),
-        call.method,
-        tuple([moved(variable) for variable in call.arguments]),
-        tuple([(name, moved(variable)) for name, variable in call.keywords]),
-        call.starred,
-        call.line,
-        call.owner,
+    return call._replace(
+        result=moved(call.result),
+        function=moved(call.function),
+        arguments=tuple([moved(variable) for variable in call.arguments]),
+        keywords=tuple([(name, moved(variable)) for name, variable in call.keywords]),
     )

@@ -29,6 +29,23 @@ def tests_of(file: File, classes: ast.expr) -> Tests:
     return [] if any(_is_called(other, call.args[1]) for other, call in found) else found
 
 
+def asks_for_unseen_classes(program: Program) -> bool:
+    """Whether some test in the repository asks for classes out of a registry, or put together in another way."""
+    return any(
+        file.external(call.func) in TESTS and _is_put_together(file, call.args[1])
+        for file in map(program.file, program.relevant_files())
+        for call in file.nodes(ast.Call)
+        if getattr(call.func, "id", "") in ("isinstance", "issubclass") and len(call.args) == 2
+    )
+
+
+def _is_put_together(file: File, classes: ast.expr) -> bool:
+    if isinstance(classes, (ast.Tuple, ast.BinOp)):
+        return any(_is_put_together(file, part) for part in ast.iter_child_nodes(classes) if isinstance(part, ast.expr))
+    is_type = isinstance(classes, ast.Call) and getattr(classes.func, "id", "") == "type"
+    return isinstance(classes, (ast.Call, ast.Subscript, ast.Starred)) and not is_type
+
+
 def _tests_of_one(file: File, cls: ast.expr, depth: int) -> Tests | None:
     """The tests that a single class comes to, if nothing else is done with it: one object is handed on to many places."""
     above = file.parents[cls]

@@ -189,9 +189,12 @@ def _answers_some_ranks(file: File, call: ast.Call, depth: int) -> bool:
         owner, node = file.program.function_node(function)
         if any(is_rank_decorator(decorator) for decorator in getattr(node, "decorator_list", ())):
             return True
-        given = [n for n in ast.walk(node) if isinstance(n, ast.Return) and n.value is not None and not _is_nothing(n.value)]
+        returns = [n for n in ast.walk(node) if isinstance(n, ast.Return) and owner.function(n) is node]
+        given = [n for n in returns if n.value is not None and not _is_nothing(n.value)]
         if given and all(_is_behind_rank(owner, n, depth) for n in given):
             return True
+        if given and any(_is_behind_rank(owner, n, depth) for n in returns if n not in given):
+            return True  # the others have left with nothing
     return False
 
 

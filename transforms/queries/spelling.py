@@ -135,9 +135,10 @@ class _ObjectNames:
     def of(self, file: File, function: ast.AST | None) -> list[tuple[ast.Name | ast.Attribute, set[Value]]]:
         if (file, function) not in self._found:
             nodes = list(ast.walk(function or file.tree))
+            # A loop over a dictionary gives its keys.
             keys = {n.slice.id for n in nodes if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Name)}
             names = [n for n in nodes if isinstance(n, (ast.Name, ast.Attribute)) and file.function(n) is function]
-            names = [n for n in names if not (isinstance(n, ast.Name) and n.id in keys)]  # a loop over a dictionary gives its keys
+            names = [n for n in names if not (isinstance(n, ast.Name) and n.id in keys)]
             self._found[file, function] = [(n, values) for n in reversed(names) if (values := set(file.values(n)))]
         return self._found[file, function]
 

@@ -7,6 +7,7 @@ from functools import partial
 from ..facts.symbols import FSDP1
 from ..findings import Level
 from ..migration import Migration
+from ..queries.class_tests import asks_for_unseen_classes
 from ..rewrites.changes import remove_statement
 from ..rewrites.fully_shard_lines import lines_for_fsdp1
 from ..rewrites.helper_calls import function_instead
@@ -34,7 +35,8 @@ def shard_like(site: Site, migration: Migration) -> Outcome | None:
     """The class's place is taken by a function with its signature, which shards in place and returns the module."""
     if not migration.options.wraps:
         return None
-    name = migration.helper(site, "shard_like_fsdp1")
+    is_asked_for = site.role == "value" and migration.program.once(asks_for_unseen_classes)
+    name = migration.helper(site, "ClassLikeFSDP1" if is_asked_for else "shard_like_fsdp1")
     change = function_instead(site.file, site.node, site.call, name)
     return Outcome("fully_shard takes the wrapper's place; its arguments are translated when it runs", [change])
 

@@ -7,6 +7,7 @@ from functools import partial
 from ..facts.symbols import DDP
 from ..findings import Level
 from ..migration import Migration
+from ..queries.class_tests import asks_for_unseen_classes
 from ..rewrites.helper_calls import function_instead
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -31,7 +32,8 @@ def shard_like(site: Site, migration: Migration) -> Outcome | None:
         return None
     if migration.options.ddp == "keep":
         return Outcome("DDP stays, as asked for", level=Level.OK)
-    name = migration.helper(site, "shard_like_ddp")
+    is_asked_for = site.role == "value" and migration.program.once(asks_for_unseen_classes)
+    name = migration.helper(site, "ClassLikeDDP" if is_asked_for else "shard_like_ddp")
     change = function_instead(site.file, site.node, site.call, name)
     if not migration.native_programs.isdisjoint(migration.programs.of(site.file.path)):
         return Outcome(_BESIDE_NATIVE, [change], Level.REVIEW, advice=_TO_LOOK_AT)

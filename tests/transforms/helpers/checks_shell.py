@@ -11,6 +11,7 @@ from to_fsdp2.transforms.helpers.gradients import no_gradient_sync
 from to_fsdp2.transforms.helpers.shell import ShardedLikeDDP, ShardedLikeFSDP1
 from to_fsdp2.transforms.helpers.state import load_model_state, model_state
 from to_fsdp2.transforms.helpers.units import unwrap
+from to_fsdp2.transforms.helpers.value_classes import ClassLikeDDP, ClassLikeFSDP1
 from to_fsdp2.transforms.helpers.wrapped import stands_for
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
@@ -95,3 +96,13 @@ def check_what_a_shell_stands_for() -> None:
         assert stands_for(shell) == kind
         assert stands_for(shell.module) is None
     assert stands_for(nn.Linear(4, 4)) is None
+
+
+def check_classes_that_are_values() -> None:
+    for cls, kind, other in ((ClassLikeDDP, "ddp", ClassLikeFSDP1), (ClassLikeFSDP1, "fsdp1", ClassLikeDDP)):
+        net = Net()
+        options: Any = {} if kind == "ddp" else {"device_id": torch.device("cpu")}
+        model: Any = cls(net, **options)
+        assert model is net and isinstance(model, FSDPModule) and stands_for(model) == kind
+        assert isinstance(model, (cls, int)) and not isinstance(model, other) and not isinstance(nn.Linear(4, 4), cls)
+        assert not isinstance(model, tuple({other})) and isinstance(model, tuple({cls}))
