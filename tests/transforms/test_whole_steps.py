@@ -89,3 +89,38 @@ def test_a_base_class_with_kernels_of_its_own() -> None:
         train=PROGRAM.format(base="bitsandbytes.optim.optimizer.Optimizer2State", step="    other = 1"), projector=PROJECTOR
     )
     assert "optimizer = step_on_whole(Own(model.parameters()))" in made["train"]
+
+
+FACTORY = HEAD + """from timm.optim import AdamP, NAdam
+from timm.optim.lookahead import Lookahead
+
+
+def create(name, model):
+    if name == "adamp":
+        return AdamP(model.parameters(), lr=0.1)
+    return NAdam(model.parameters())
+
+
+class Scaler:
+    def __call__(self, loss, optimizer):
+        loss.backward()
+        self.scaler.step(optimizer)
+
+
+def main(name):
+    model = DDP(nn.Linear(4, 4))
+    optimizer = create(name, model)
+    if name.startswith("lookahead"):
+        optimizer = Lookahead(optimizer)
+    Scaler()(model(torch.ones(2, 4)).sum(), optimizer)
+
+
+main("adamp")
+"""
+
+
+def test_optimizers_of_libraries_by_where_they_come_from() -> None:
+    text = migrated(train=FACTORY)["train"]
+    assert "return step_on_whole(AdamP(model.parameters(), lr=0.1))" in text
+    assert "return NAdam(model.parameters())" in text
+    assert "optimizer = step_on_whole(Lookahead(optimizer))" in text

@@ -1,7 +1,7 @@
 """Optimizers that nothing shows to be any: ``getattr(torch.optim, name)(model.parameters())``, ``instantiate(config, …)``.
 
 What code that is not seen makes of parameters, or makes of a model under a name like ``create_optimizer``, and what is
-later asked to ``step``, is an optimizer.
+later asked to ``step``, or comes out of a module for optimizers, is an optimizer.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..facts.facts import NOTHING, Call
+from . import library
 from .out_of_sight import OutOfSight
-from .values import Container, Derived, FunctionValue, Instance, Opaque, Optimizer, Unknown, Wrapped
+from .values import Container, Derived, FunctionValue, Instance, Opaque, Optimizer, Unknown, Value, Wrapped
 
 _USES = frozenset({"step", "zero_grad"})
 _DEEPEST = 3
@@ -34,14 +35,22 @@ class UnseenOptimizers(OutOfSight):
             value.site: value.name
             for site in self.sites()
             if (call := self.call_at(site)).method in _USES
-            for value in self.values_of(call.function)
+            for value in (*self.values_of(call.function), *self._stepped_by_another(call))
             if isinstance(value, Opaque) and value.site in written and not value.name.startswith("torch.")
         }
+        for call in candidates.values():
+            made = (value for value in self.values_of(call.result) if isinstance(value, Opaque) and value.site in written)
+            used |= {value.site: value.name for value in made if library.is_optimizer_base(value.name)}
         makers = {maker: name for site, name in used.items() for maker in self._makers(site, written, set())}
         for site, call in candidates.items():
             name = makers.get(self.written_at(site))
             if name is not None:
                 self.build_optimizer(site, call._replace(arguments=(self._parameters_given(call),), keywords=()), name)
+
+    def _stepped_by_another(self, call: Call) -> Iterator[Value]:
+        """What a call hands to something that steps it: ``scaler.step(optimizer)``."""
+        for variable in call.arguments[:1] if call.method == "step" else ():
+            yield from self.values_of(variable) if variable != NOTHING else ()
 
     def seed_own_optimizers(self) -> None:
         """The repository's own classes of optimizers that nothing shows the parameters of may get those of any wrapped model."""
