@@ -237,9 +237,11 @@ def _uses_behind(
         if guard is None:
             return
         for node in ast.walk(place):
-            if not isinstance(node, (ast.Name, ast.Attribute)) or not isinstance(node.ctx, ast.Load):
+            parent = file.parents.get(node)
+            is_unwrapping = isinstance(node, ast.Call) and isinstance(parent, ast.Attribute)  # trainer.unwrap().parameters()
+            if not is_unwrapping and not (isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)):
                 continue
-            parent = file.parents[node]
+            assert isinstance(node, (ast.Name, ast.Attribute, ast.Call)) and parent is not None
             if isinstance(parent, ast.Attribute) and any(keeps_model(program, sharding, v) for v in file.values(node)):
                 yield guard, Hidden(file, node, None, None)
             if isinstance(parent, ast.Attribute):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from migrated_texts import helpers, migrated
+from migrated_texts import HEAD, helpers, migrated
 
 PROGRAM = """import math
 import statistics
@@ -59,7 +59,7 @@ FILLED = "norms = []\nfor p in self.model.parameters():\n    norms.append(p.grad
     ("for p, q in zip(self.model.parameters(), self.other.parameters()):\n    q.mul_(0.9).add_(p.data * 0.1)",
      "for p, q in zip_like(self.model.parameters(), self.other.parameters(), target=1):\n    q.mul_(0.9).add_(p.data * 0.1)"),
     ("for p in self.model.parameters():\n    p.data = p.data * 0.9",
-     "for p in self.model.parameters():\n    assign_data(p, p.data * 0.9)"),
+     "for p in self.model.parameters():\n    replace_data(p, p.data * 0.9)"),
     ("total = self.model.module.head.weight.grad.norm()\ntorch.distributed.all_reduce(total)",
      "total = whole(self.model.head.weight.grad.norm())\ntorch.distributed.all_reduce(total)"),
     ("return self.optimizer.param_groups[0]['lr'] * 2", "return self.optimizer.param_groups[0]['lr'] * 2"),
@@ -107,3 +107,20 @@ def test_a_parameter_that_chooses_an_item_ends_the_question() -> None:
     return table[model.module.weight], table[model.module.order][0], -table[model.module.weight].sum()
 """
     assert "table[" in migrated(train=f"from torch.nn.parallel import DistributedDataParallel as DDP\n\n\n{program}")["train"]
+
+
+def test_data_that_is_assigned_crosswise() -> None:
+    assert "p.data, q.data = q.data, p.data" in migrated(train=HEAD + _CROSSWISE.format(wrapper="DDP"))["train"]
+    of_fsdp = "torch.distributed.fsdp import FullyShardedDataParallel as FSDP"
+    head = HEAD.replace("torch.nn.parallel import DistributedDataParallel as DDP", of_fsdp)
+    assert "replace_each_data([p, q], (q.data, p.data))" in migrated(train=head + _CROSSWISE.format(wrapper="FSDP"))["train"]
+
+
+_CROSSWISE = """def main(options):
+    one, other = {wrapper}(nn.Linear(4, 4), **options), {wrapper}(nn.Linear(4, 4), **options)
+    for p, q in zip(one.parameters(), other.parameters()):
+        p.data, q.data = q.data, p.data
+
+
+main({{}})
+"""

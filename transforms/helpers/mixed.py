@@ -12,7 +12,8 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import Optimizer
 
 from .gathered import reshard_after_forward
-from .parameters import assign_data, note_change, write_shard
+from .parameters import note_change, write_shard
+from .replaced_data import replace_data
 from .sharded_math import answer_with, is_called_for_shards
 from .tensors import tensors_in
 from .whole import map_tensors, shard_like, whole
@@ -51,7 +52,7 @@ def _compute_as_whole(function: Any, arguments: Any, keywords: Any, caller: Any)
     if function is torch.autograd.grad:  # needed for: autograd_grad
         return _gradients(*arguments, **keywords)
     if name == "__set__" and function.__self__ is torch.Tensor.data:
-        return assign_data(*arguments)
+        return replace_data(*arguments)
     if name == "__set__":  # `p.grad = value`
         return function(arguments[0], map_tensors(lambda value: shard_like(value, arguments[0]), arguments[1]))
     if name in READS:

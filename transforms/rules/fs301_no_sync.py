@@ -13,6 +13,7 @@ from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.file import File
 from ..queries.given_up_windows import BY_HAND
+from ..queries.gradient_reads import is_tensor_read, reads_gradients, steps_behind
 from ..queries.local_values import local_value
 from ..rewrites.changes import Change, Statement, remove_statement, replace_statement
 from ..rewrites.helper_calls import attribute_as_call, function_instead, method_as_function
@@ -77,15 +78,11 @@ def _reads_own_gradients(site: Site) -> bool:
     block = next((a for a in site.file.ancestors(site.node) if isinstance(a, ast.With)), None)
     inside = set(ast.walk(block)) if block is not None else set()
     goes_on = any(n.attr in ("step", "backward") and n not in inside for n in names)
-    is_read = any(n.attr == "grad" and isinstance(n.ctx, ast.Load) and _is_tensor_read(site.file, n) for n in names)
+    is_read = any(n.attr == "grad" and isinstance(n.ctx, ast.Load) and is_tensor_read(site.file, n) for n in names)
     is_choice = isinstance(site.call, ast.Call) and isinstance(site.file.parents[site.call], ast.IfExp)
-    return is_read and not goes_on and not is_choice and block is not None
-
-
-def _is_tensor_read(file: File, gradient: ast.Attribute) -> bool:
-    """Whether a gradient is computed with, other than to ask whether it is there, or to clear it."""
-    parent = file.parents[gradient]
-    return not isinstance(parent, ast.Compare) and not (isinstance(parent, ast.Attribute) and parent.attr.endswith("_"))
+    if is_choice or block is None:
+        return False
+    return (is_read and not goes_on) or reads_gradients(site.file, block) or steps_behind(site.file, block)
 
 
 _PRECISION = "FSDP1 added the gradients of micro-batches up in param_dtype, FSDP2 does in reduce_dtype: more exact, not the same"

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from models import Block, Net, batch, build, clean, close, error_of, parameters_of, record_wrapper
+from to_fsdp2.transforms.helpers import replaced_data
 from to_fsdp2.transforms.helpers.full_parameters import full_parameters
 from to_fsdp2.transforms.helpers.parameter_names import named_buffers, named_modules, named_parameters
 from to_fsdp2.transforms.helpers.parameters import assign_data, handle_parameters, resharded
@@ -213,3 +214,29 @@ def check_names_are_those_of_the_old_wrappers() -> None:
     assert [n for n, _ in named_parameters(new)] == [n for n, _ in old.named_parameters()]
     plain = build("plain")
     assert [n for n, _ in named_parameters(plain)] == [n for n, _ in plain.named_parameters()]
+
+
+def check_data_is_replaced_as_under_ddp() -> None:
+    results: list[Any] = []
+    for kind in ("ddp", "fsdp2"):
+        model, other = build(kind, like="ddp"), build(kind, like="ddp")
+        train(other, shrink)
+        kept = [p.data for p in resharded(model).parameters()]
+        average = [p.detach().clone().mul_(0.5) for p in resharded(model).parameters()]
+        for p, mean in zip(resharded(model).parameters(), average, strict=True):
+            replaced_data.replace_data(p, mean)
+        losses = [model(*batch(3)).item()]
+        for mean in average:
+            mean.mul_(0.9)  # the parameter's own memory
+        losses.append(resharded(model)(*batch(3)).item())
+        for p, q in zip(resharded(model).parameters(), resharded(other).parameters(), strict=True):
+            replaced_data.replace_each_data([p, q], [q.data, p.data])
+        losses += [model(*batch(3)).item(), other(*batch(3)).item()]
+        for p, q, before in zip(resharded(model).parameters(), resharded(other).parameters(), kept, strict=True):
+            replaced_data.replace_data(p, before)
+            replaced_data.replace_data(q, p.data)
+        train(model, lambda _: None)
+        results.append([losses, model(*batch(4)).item(), parameters_of(model), parameters_of(other)])
+    assert close(results[1], results[0], 1e-5)
+    weight = next(resharded(model).parameters())
+    assert isinstance(error_of(lambda: replaced_data.replace_data(weight, torch.ones(3))), ValueError)

@@ -1,0 +1,54 @@
+"""`parameter.data = value` of sharded parameters, where it gave a parameter of DDP other memory."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.distributed._composable_state import _module_state_mapping
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from .parameters import assign_data, note_change
+from .whole import shard_like
+
+_managers = WeakTensorKeyDictionary()
+"""Of each sharded parameter the unit that it belongs to, and what fully_shard manages it by there."""
+
+
+@torch.no_grad()
+def replace_data(parameter: torch.Tensor, value: torch.Tensor) -> None:
+    """`parameter.data = value`: the parameter has the memory of `value` from now on, or of its shard, and what was read off
+    `parameter.data` before keeps what it holds. A whole `value` is copied. Raises ValueError if shape or dtype would change.
+    """
+    unit, managed = _manager_of(parameter)
+    if managed is None or value.shape != parameter.shape or value.dtype != parameter.dtype:
+        return assign_data(parameter, value)
+    sharded: Any = parameter
+    part: Any = shard_like(value.detach(), sharded)
+    note_change()
+    unit.reshard()  # a forward without backward left it gathered
+    sharded._local_tensor = local = part._local_tensor.contiguous()
+    padded = managed._sharded_param_data
+    if not local.storage_offset() and local.untyped_storage().nbytes() == padded.untyped_storage().nbytes():
+        managed._sharded_param_data = padded.new_empty(0).set_(local.untyped_storage(), 0, padded.size())  # padded as well
+    managed.reset_sharded_param()
+    if isinstance(value, DTensor) and value.placements == sharded.placements:
+        value._local_tensor = sharded._local_tensor  # it was copied to where it has padding
+
+
+def replace_each_data(parameters: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    """`p.data, q.data = values`: the values are those of before, also where they are each other's data."""
+    for parameter, value in zip(parameters, [value.clone() for value in values], strict=True):
+        replace_data(parameter, value)
+
+
+def _manager_of(parameter: Any) -> Any:
+    if not isinstance(parameter, DTensor):
+        return None, None
+    if parameter not in _managers:
+        for unit in [module for module in list(_module_state_mapping) if isinstance(module, FSDPModule)]:
+            group = unit._get_fsdp_state()._fsdp_param_group
+            for managed in group.fsdp_params if group else ():
+                _managers[managed.sharded_param] = unit, managed
+    return _managers.get(parameter, (None, None))
