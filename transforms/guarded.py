@@ -108,6 +108,9 @@ def _all_hidden(
             if sharding.of_optimizer(file, read.value).possible:
                 yield from _guards_around(guards, sharding, file, read, read.value, None)
         for call in file.nodes(ast.Call):
+            if is_initialization(file, call) and is_of_model(sharding, file.values(call.args[0])):
+                found = _guards_around(guards, sharding, file, call, call.args[0], None)
+                yield from ((guard, hidden) for guard, hidden in found if not hidden.calls)
             if sharding.of_values(file.called_values(call)).wrappers:
                 yield from _guards_around(guards, sharding, file, call, call.func, None)
             elif isinstance(call.func, ast.Name) and _is_of_sharded(sharding, file.called_values(call)):
@@ -151,6 +154,12 @@ def _guards_around(
     for guard, calls in found:
         if not spelling.is_plain(guard, calls):
             yield guard, Hidden(file, node, spelling.at(guard, calls), site, calls, spelling.is_known, thing, guard.many)
+
+
+def is_initialization(file: File, node: ast.AST) -> bool:
+    """Whether a call gives a parameter new values: on some ranks alone, no shards can hold what these then have."""
+    name = file.external(node.func) if isinstance(node, ast.Call) and node.args else None
+    return name is not None and name.startswith("torch.nn.init.")
 
 
 def work_of(site: Site) -> ast.AST:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from migrated_texts import HEAD, migrated
+from migrated_texts import HEAD, findings, migrated
+from to_fsdp2.transforms.findings import Level
 
 LOOP = HEAD + """import torch.distributed as dist
 
@@ -104,3 +105,31 @@ def test_what_other_ranks_left_with_nothing_is_a_rank_s_own() -> None:
     text = migrated(train=GATHERED.format(leave="if dist.get_rank() != 0:\n        return None"))["train"]
     assert "    with whole_on_each_rank(model):\n        if best is not None:\n" in text
     assert "whole_on_each_rank" not in migrated(train=GATHERED.format(leave="if not parts:\n        return None"))["train"]
+
+
+OWN_RANK = HEAD + """import torch.distributed as dist
+
+
+def rank():
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def main():
+    model = DDP(nn.Linear(4, 4))
+    if rank() == 0:
+        {body}
+
+
+main()
+"""
+
+
+def test_a_rank_that_may_be_of_no_group() -> None:
+    text = migrated(train=OWN_RANK.format(body="torch.save(model.state_dict(), 'a.pt')"))["train"]
+    assert "    model_state_dict = model_state(model)\n    if rank() == 0:\n" in text
+
+
+def test_new_values_on_one_rank_are_told_of() -> None:
+    program = OWN_RANK.format(body="nn.init.normal_(model.module.weight)")
+    told = [f for f in findings(train=program) if f.rule == "FS414"]
+    assert [f.level for f in told] == [Level.MANUAL] and "whole_on_each_rank" not in migrated(train=program)["train"]

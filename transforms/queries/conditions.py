@@ -87,6 +87,9 @@ def _is_rank(file: File, node: ast.expr, depth: int) -> bool:
         return is_rank(file, node.left, depth) or is_rank(file, node.right, depth)
     if isinstance(node, ast.NamedExpr):
         return is_rank(file, node.value, depth)
+    if isinstance(node, (ast.IfExp, ast.BoolOp)):  # get_rank() if is_initialized() else 0
+        parts = node.values if isinstance(node, ast.BoolOp) else [node.body, node.orelse]
+        return any(is_rank(file, part, depth) for part in parts)
     if isinstance(node, ast.Call):
         name = _last_name(node) or ""
         if name in ("get_rank", "get_local_rank", "get_global_rank", "get_node_rank", "get_process_index", "process_index"):

@@ -10,7 +10,7 @@ import libcst as cst
 
 from ..findings import Form, Level
 from ..flow.values import FunctionValue
-from ..guarded import GUARD, STATE_READS, Hidden
+from ..guarded import GUARD, STATE_READS, Hidden, is_initialization
 from ..migration import Migration
 from ..queries.backwards import goes_backward, has_backward, is_in_training, is_trained_on_both, is_without_gradients
 from ..queries.early_leaves import leaves_of_some_ranks
@@ -62,6 +62,10 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
     ):
         return Outcome("a backward behind a test of the rank takes all ranks: fully_shard gathers and reduces in it",
                        level=Level.MANUAL, form=Form.NOTE, advice="Let all ranks come to it, by the same path.")  # fmt: skip
+    if any(is_initialization(item.file, item.node) for item in hidden):
+        return Outcome("some ranks alone give a sharded parameter new values: none can hold what others then have",
+                       level=Level.MANUAL, form=Form.NOTE,
+                       advice="Let all ranks do it, with the same random numbers; no broadcast is needed then.")  # fmt: skip
     found = dict.fromkeys(_held(site, item, behind) for item in hidden if item.thing)
     things = _outermost(_one_name_each(site.file.function(statement) or site.file.tree, list(found)))
     unnamed = [item for item in hidden if item.thing is None and (item.known or item.calls)]
