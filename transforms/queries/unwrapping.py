@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from ..flow.values import FunctionValue, Instance
 from .arguments import handed_in
 from .assignments import assigned_values
+from .container_items import items_of
 from .file import File
 from .sharding import ShardingQueries
 
@@ -199,6 +200,9 @@ def comes_unwrapped(sharding: ShardingQueries, file: File, node: ast.expr, by_na
     """
     if is_unwrapped(file, node, by_name):
         return True
+    put = [(owner, item) for owner, item in items_of(file, node) if "ddp" in sharding.of(owner, item).wrapped_in]
+    if put and depth <= _DEEPEST:
+        return all(comes_unwrapped(sharding, owner, item, by_name, depth + 1) for owner, item in put)
     function = file.function(node)
     if not isinstance(node, ast.Name) or not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) or depth > _DEEPEST:
         return False

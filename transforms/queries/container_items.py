@@ -1,0 +1,44 @@
+"""The expressions that something taken out of a dictionary or list was put into it as."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from .assignments import assigned_values
+from .file import File
+from .local_names import loop_of
+
+_OF_ENTRIES = frozenset({"items", "values", "get"})
+
+
+def items_of(file: File, node: ast.expr) -> list[tuple[File, ast.expr]]:
+    """What may have been put where an expression is taken from: ``nets[name]``, or ``net`` in ``for k, net in nets.items()``.
+
+    The container is written out, where it is assigned or where a function of the repository returns it. Else none.
+    """
+    container: ast.expr | None = node.value if isinstance(node, ast.Subscript) else None
+    if isinstance(node, ast.Name) and (loop := loop_of(file, node)) is not None:
+        container = loop.iter
+    if isinstance(container, ast.Call) and isinstance(container.func, ast.Attribute) and container.func.attr in _OF_ENTRIES:
+        container = container.func.value
+    return list(_written(file, container)) if container is not None else []
+
+
+def _written(file: File, container: ast.expr) -> Iterator[tuple[File, ast.expr]]:
+    if isinstance(container, ast.Call):
+        for owner, function in (file.program.function_node(callee) for callee in file.program.callees(file, container)):
+            returns = (n.value for n in ast.walk(function) if isinstance(n, ast.Return) and owner.function(n) is function)
+            for value in returns:
+                yield from ((owner, item) for item in _entries(value))
+    elif isinstance(container, (ast.Name, ast.Attribute)):
+        for value in assigned_values(file, container):
+            yield from ((file, item) for item in _entries(value))
+
+
+def _entries(value: ast.expr | None) -> list[ast.expr]:
+    if isinstance(value, ast.Dict):
+        return value.values
+    if isinstance(value, (ast.DictComp, ast.ListComp)):
+        return [value.value if isinstance(value, ast.DictComp) else value.elt]
+    return value.elts if isinstance(value, (ast.List, ast.Tuple)) else []
