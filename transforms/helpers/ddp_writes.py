@@ -25,10 +25,11 @@ def _keep_writes(unit: Any) -> None:
     def end(*_: Any) -> None:
         for owner, name, sharded in slots if not in_backward() else ():
             gathered = owner._parameters[name]
-            if gathered in memory:
+            before = memory.pop(gathered, None) if gathered is not None else None  # a tied one is in several slots
+            if before is not None:
                 _write_changes(sharded, gathered.detach())
-                if gathered.data_ptr() != memory[gathered].data_ptr():  # `p.data = …`: the next gather goes to the old place
-                    gathered.data = memory[gathered]
+                if gathered.data_ptr() != before.data_ptr():  # `p.data = …`: the next gather goes to the old place
+                    gathered.data = before
         memory.clear()
 
     unit.register_forward_pre_hook(torch.compiler.disable(begin))
