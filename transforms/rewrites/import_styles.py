@@ -82,7 +82,7 @@ class ImportStyles:
             if not self.program.facts[index].is_run:
                 package = _package_of(folder, self.program.paths)
         around = [r for r in roots if folder.is_relative_to(r)]
-        if folder in around and self.program.facts[index].is_run:  # a script that also imports the package has its own folder on the path
+        if folder in around and self.program.facts[index].is_run:  # which also imports the package
             root = folder
         else:
             root = max(around, key=lambda r: (around.count(r), len(r.parts))) if around else min(roots, key=_depth, default=None)
