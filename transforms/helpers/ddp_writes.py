@@ -25,8 +25,8 @@ def _keep_writes(unit: Any) -> None:
     def end(*_: Any) -> None:
         for owner, name, sharded in slots if not in_backward() else ():
             gathered = owner._parameters[name]
-            before = memory.pop(gathered, None) if gathered is not None else None  # a tied one is in several slots
-            if before is not None:
+            if gathered is not None and gathered in memory:
+                before = memory.pop(gathered)  # a tied one is in several slots
                 _write_changes(sharded, gathered.detach())
                 if gathered.data_ptr() != before.data_ptr():  # `p.data = …`: the next gather goes to the old place
                     gathered.data = before
