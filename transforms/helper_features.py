@@ -52,6 +52,7 @@ _WITHOUT_SCALARS = frozenset({"torchvision", "apex"})
 _DDP_KEYS = r"DistributedDataParallel|shard_like_ddp|LikeDDP\b|\bddp\b|\bDDP\b|[\"']module\b"
 _CLASS_NAMES = r"\.__name__\b|__qualname__|\b_get_name\b"
 _HELPERS = {"ddp": "shard_like_ddp", "fsdp1": "shard_like_fsdp1"}
+_HELPER_CLASSES = {"ddp": ("ClassLikeDDP", "ShardedLikeDDP"), "fsdp1": ("ClassLikeFSDP1", "ShardedLikeFSDP1")}
 _CLASSES = {"ddp": DDP, "fsdp1": FSDP1}
 _KNOWN_MESHES = frozenset(f"torch.distributed.fsdp.ShardingStrategy.{name}" for name in ("FULL_SHARD", "SHARD_GRAD_OP"))
 
@@ -219,16 +220,18 @@ def _calls(migration: Migration, kind: str) -> Iterator[ast.Call | None]:
 
 
 def _migrated_calls(migration: Migration, kind: str) -> Iterator[ast.Call | None]:
-    """The calls of the helper that shards, in code that has been migrated already."""
-    helper = _HELPERS[kind]
+    """The calls of the helper that shards, in code that has been migrated already; None for a class in its place."""
+    names = (_HELPERS[kind], *_HELPER_CLASSES[kind])
     for index in migration.program.relevant_files():
-        if helper not in migration.program.text(migration.program.facts[index].path):
+        text = migration.program.text(migration.program.facts[index].path)
+        if not any(name in text for name in names):
             continue
         file = migration.program.file(index)
         for node in file.nodes(ast.Name, ast.Attribute):
-            if (node.id if isinstance(node, ast.Name) else node.attr) == helper:
+            name = node.id if isinstance(node, ast.Name) else node.attr
+            if name in names:
                 parent = file.parents[node]
-                yield parent if isinstance(parent, ast.Call) and parent.func is node else None
+                yield parent if isinstance(parent, ast.Call) and parent.func is node and name == names[0] else None
 
 
 def _defaults(helper: str) -> dict[str, object]:

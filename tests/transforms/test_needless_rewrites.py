@@ -452,28 +452,6 @@ def run(net, options):
     assert "if isinstance(model, DDP):\n        return unwrap_all(inner(model))" in migrated(train=HEAD + program)["train"]
 
 
-PADDLE = """{first}
-import importlib
-
-
-def save(trainer, path, epoch):
-    if trainer.rank == 0:
-        {save}({{"model": trainer.model.state_dict(), "epoch": epoch}}, path)
-"""
-WRAPS = HEAD + """def build(net, options, name):
-    model = DDP(net, **options)
-    __import__(name).save(model, "x.pt", 1)
-    return model
-"""
-
-
-def test_code_of_other_frameworks_has_no_models_of_torch() -> None:
-    paddle = PADDLE.format(first="import paddle  # https://pytorch.org/docs/stable/_modules/torch/nn", save="paddle.save")
-    assert migrated(train=WRAPS, callbacks=paddle)["callbacks"] == paddle
-    torch = PADDLE.format(first="import torch", save="torch.save")
-    assert migrated(train=WRAPS, callbacks=torch)["callbacks"] != torch
-
-
 FILLED = HEAD + """def fill(layer):
     layer.weight.data[0] = 0.5
 

@@ -122,8 +122,8 @@ def is_optimizer(name: str) -> bool:
     return last in _OPTIMIZERS or (last.endswith(("Optimizer", "Adam", "AdamW", "SGD")) and last[:1].isupper())
 
 
-def is_optimizer_base(name: str) -> bool:
-    """Whether a class that derives from a class of this name from outside the repository is an optimizer's.
+def is_optimizer_class(name: str) -> bool:
+    """Whether a class of this name from outside the repository is an optimizer's, and so what derives from it.
 
     Beside those that are optimizers by name, classes of modules for optimizers: ``bitsandbytes.optim.optimizer.Optimizer2State``.
     """

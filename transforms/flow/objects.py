@@ -308,7 +308,7 @@ class Objects(Solver):
 
     def optimizer_base(self, cls: ClassValue) -> str | None:
         """The name of the optimizer outside of the repository that a class derives from."""
-        return next((name for name in self.external_bases(cls) if library.is_optimizer_base(name)), None)
+        return next((name for name in self.external_bases(cls) if library.is_optimizer_class(name)), None)
 
     def wrapper_kind(self, cls: Value) -> str | None:
         """FSDP1 or DDP for a subclass of a wrapper."""

@@ -40,7 +40,7 @@ class UnseenOptimizers(OutOfSight):
         }
         for call in candidates.values():
             made = (value for value in self.values_of(call.result) if isinstance(value, Opaque) and value.site in written)
-            used |= {value.site: value.name for value in made if library.is_optimizer_base(value.name)}
+            used |= {value.site: value.name for value in made if library.is_optimizer_class(value.name)}
         makers = {maker: name for site, name in used.items() for maker in self._makers(site, written, set())}
         for site, call in candidates.items():
             name = makers.get(self.written_at(site))

@@ -72,6 +72,8 @@ def _register(module: Any, name: str) -> None:
     def call(_: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(module, "_held_whole", False):  # needed for: each_rank
             return method(*args, **kwargs)
+        if module._get_fsdp_state()._training_state.name == "FORWARD":  # the model calls it itself
+            return method(*args, **kwargs)
         output = inner(*args, **kwargs)
         if not in_backward() and not any(tensor.grad_fn is not None for tensor in tensors_in(output)):
             resharded(module)  # no backward will do it

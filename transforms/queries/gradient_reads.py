@@ -11,16 +11,20 @@ from .file import File
 _DEEPEST = 3
 
 
-def reads_gradients(file: File, block: ast.AST, depth: int = 0) -> bool:
+def reads_gradients(file: File, block: ast.AST) -> bool:
     """Whether a block computes with ``p.grad``, but for what flags that functions are handed decide about."""
-    for node in _always(block):
-        if isinstance(node, ast.Attribute) and node.attr == "grad" and isinstance(node.ctx, ast.Load):
-            if is_tensor_read(file, node):
-                return True
-        if isinstance(node, ast.Call) and depth < _DEEPEST:
-            functions = (file.program.function_node(callee) for callee in file.program.callees(file, node))
-            if any(reads_gradients(owner, function, depth + 1) for owner, function in functions):
-                return True
+    pending, seen = [(file, block, 0)], {block}
+    while pending:
+        owner, place, depth = pending.pop()
+        for node in _always(place):
+            if isinstance(node, ast.Attribute) and node.attr == "grad" and isinstance(node.ctx, ast.Load):
+                if is_tensor_read(owner, node):
+                    return True
+            for callee in owner.program.callees(owner, node) if isinstance(node, ast.Call) and depth < _DEEPEST else ():
+                other, function = owner.program.function_node(callee)
+                if function not in seen:
+                    seen.add(function)
+                    pending.append((other, function, depth + 1))
     return False
 
 
@@ -34,15 +38,13 @@ def steps_behind(file: File, block: ast.stmt) -> bool:
         if goes_backward(file, statement) and "step" not in methods:
             return False
         if "step" in methods:
-            return any(has_backward(inside) for inside in ast.walk(block))
+            return has_backward(block)
     return False
 
 
 def is_tensor_read(file: File, gradient: ast.Attribute) -> bool:
     """Whether a gradient is computed with, other than to ask whether it is there, or to clear it."""
     parent = file.parents[gradient]
-    if isinstance(parent, ast.Attribute) and isinstance(parent.value, ast.Name) and parent.value.id in ("torch", "autograd"):
-        return False
     is_function = isinstance(parent, ast.Call) and parent.func is gradient  # torch.autograd.grad
     return not is_function and not isinstance(parent, ast.Compare) and not (
         isinstance(parent, ast.Attribute) and parent.attr.endswith("_")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..facts.facts import NOTHING
-from ..flow.library import is_optimizer_base
+from ..flow.library import is_optimizer_class
 from ..flow.values import Derived, Opaque, Value
 from .program import Program
 from .sharding import ShardingQueries
@@ -17,7 +17,7 @@ def keeps_model(program: Program, sharding: ShardingQueries, value: Value) -> bo
         return False
     if value.name.startswith("torch.nn."):
         return False  # a module around it, such as DataParallel, is for code without ranks
-    if is_optimizer_base(value.name):
+    if is_optimizer_class(value.name):
         return False  # it has parameters, and its state is asked about as an optimizer's
     call = program.flow.calls[value.site]
     handed = [*call.arguments, *(variable for _, variable in call.keywords)]

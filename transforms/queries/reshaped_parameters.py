@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..flow.library import is_optimizer
 from ..flow.values import ClassValue, Derived
 from .answers import Sharding
 from .file import File
@@ -61,8 +60,7 @@ def _is_in_module_or_optimizer(file: File, sharding: ShardingQueries, node: ast.
     """Whether a place is in a method of a module, where parameters are whole, or of an optimizer, which writes to shards."""
     around = file.enclosing_class(node)
     classes = [v for v in file.values(around) if isinstance(v, ClassValue)] if around is not None else []
-    bases = (base for cls in classes for base in file.program.flow.external_bases(cls))
-    return any(map(sharding.makes_modules, classes)) or any(map(is_optimizer, bases))
+    return any(sharding.makes_modules(cls) or file.program.flow.optimizer_base(cls) is not None for cls in classes)
 
 
 def model_taken_apart(file: File, sharding: ShardingQueries, node: ast.AST) -> ast.expr | None:

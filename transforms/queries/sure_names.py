@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Sequence
 
-from ..flow.library import is_optimizer_base
+from ..flow.library import is_optimizer_class
 from ..flow.values import Constant, Instance, Optimizer, Value
 from .file import File
 
@@ -49,7 +49,7 @@ def _lacks(file: File, value: Value, name: str, beside: set[Value]) -> bool:
     stores = [(f, n) for f in files for n in f.nodes(ast.Attribute) if n.attr == name and isinstance(n.ctx, ast.Store)]
     if stores:
         return all(_is_conditional(owner, node) for owner, node in stores)
-    return all(is_optimizer_base(base) or base == "builtins.object" for base in flow.external_bases(value.cls))
+    return all(is_optimizer_class(base) or base == "builtins.object" for base in flow.external_bases(value.cls))
 
 
 def _is_set_behind(file: File, place: ast.AST, path: str) -> bool:

@@ -1,0 +1,64 @@
+"""FS419: library functions that give modules other parameters: pruning, parametrizations, weight norms."""
+
+from __future__ import annotations
+
+import ast
+
+from ..findings import Form, Level
+from ..migration import Migration
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+
+
+def told(site: Site, migration: Migration) -> Outcome | None:
+    """Nothing general is right: fully_shard knows each parameter by its module and name, and goes on with the old one."""
+    if site.call is None or migration.is_before_wrap(site) or not _gets_sharded(site.call, site, migration):
+        return None
+    message = "it takes parameters away from a sharded model and gives it others, which fully_shard does not know"
+    return Outcome(message, level=Level.MANUAL, form=Form.NOTE, advice="Do it in front of the wrap, on a plain model.")
+
+
+def _gets_sharded(call: ast.Call, site: Site, migration: Migration) -> bool:
+    """Whether something that is handed in is, or is taken out of, a sharded model."""
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    parts = (n for one in given for n in ast.walk(one) if isinstance(n, (ast.Name, ast.Attribute)))
+    sharding = migration.sharding
+    return any(sharding.of(site.file, n).wrappers or sharding.of_part(site.file, n).wrappers for n in parts)
+
+
+_NORMS = ("weight_norm", "spectral_norm", "remove_weight_norm", "remove_spectral_norm")
+
+RULE = Rule(
+    id="FS419",
+    title="parameters of modules rebuilt",
+    symbols=("torch.nn.utils.prune.*", "torch.nn.utils.parametrize.*", "torch.nn.utils.parametrizations.*",
+             *(f"torch.nn.utils.{name}" for name in _NORMS)),
+    roles=("call",),
+    why="Under DDP a module could be pruned and wrapped anew; fully_shard manages parameters by their modules and names.",
+    fallback=told,
+    examples=(
+        Example(
+            before=(
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "from torch.nn.utils import prune\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = DDP(net, **options)\n"
+                '    prune.l1_unstructured(model.module.layer, "weight", amount=0.3)\n'
+                "    return model\n"
+            ),
+            after=(
+                "from torch.nn.utils import prune\n"
+                "from fsdp2_helpers import shard_like_ddp\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                '    prune.l1_unstructured(model.layer, "weight", amount=0.3)\n'
+                "    return model\n"
+            ),
+            level=Level.MANUAL,
+        ),
+    ),
+)  # fmt: skip
