@@ -32,6 +32,7 @@ def say(line):
 
 DDP = SAY + """
 import argparse
+import gc
 import os
 import torch
 import torch.distributed as dist
@@ -57,6 +58,9 @@ def main():
 
 
 main()
+gc.collect()  # a model in DDP that outlives its group aborts now and then, as does a rank that the other still reads from
+dist.barrier()
+dist.destroy_process_group()
 """
 
 SPAWN = SAY + """

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 
 from ..flow.values import Constant, FunctionValue, Instance, Opaque, Value
+from .arguments import given_for_parameter
 from .assignments import assigned_in_other_files, assigned_values
 from .file import File
 from .program import Program
@@ -73,6 +74,9 @@ def _is_rank_condition(file: File, test: ast.expr, depth: int) -> bool:
             return True
         assigned = assigned_values(file, test) if depth < _DEEPEST else []
         if any(is_rank_condition(file, value, depth + 1) for value in assigned):
+            return True
+        given = given_for_parameter(file, test) if not assigned and depth < _DEEPEST else ()
+        if any(is_rank_condition(caller, value, depth + 1) for caller, value in given):
             return True
         if isinstance(test, ast.Attribute) and not assigned and depth < _DEEPEST:
             deeper = max(depth + 1, _DEEPEST - 1)  # only ever deeper: files may hand each other's attributes on in a circle
