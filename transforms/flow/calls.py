@@ -34,6 +34,8 @@ class Calls(NamedAttributes):
     """The part of the flow analysis that deals with calls."""
 
     calls: list[Call]
+    wrapped_models: dict[Wrapped, int]
+    """The variables of what is wrapped."""
     calls_on: dict[int, list[int]]
     called: dict[FunctionValue, set[int]]
     """Functions and the calls that reach them."""
@@ -355,6 +357,7 @@ class Calls(NamedAttributes):
         value = Wrapped(kind, self.written_at(site))
         if model != NOTHING:
             self.connect(model, self.field(value, "module"))
+            self.wrapped_models[value] = model
         self.add(call.result, value)
 
     def call_static_wrapper_method(self, call: Call, method: str, model: int) -> None:

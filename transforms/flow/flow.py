@@ -31,6 +31,7 @@ class Flow(UnseenOptimizers):
         self.packages = {}
         self._ancestors = {}
         self.calls = []
+        self.wrapped_models = {}
         self.calls_on = {}
         self.called = {}
         self.callees = {}
@@ -53,6 +54,8 @@ class Flow(UnseenOptimizers):
         self.seed_receivers()
         self.solve()
         self.seed_objects_out_of_sight()
+        self.solve()
+        self.seed_models_out_of_sight()
         self.solve()
         candidates = self.mark_unseen_optimizers()
         self.solve()

@@ -1,7 +1,10 @@
-"""Methods of objects that a registry makes: ``hook.after_step(trainer)``, where nothing shows what the hook is.
+"""What code out of sight hands in: models, and objects that a registry makes.
 
-Classes that no code is seen to instantiate are made somewhere all the same. A method that is called on what nothing is
-known of, and gets the object that calls it, is taken for theirs by its name: a trainer and its hooks.
+A model that is wrapped where nothing shows what it is (a trainer's parameter, in a library) is some module all the same.
+
+``hook.after_step(trainer)``, where nothing shows what the hook is, calls a method of what a registry makes: classes that no
+code is seen to instantiate are made somewhere all the same. A method that is called on what nothing is known of, and gets
+the object that calls it, is taken for theirs by its name: a trainer and its hooks.
 """
 
 from __future__ import annotations
@@ -12,8 +15,9 @@ from ..facts.facts import NOTHING, Call
 from . import library
 from .named_attributes import READ
 from .relays import Relays
-from .values import Bound, ClassValue, Constant, FunctionValue, Instance
+from .values import Bound, ClassValue, Constant, FunctionValue, Instance, Opaque
 
+_UNKNOWN = "?"
 _OF_TENSORS_AND_MODULES = library.TENSOR_MATH | library.RETURN_SELF | library.STAYS_DERIVED | frozenset(library.DERIVED)
 _OF_ALL = frozenset(
     {"forward", "backward", "step", "zero_grad", "load_state_dict", "item", "numpy", "tolist", "read", "write", "close", "flush"}
@@ -28,6 +32,12 @@ class OutOfSight(Relays):
 
     called_by_name: set[FunctionValue]
     """Methods that are called by their name alone: whatever else may come to them stays unknown."""
+
+    def seed_models_out_of_sight(self) -> None:
+        """Gives each wrap whose model nothing shows a model of its own."""
+        for wrapped, model in self.wrapped_models.items():
+            if self._holds_nothing(model):
+                self.add(model, Opaque(wrapped.site, _UNKNOWN))
 
     def seed_objects_out_of_sight(self) -> None:
         """Links calls on what holds nothing with the methods, of these names, of classes that nothing makes."""
