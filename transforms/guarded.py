@@ -18,6 +18,7 @@ from .queries.guards import Guard, Guards, guard_of
 from .queries.kept_models import is_of_model, keeps_model
 from .queries.order import is_before_wrap
 from .queries.parameter_math import states_read
+from .queries.picked_parameters import parameters_picked
 from .queries.program import Program
 from .queries.reshaped_parameters import PARAMETERS_OF, model_taken_apart
 from .queries.saved_models import given_to, is_writer, saved_models
@@ -104,6 +105,8 @@ def _all_hidden(
                 yield from ((guard, hidden) for guard, hidden in found if _is_there(guard, hidden.thing))
             if site.symbol in COLLECTIVE and _may_be_sharded(site, sharding) and not _is_local(program, site):
                 yield from _guards_around(guards, sharding, file, work_of(site), _thing(site), site)
+        for parameter, model in parameters_picked(file, sharding):
+            yield from _guards_around(guards, sharding, file, parameter, model, None)
         for read in states_read(file):
             if sharding.of_optimizer(file, read.value).possible:
                 yield from _guards_around(guards, sharding, file, read, read.value, None)

@@ -25,9 +25,9 @@ def parameters_reshaped(file: File, sharding: ShardingQueries) -> Iterator[Resha
     """Each such tensor, or collection of all of them, with the model that it is of, outside of modules and optimizers."""
     for call in file.nodes(ast.Call):
         for tensor in _given(file, call):
-            owners = _owners(file, tensor)
+            owners = parameter_owners(file, tensor)
             found = sharding.of_owners(owners)  # type: ignore[arg-type]
-            if not owners or not found.wrappers or _is_in_module_or_optimizer(file, sharding, call):
+            if not owners or not found.wrappers or is_in_module_or_optimizer(file, sharding, call):
                 continue
             if tensor in call.args or is_read_through(file, tensor):
                 yield tensor, model_taken_apart(file, sharding, call) or tensor, found
@@ -48,7 +48,7 @@ def _given(file: File, call: ast.Call) -> Iterator[ast.expr]:
             yield joined.elt
 
 
-def _owners(file: File, tensor: ast.expr) -> list[object]:
+def parameter_owners(file: File, tensor: ast.expr) -> list[object]:
     """The models that an expression holds nothing but parameters or gradients of."""
     held = [v for values in (file.held_values(tensor), [file.values(tensor)]) for each in values for v in each]
     derived = [v for v in held if isinstance(v, Derived)]
@@ -56,7 +56,7 @@ def _owners(file: File, tensor: ast.expr) -> list[object]:
     return [v.owner for v in derived] if are_tensors else []
 
 
-def _is_in_module_or_optimizer(file: File, sharding: ShardingQueries, node: ast.AST) -> bool:
+def is_in_module_or_optimizer(file: File, sharding: ShardingQueries, node: ast.AST) -> bool:
     """Whether a place is in a method of a module, where parameters are whole, or of an optimizer, which writes to shards."""
     around = file.enclosing_class(node)
     classes = [v for v in file.values(around) if isinstance(v, ClassValue)] if around is not None else []
