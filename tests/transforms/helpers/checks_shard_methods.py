@@ -146,6 +146,41 @@ def check_methods() -> None:
     assert close(results[0], results[1], 0.0)
 
 
+def check_a_method_that_a_forward_calls() -> None:
+    """It writes parameters that the same forward goes on with; before a call from outside and after it, as under DDP."""
+
+    class Normalized(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.out = nn.Linear(6, 6), nn.Linear(6, 6)
+
+        @torch.no_grad()
+        def normalize(self) -> torch.Tensor:
+            self.out.weight.div_(self.out.weight.norm())
+            return self.out.weight.norm()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            forward_method(self, "normalize")()
+            return self.out(self.inner(x).relu()).square().mean()
+
+    results: list[Any] = []
+    for wrap in (DDP, shard_like_ddp):
+        torch.manual_seed(0)
+        model = Normalized()
+        run, losses = wrap(model), []
+        optimizer = torch.optim.SGD(run.parameters(), lr=0.5)
+        for step in range(4):
+            loss = run(torch.full((2, 6), 1.0 + step))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+            if step == 1:
+                losses.append(forward_method(model, "normalize")().item())
+        results.append(result(run, losses))
+    assert not differences(results, 0.0)
+
+
 def check_methods_that_hand_out_parameters() -> None:
     """Optimizers and groups hold the sharded parameters, also where the root stays gathered after the method."""
     results: list[Any] = []
