@@ -53,3 +53,23 @@ def test_names_that_are_assigned_twice_stay() -> None:
     scope = ast.parse("a = self.x\nif q:\n    a = self.y\nb = a\nc = f(a, a)")
     spelled = {name: ast.unparse(spelled_out(scope, ast.parse(name, mode="eval").body)) for name in ("a", "b.w", "c", "d")}
     assert spelled == {"a": "a", "b.w": "a.w", "c": "c", "d": "d"}
+
+
+def test_models_that_are_unwrapped_where_they_are_saved() -> None:
+    """A choice between a model and its wrapper's module has the model's name."""
+    train = dedent("""
+        import torch
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+        def train(net, other, world, path):
+            net, other = DDP(net), DDP(other)
+            if dist.get_rank() == 0:
+                print(net(1))
+                state = {"net": (net.module if world > 1 else net).state_dict()}
+                state["other"] = (other.module if world > 1 else other).state_dict()
+                torch.save(state, path)
+    """)
+    text = migrated(train).texts["train.py"]
+    assert "    with whole_on_each_rank(net, other):\n        if dist.get_rank() == 0:\n" in text

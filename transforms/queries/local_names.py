@@ -72,6 +72,12 @@ def _source_of(scope: ast.AST, name: str) -> str | None:
     return sources.pop() if len(assigned) == len(stores) and len(sources) == 1 and None not in sources else None
 
 
+def only_source(value: ast.expr) -> str | None:
+    """What an expression gives in any case, but for the wrapper around it: ``x`` of ``x.module if wrapped else x``."""
+    sources = {_wrapper(source) for source in _sources(value)}
+    return sources.pop() if len(sources) == 1 else None
+
+
 def _sources(value: ast.expr) -> list[ast.expr | None]:
     """What an expression gives; None for what is no chain of names."""
     if isinstance(value, ast.IfExp):

@@ -12,7 +12,7 @@ from .assignments import assigned_values
 from .conditions import is_own_object
 from .file import File
 from .guards import Calls, Guard, guard_of
-from .local_names import comprehension_of, spelled_out
+from .local_names import comprehension_of, only_source, spelled_out
 from .program import Program
 from .sharding import ShardingQueries
 
@@ -85,6 +85,8 @@ class Spelling:
                 if self._leads_there(part) or _is_read_by_name(node, part):
                     yield from self._sources(part, depth + 1)
         yield node
+        if isinstance(node, ast.IfExp) and (chosen := only_source(node)) is not None:
+            yield ast.parse(chosen, mode="eval").body
         if isinstance(node, ast.Subscript):
             yield from self._sources(node.value, depth + 1)
         if isinstance(node, ast.Name) and depth < _DEEPEST:
