@@ -11,7 +11,8 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from .each_rank import is_of_sharding, whole_on_each_rank
+from .each_rank import whole_on_each_rank
+from .sharding_hooks import is_of_sharding
 from .whole import map_tensors, shard_like, whole
 
 HOOKS = (

@@ -15,18 +15,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .parameters import resharded
+from .sharding_hooks import without_sharding_hooks
 from .whole import whole
-
-MAKERS_OF_HOOKS = frozenset(
-    {"ShardedLikeFSDP1", "_await_backward", "_compare_forward", "_joined", "_keep_whole", "_keep_writes", "_read_sync",
-     "_shard_entries", "_summed", "_weigh_gradients", "_whole_parameters", "_with_prefix", "after_backward",
-     "allow_double_backward", "gather_once_in_evaluation",
-     "allow_inference_first", "broadcast_buffers_before_forward", "drop_unused_gradients", "gather_for_parts",
-     "gather_irregular_blocks", "keep_parameter_hooks", "keep_state_dicts_whole", "load_model_state", "on_all_ranks",
-     "read_sync_at_forwards", "register_comm_hook", "reshard_after_evaluation", "reshard_after_forward", "return_no_views",
-     "step_on_whole", "whole", "zero_grad_of_shards", "zeros_for_unused"}
-)  # fmt: skip
-"""The functions here that give a model hooks."""
 
 
 @contextmanager
@@ -120,14 +110,6 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
     for p, whole_one in full.items():  # needed for: gradient_reads
         whole_one.grad = p.grad.full_tensor() if isinstance(p.grad, DTensor) else None
     given = [(p, p.grad, -1 if p.grad is None else p.grad._version) for p in full.values()]
-    kept = [h for m in module.modules() for h in (m._forward_pre_hooks, m._forward_hooks, m._load_state_dict_post_hooks) if h]
-    hooks: list[tuple[Any, Any]] = [(h, h.copy()) for h in kept]
-    methods = [  # needed for: forward_methods
-        (unit, name, method)
-        for unit in units
-        for name, method in vars(unit).items()
-        if getattr(method, "__self__", None) is unit and hasattr(method, "__wrapped__")  # register_fsdp_forward_method
-    ]
     lost = (
         "training ran behind a test of the rank, on a copy of a sharded model that only this rank has: "
         "what it learns would be lost. Train on all ranks, outside of whole_on_each_rank"
@@ -142,14 +124,8 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
         for owner, name, p in shards:
             owner._parameters[name] = full[p]
             p._held_whole = full[p]  # pyright: ignore[reportAttributeAccessIssue]
-        for current, saved in hooks:
-            for key in [key for key, hook in saved.items() if is_of_sharding(hook)]:
-                del current[key]
-        for unit in units:
-            unit._held_whole = True
-        for unit, name, _ in methods:  # needed for: forward_methods
-            delattr(unit, name)
-        yield
+        with without_sharding_hooks(module):
+            yield
         if any(p.grad is not None and (p.grad is not grad or p.grad._version != version) for p, grad, version in given):
             raise RuntimeError(lost)
     finally:
@@ -157,14 +133,6 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
         for owner, name, p in shards:
             owner._parameters[name] = p
             vars(p).pop("_held_whole", None)
-        for current, saved in hooks:  # of others than fully_shard, what was registered or removed inside stays so
-            inside = dict(current)
-            current.clear()
-            current.update({key: hook for key, hook in saved.items() if key in inside or is_of_sharding(hook)} | inside)
-        for unit, name, method in methods:  # needed for: forward_methods
-            setattr(unit, name, method)
-        for unit in units:
-            unit._held_whole = False
     for unit in gathered:
         unit.unshard()
 
@@ -191,14 +159,3 @@ def _whole_optimizer(optimizer: Optimizer) -> Iterator[None]:
     finally:
         for entry, key, value in sharded:
             entry[key] = value
-
-
-def is_of_sharding(hook: Any) -> bool:
-    """Whether a hook belongs to fully_shard, or to what stands in for DDP around it."""
-    while isinstance(hook, functools.partial):
-        hook = hook.func
-    origin = getattr(hook, "__module__", None) or ""
-    package, _, name = __name__.rpartition(".")
-    copied = origin.rpartition(".")[2] == name  # packages that do not import each other have a copy each
-    is_ours = getattr(hook, "__qualname__", "").partition(".")[0] in MAKERS_OF_HOOKS  # other code of this file has hooks too
-    return origin.startswith("torch.distributed.") or (is_ours and (copied or origin.startswith(f"{package}.")))

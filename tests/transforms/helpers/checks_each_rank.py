@@ -13,18 +13,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from models import Net, batch, build, close, error_of, gradients_of, parameters_of
-from to_fsdp2.transforms.helpers import each_rank
+from to_fsdp2.transforms.helpers import sharding_hooks
 from to_fsdp2.transforms.helpers.copies import as_plain
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.each_rank import (
     everything_whole_on_each_rank,
     holding_whole,
-    is_of_sharding,
     whole_on_each_rank,
 )
 from to_fsdp2.transforms.helpers.gradients import no_gradient_sync
 from to_fsdp2.transforms.helpers.methods import forward_method
 from to_fsdp2.transforms.helpers.shard import shard_like_fsdp1
+from to_fsdp2.transforms.helpers.sharding_hooks import is_of_sharding
 from to_fsdp2.transforms.helpers.state import load_model_state, state_of
 from to_fsdp2.transforms.helpers.whole import whole
 from torch.distributed.fsdp import FSDPModule
@@ -171,7 +171,7 @@ def check_hooks_of_other_code_in_the_file_are_kept() -> None:
 
         hook.__module__ = place
         assert not is_of_sharding(hook)
-    trees = [ast.parse(file.read_text()) for file in Path(each_rank.__file__).parent.glob("*.py")]
+    trees = [ast.parse(file.read_text()) for file in Path(sharding_hooks.__file__).parent.glob("*.py")]
     functions = [n for tree in trees for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
     made = set()
     for top in functions:
@@ -179,7 +179,7 @@ def check_hooks_of_other_code_in_the_file_are_kept() -> None:
             if re.fullmatch(r"register_\w*hook", getattr(call.func, "attr", "")):
                 handed = {n.id for argument in call.args for n in ast.walk(argument) if isinstance(n, ast.Name)}
                 made |= {top.name} | (handed & {function.name for function in functions})
-    assert made <= each_rank.MAKERS_OF_HOOKS, made - each_rank.MAKERS_OF_HOOKS
+    assert made <= sharding_hooks.MAKERS_OF_HOOKS, made - sharding_hooks.MAKERS_OF_HOOKS
 
 
 def check_hooks_that_come_and_go_inside() -> None:
