@@ -16,6 +16,7 @@ from .queries.file import File
 from .queries.group_reads import groups_read
 from .queries.guards import Guard, Guards, guard_of
 from .queries.kept_models import is_of_model, keeps_model
+from .queries.message_guards import message_guards
 from .queries.order import is_before_wrap
 from .queries.parameter_math import states_read
 from .queries.picked_parameters import parameters_picked
@@ -81,6 +82,12 @@ def guarded_sites(
         if all((o.node, o.thing, o.calls[:1]) != (found.node, found.thing, found.calls[:1]) for o in known):
             guards[guard.statement] = guard
             hidden[guard.statement] = [*known, found]
+    for guard in list(guards.values()):
+        first = next(iter(message_guards(guard.file, guard.statement)), guard.statement)
+        if first is not guard.statement:
+            guards[first] = Guard(guard.file, first)
+            hidden[first] = [*hidden.get(first, []), *hidden.pop(guard.statement)]
+            del guards[guard.statement]
     return [Site(g.file, g.statement, GUARD, "guard") for g in guards.values()], hidden
 
 

@@ -378,3 +378,26 @@ class Trainer:
 Trainer(torch.nn.Linear(2, 2)).train()
 """
     assert contexts(program) == [f"with {held}:"]
+
+
+def test_ranks_that_exchange_messages_meet_inside_of_one_context() -> None:
+    """A gather between the two guards would wait for the rank that waits for its message to be taken."""
+    program = """
+        def score(net, x, scale):
+            return net(x).sum() * scale
+
+        def report(net, x, more):
+            result = torch.zeros(())
+            if dist.get_rank() == 1:
+                dist.send(score(net, *more), dst=0)
+            if dist.get_rank() == 0:
+                dist.recv(result, src=1)
+                print(score(net, x, 2.0), result)
+
+        def main(net, options, x, more):
+            model = DDP(net, **options)
+            report(model, x, more)
+    """
+    assert contexts(program) == ["with whole_on_each_rank(net):"]
+    apart = program.replace("dist.recv(result, src=1)", "pass").replace("dist.send(score(net, *more), dst=0)", "score(net, *more)")
+    assert contexts(apart) == ["with whole_on_each_rank(net):"] * 2

@@ -229,6 +229,8 @@ class Calls(NamedAttributes):
     def bind_parameters(self, call: Call, function: FunctionFacts, offset: int, skip: int) -> None:
         positional = [variable + offset for _, variable in function.positional[skip:]]
         by_name = {name: variable + offset for name, variable in [*function.positional, *function.keyword_only]}
+        in_front = len(call.arguments) if call.starred < 0 else call.starred
+        passed = {name for name, _ in function.positional[: skip + in_front]}
         for index, argument in enumerate(call.arguments):
             if argument == NOTHING:
                 continue
@@ -247,6 +249,8 @@ class Calls(NamedAttributes):
                 continue
             if name is None:
                 for parameter_name, parameter in by_name.items():
+                    if parameter_name in passed:
+                        continue
                     self.load_later(argument, f"[{parameter_name}]", parameter)
                 if function.variadic_keywords != NOTHING:
                     self.connect(argument, self.field(Container(function.variadic_keywords + offset, "dict"), "**"))

@@ -56,7 +56,8 @@ def shard_like_ddp(
     Arguments about buckets, the graph and devices of the output change no result and are not used. Raises RuntimeError,
     as DDP does, for a module without a trainable parameter.
     """
-    if isinstance(module, FSDPModule):
+    trained = [p for p in module.parameters() if p.requires_grad]
+    if isinstance(module, FSDPModule) or (trained and all(isinstance(p, DTensor) for p in trained)):  # or part of a sharded model
         _shard_new_modules(module)
         return module
     names: set[str] = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
@@ -135,8 +136,9 @@ def shard_like_ddp(
 def _shard_new_modules(module: Any) -> None:
     """Shard what a sharded module got since, such as a head: DDP was made anew around it. Each becomes a unit of its own."""
     mesh: Any = next(p for p in module.parameters() if isinstance(p, DTensor)).device_mesh
+    plain = getattr(module, "_plain_parameters", set())
     for part in [m for child in module.modules() if child is not module for m in parts_with_forward(child)]:
-        trained = {p for p in part.parameters() if p.requires_grad} - module._plain_parameters
+        trained = {p for p in part.parameters() if p.requires_grad} - plain
         if trained and not any(isinstance(p, DTensor) for p in part.parameters()):
             _sync_params_and_buffers(mesh.get_group(), [p.detach() for p in part.parameters()], 250 * 1024**2, 0)
             slots = parameter_slots(part)  # needed for: earlier_holders
@@ -145,7 +147,7 @@ def _shard_new_modules(module: Any) -> None:
             reshard_after_forward(part)
             keep_state_dicts_whole(part)  # needed for: state_dicts
             compute_as_whole(part)  # needed for: whole_math
-    if any(p.requires_grad and not isinstance(p, DTensor) and p not in module._plain_parameters for p in module.parameters()):
+    if any(p.requires_grad and not isinstance(p, DTensor) and p not in plain for p in module.parameters()):
         raise NotImplementedError("a parameter came to a module after it was sharded: give it to a module of its own")
 
 

@@ -1,8 +1,9 @@
 """Base classes in the place of DDP and FSDP1, for wrappers that a program derives from them."""
 
+import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -25,9 +26,18 @@ class ShardedLikeDDP(nn.Module):
 
     _stands_for = "ddp"
 
+    def __new__(cls, module: nn.Module | None = None, *_: Any, **__: Any) -> Any:
+        """DDP made anew around a model, once other parameters train, is the one that it has."""
+        shell = vars(module).get("_shell", lambda: None)() if module is not None else None
+        return shell if isinstance(shell, cls) else super().__new__(cls)
+
     def __init__(self, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        if "_modules" in vars(self):
+            shard_like_ddp(self)
+            return
         super().__init__()
         self.module = module
+        cast(Any, module)._shell = weakref.ref(self)
         ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
         self._ddp_params_and_buffers_to_ignore = [f"module.{name}" for name in ignored]
         shard_like_ddp(self, *args, **kwargs)

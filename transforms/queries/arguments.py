@@ -42,8 +42,7 @@ def _argument_for(
     given = list(call.args)
     if is_method and names and names[0] in ("self", "cls"):
         given.insert(0, call.func.value if isinstance(call.func, ast.Attribute) else call.func)
-    if any(isinstance(argument, ast.Starred) for argument in given):
-        return None
-    if name in names and names.index(name) < len(given):
+    unpacked = next((i for i, argument in enumerate(given) if isinstance(argument, ast.Starred)), len(given))
+    if name in names and names.index(name) < unpacked:
         return given[names.index(name)]
     return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)

@@ -18,6 +18,7 @@ from ..queries.file import File
 from ..queries.guards import is_guarded_again
 from ..queries.known_conditions import Needed, asked_about, known_conditions, may_be_missing, needed_for
 from ..queries.local_names import spelled_out
+from ..queries.message_guards import message_guards
 from ..queries.sure_names import is_surely_assigned, surely_there
 from ..queries.uneven_loops import trains
 from ..rewrites.changes import Change, insert_before, replace, replace_statement
@@ -33,7 +34,7 @@ def gathered_in_front(site: Site, migration: Migration) -> Outcome | None:
     hidden = [item for item in all_hidden if not (item.calls and item.calls[0][1] in read_here)]
     statement = site.node
     assert isinstance(statement, ast.stmt)
-    if _both_train(site.file, statement):
+    if message_guards(site.file, statement) or _both_train(site.file, statement):
         return None  # in front of it the state is that from before the training
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)) or not all(_can_move(h, statement) for h in hidden):
         return None
@@ -52,7 +53,9 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
     statement = site.node
     assert isinstance(statement, ast.stmt)
     block, index = site.file.block_of(statement)
-    rest = block[index:] if any(not _inside(_place(item), statement) for item in hidden) else []
+    together = message_guards(site.file, statement)
+    end = block.index(together[-1]) + 1 if together else len(block)
+    rest = block[index:end] if together or any(not _inside(_place(item), statement) for item in hidden) else []
     behind = rest or [statement]
     if (
         (rest and any(goes_backward(site.file, part) for part in rest))  # held whole, nothing would be averaged

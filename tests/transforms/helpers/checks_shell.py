@@ -106,3 +106,39 @@ def check_classes_that_are_values() -> None:
         assert model is net and isinstance(model, FSDPModule) and stands_for(model) == kind
         assert isinstance(model, (cls, int)) and not isinstance(model, other) and not isinstance(nn.Linear(4, 4), cls)
         assert not isinstance(model, tuple({other})) and isinstance(model, tuple({cls}))
+
+
+def frozen_in_turn(base: Any) -> list[torch.Tensor]:
+    """Losses where the wrapper is made anew whenever other parameters train, and then around a part of the model."""
+
+    class Wrapper(base):
+        pass
+
+    torch.manual_seed(0)
+    net = Net()
+    losses = []
+    for names in (("head", "emb"), ("layers",), ("layers.1", "scale")):
+        for name, parameter in net.named_parameters():
+            parameter.requires_grad_(name.startswith(names))
+        model = Wrapper(net, find_unused_parameters=True)
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.3)
+        for step in range(2):
+            loss = model(*batch(step))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.detach())
+    part: Any = Wrapper(net.layers[0].requires_grad_(True))
+    optimizer = torch.optim.SGD(part.parameters(), lr=0.3)
+    x = torch.randn(3, 6, generator=torch.Generator().manual_seed(int(batch(1)[0].sum())))
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = part(x).square().sum()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+def check_wrappers_that_are_made_anew() -> None:
+    assert close(frozen_in_turn(DDP), frozen_in_turn(ShardedLikeDDP))
