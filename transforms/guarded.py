@@ -75,6 +75,8 @@ def guarded_sites(
     hidden: dict[ast.AST, list[Hidden]] = {}
     for guard, found in _all_hidden(Guards(program, is_early), sharding, sites):
         known = hidden.get(guard.statement, [])
+        if found.thing is not None and is_summoned(guard.file, guard.statement, ast.parse(found.thing, mode="eval").body):
+            continue
         if is_early(found.file, found.node) or (found.site is not None and is_plain(found.site)):
             continue
         if found.site is None and found.model is not None and is_fresh(found.file, found.node, found.model):

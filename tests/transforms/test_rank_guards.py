@@ -401,3 +401,38 @@ def test_ranks_that_exchange_messages_meet_inside_of_one_context() -> None:
     assert contexts(program) == ["with whole_on_each_rank(net):"]
     apart = program.replace("dist.recv(result, src=1)", "pass").replace("dist.send(score(net, *more), dst=0)", "score(net, *more)")
     assert contexts(apart) == ["with whole_on_each_rank(net):"] * 2
+
+
+def test_what_is_summoned_around_a_guard_is_not_held_in_it() -> None:
+    """With ``rank0_only`` the other ranks have their shards there: they would gather alone."""
+    program = """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        class Adapter(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.base = torch.nn.Linear(2, 2)
+                self.a = torch.nn.Parameter(torch.ones(2, 2))
+
+        class Towers(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.text = FSDP(torch.nn.Sequential(Adapter()))
+
+        class Run:
+            def __init__(self):
+                self.model = FSDP(Towers())
+
+            def export(self, merged):
+                text = self.model.module.text
+                with FSDP.summon_full_params(text, rank0_only=True, writeback=False):
+                    if dist.get_rank() == 0:
+                        found = {n: m for n, m in text.named_modules() if isinstance(m, Adapter)}
+                        for n, m in found.items():
+                            merged[n] = (m.base.weight + m.a @ m.a).detach().clone()
+                        for n, p in text.named_parameters():
+                            merged.setdefault(n, p.detach().clone())
+
+        Run().export({})
+    """
+    assert contexts(program) == []
