@@ -32,6 +32,7 @@ from .queries.own_parameters import is_own_parameter
 from .queries.parameter_reads import parameters_read
 from .queries.reshaped_parameters import parameters_reshaped
 from .queries.sharding import ShardingQueries
+from .queries.summoned import summoned_around
 from .queries.whole_optimizers import optimizers_made, steps_on_wholes
 from .queries.whole_reads import whole_reads
 
@@ -50,6 +51,9 @@ WHOLE_READ = "torch.Tensor.(read)"
 SHAPE = "torch.Tensor.(shape)"
 """The symbol of tests of the shapes of parameters."""
 _SHAPES = frozenset({"dim", "ndim", "ndimension", "shape", "size"})
+COUNT = "torch.Tensor.(count)"
+"""The symbol of counts of the elements of parameters."""
+_COUNTS = frozenset({"numel", "nelement"})
 AVERAGE_UPDATE = "torch.optim.swa_utils.AveragedModel.update_parameters"
 """The symbol of methods that update an average of a model which a library keeps."""
 STATE_ENTRY = "torch.nn.Module.(state entry)"
@@ -360,14 +364,15 @@ def _states_in(file: File, node: ast.expr) -> list[Derived]:
 
 
 def _tested_shapes(file: File, sharding: ShardingQueries) -> Iterator[Site]:
-    """``if p.dim() >= 2`` for a parameter of a model in a wrapper."""
+    """``if p.dim() >= 2`` for a parameter of a model in a wrapper, and ``p.numel()`` anywhere."""
     for node in file.nodes(ast.Attribute):
-        if node.attr not in _SHAPES or not any(isinstance(a, ast.Compare) for a in file.ancestors(node)):
+        is_tested = node.attr in _SHAPES and any(isinstance(a, ast.Compare) for a in file.ancestors(node))
+        if not is_tested and (node.attr not in _COUNTS or any(True for _ in summoned_around(file, node))):
             continue
         owners = [v.owner for v in file.values(node.value) if isinstance(v, Derived) and v.kind == "parameters"]
         found = sharding.of_owners(owners)  # type: ignore[arg-type]
         if found.wrappers and not _is_of_forward(file, node.value):
-            yield Site(file, node, SHAPE, "read", None, node.value, found)
+            yield Site(file, node, SHAPE if is_tested else COUNT, "read", None, node.value, found)
 
 
 def _is_of_forward(file: File, node: ast.expr) -> bool:

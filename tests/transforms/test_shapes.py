@@ -20,3 +20,16 @@ def test_shapes_are_told_of_where_fsdp1_showed_them_flat(body: str, told: bool) 
         "def main(net):\n    model = FSDP(Net())\n    model.compute(model.scale)\n"
     )
     assert any(finding.rule == "FS706" for finding in findings(train=program)) == told
+
+
+@pytest.mark.parametrize(("wrapper", "before", "told"), [
+    ("FSDP", "count = sum(p.numel() for p in model.parameters())", True),
+    ("FSDP", "with FSDP.summon_full_params(model):\n        count = sum(p.numel() for p in model.parameters())", False),
+    ("nn.parallel.DistributedDataParallel", "count = sum(p.numel() for p in model.parameters())", False),
+])  # fmt: skip
+def test_counts_of_a_ranks_own_part_are_told_of(wrapper: str, before: str, told: bool) -> None:
+    program = HEAD + (
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\n"
+        f"def main(net):\n    print(sum(p.numel() for p in net.parameters()))\n    model = {wrapper}(net)\n    {before}\n    return count\n"
+    )
+    assert any(finding.rule == "FS706" for finding in findings(train=program)) == told

@@ -48,16 +48,24 @@ def _wraps(file: File, cls: ClassValue) -> bool:
 
 
 def _is_unit(file: File, place: ast.AST, name: str) -> bool:
-    """Whether a name is the variable of a loop over ``FSDP.fsdp_modules(model)``, beside others in ``zip`` or not."""
+    """Whether a name is the variable of a loop over ``FSDP.fsdp_modules(model)``, beside others or not."""
     for around in file.ancestors(place):
         loops = around.generators if isinstance(around, _COMPREHENSIONS) else [around] if isinstance(around, ast.For) else []
         for loop in loops:
-            pairs = [(loop.target, loop.iter)]
-            if isinstance(loop.target, ast.Tuple) and isinstance(loop.iter, ast.Call):
-                pairs = list(zip(loop.target.elts, loop.iter.args, strict=False))
-            if any(isinstance(target, ast.Name) and target.id == name and _gives_units(file, given) for target, given in pairs):
+            given = (iterated for target, iterated in _taken_apart(loop.target, loop.iter) if target.id == name)
+            if any(_gives_units(file, iterated) for iterated in given):
                 return True
     return False
+
+
+def _taken_apart(target: ast.expr, iterated: ast.expr) -> Iterator[tuple[ast.Name, ast.expr]]:
+    """The names that a loop binds, each with what it runs over, through ``zip`` and ``enumerate``."""
+    if isinstance(target, ast.Name):
+        yield target, iterated
+    elif isinstance(target, ast.Tuple) and isinstance(iterated, ast.Call):
+        elements = target.elts[1:] if getattr(iterated.func, "id", "") == "enumerate" else target.elts
+        for element, given in zip(elements, iterated.args, strict=False):
+            yield from _taken_apart(element, given)
 
 
 def _gives_units(file: File, value: ast.AST) -> bool:

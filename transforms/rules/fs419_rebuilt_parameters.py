@@ -12,18 +12,29 @@ from ..sites import Site
 
 def told(site: Site, migration: Migration) -> Outcome | None:
     """Nothing general is right: fully_shard knows each parameter by its module and name, and goes on with the old one."""
-    if site.call is None or migration.is_before_wrap(site) or not _gets_sharded(site.call, site, migration):
+    if site.call is None or migration.is_before_wrap(site) or migration.runs_before_wraps(site.file, site.call):
+        return None
+    known = _gets_sharded(site.call, site, migration)
+    if known is False:
         return None
     message = "it takes parameters away from a sharded model and gives it others, which fully_shard does not know"
-    return Outcome(message, level=Level.MANUAL, form=Form.NOTE, advice="Do it in front of the wrap, on a plain model.")
+    if known is None:
+        return Outcome(f"whether this is a sharded model is not seen: if it is, {message}", level=Level.REVIEW, form=Form.NOTE,
+                       advice=_ADVICE)  # fmt: skip
+    return Outcome(message, level=Level.MANUAL, form=Form.NOTE, advice=_ADVICE)
 
 
-def _gets_sharded(call: ast.Call, site: Site, migration: Migration) -> bool:
-    """Whether something that is handed in is, or is taken out of, a sharded model."""
+_ADVICE = "Do it in front of the wrap, on a plain model."
+
+
+def _gets_sharded(call: ast.Call, site: Site, migration: Migration) -> bool | None:
+    """Whether something that is handed in is, or is taken out of, a sharded model; None where no module is seen there."""
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    parts = (n for one in given for n in ast.walk(one) if isinstance(n, (ast.Name, ast.Attribute)))
+    parts = [n for one in given for n in ast.walk(one) if isinstance(n, (ast.Name, ast.Attribute))]
     sharding = migration.sharding
-    return any(sharding.of(site.file, n).wrappers or sharding.of_part(site.file, n).wrappers for n in parts)
+    if any(sharding.of(site.file, n).wrappers or sharding.of_part(site.file, n).wrappers for n in parts):
+        return True
+    return False if any(sharding.is_module(value) for n in parts for value in site.file.values(n)) else None
 
 
 _NORMS = ("weight_norm", "spectral_norm", "remove_weight_norm", "remove_spectral_norm")

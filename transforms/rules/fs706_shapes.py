@@ -1,11 +1,11 @@
-"""FS706: choices by the shapes of parameters, which FSDP1 had made flat."""
+"""FS706: choices by the shapes of parameters, which FSDP1 had made flat, and counts of their elements."""
 
 from __future__ import annotations
 
 from ..findings import Level
 from ..migration import Migration
 from ..rule import Example, Outcome, Rule
-from ..sites import SHAPE, Site
+from ..sites import COUNT, SHAPE, Site
 
 
 def named(site: Site, migration: Migration) -> Outcome | None:
@@ -15,16 +15,20 @@ def named(site: Site, migration: Migration) -> Outcome | None:
         return None
     if migration.runs_before_wraps(site.file, site.node):
         return None
+    if site.symbol == COUNT:
+        return Outcome(_COUNTED, level=Level.REVIEW, advice=_OF_PART)
     return Outcome(_MESSAGE, level=Level.REVIEW, advice=_ADVICE)
 
 
+_COUNTED = "FSDP1 counted the elements of this rank's own part here; now the whole parameter's are counted"
+_OF_PART = "If a rank's own are meant, count p.to_local()'s; the total needs no sum over ranks any more."
 _MESSAGE = "FSDP1 showed parameters flat here, with one dimension; now they have their own shapes: the test may choose other ones"
 _ADVICE = "Compare what the test chooses (weight decay groups, say) in the old and the new run; `verify` does."
 
 RULE = Rule(
     id="FS706",
-    title="tests of the shapes of parameters",
-    symbols=(SHAPE,),
+    title="shapes and sizes of parameters",
+    symbols=(SHAPE, COUNT),
     roles=("read",),
     why="Behind FSDP1 `p.dim() >= 2` is false for every parameter, so that no weight decays; FSDP2 keeps the shapes.",
     fallback=named,

@@ -19,12 +19,14 @@ from to_fsdp2.transforms.helpers.ranks import on_all_ranks
 from to_fsdp2.transforms.helpers.scaling import sharded_grad_scaler
 from to_fsdp2.transforms.helpers.shard import shard_like_fsdp1
 from to_fsdp2.transforms.helpers.stops import holds_shards
+from to_fsdp2.transforms.helpers.strategy import strategy_of
 from to_fsdp2.transforms.helpers.units import units
 from to_fsdp2.transforms.helpers.zero_gradients import zero_gradients
 from torch import nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, ShardingStrategy, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 
 def sharded(kind: str, like: str = "ddp") -> Any:
@@ -229,3 +231,12 @@ def check_parameters_that_a_forward_returns() -> None:
         results.append((parameters_of(model), losses))
     for parameters, losses in results[1:]:
         assert close(parameters, results[0][0], 1e-5) and close(losses, results[0][1], 1e-5)
+
+
+def check_the_strategy_is_that_asked_for_also_once_the_root_has_run() -> None:
+    for strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP):
+        device, policy = torch.device("cpu"), ModuleWrapPolicy({Block})
+        model: Any = shard_like_fsdp1(Net(), auto_wrap_policy=policy, sharding_strategy=strategy, device_id=device)
+        assert strategy_of(model) is strategy
+        model(*batch(0)).backward()
+        assert strategy_of(model) is strategy and strategy_of(model.layers[0]) is strategy
