@@ -17,6 +17,7 @@ def test_what_fully_shard_would_not_know_of_is_told(before: str, behind: str, le
     program = HEAD + (
         "from targets import read_targets\nfrom torch.nn.utils import prune\n\n\n"
         "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.layer = nn.Linear(2, 2)\n\n\n"
-        f"def main():\n    net = Net()\n    {before}\n    model = nn.parallel.DistributedDataParallel(net)\n    {behind}\n\n\nmain()\n"
+        f"def main():\n    net = Net()\n    {before}\n    model = nn.parallel.DistributedDataParallel(net)\n    {behind}\n\n\n"
+        "main()\n"
     )
     assert [finding.level for finding in findings(train=program) if finding.rule == "FS419"] == levels

@@ -30,6 +30,7 @@ def test_shapes_are_told_of_where_fsdp1_showed_them_flat(body: str, told: bool) 
 def test_counts_of_a_ranks_own_part_are_told_of(wrapper: str, before: str, told: bool) -> None:
     program = HEAD + (
         "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\n"
-        f"def main(net):\n    print(sum(p.numel() for p in net.parameters()))\n    model = {wrapper}(net)\n    {before}\n    return count\n"
+        "def main(net):\n    print(sum(p.numel() for p in net.parameters()))\n"
+        f"    model = {wrapper}(net)\n    {before}\n    return count\n"
     )
     assert any(finding.rule == "FS706" for finding in findings(train=program)) == told

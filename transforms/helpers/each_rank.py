@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from .agreement import true_on_any_rank
 from .parameters import resharded
 from .sharding_hooks import without_sharding_hooks
 from .whole import whole
@@ -28,6 +29,10 @@ def whole_on_each_rank(*things: Any, needed: bool = True) -> Iterator[None]:
     the models, optimizers and sharded tensors that they hold are taken; with `needed=False` nothing is gathered.
     """
     with ExitStack() as stack:
+        if needed:  # needed for: questions
+            ask_for_whole()
+            _answers.append(lambda _: None)
+            stack.callback(_answers.pop)
         for thing in _models_and_optimizers(things) if needed else ():
             if isinstance(thing, nn.Module) and any(isinstance(held, (FSDPModule, DTensor)) for held in _held_in(thing)):
                 if not getattr(thing, "_held_whole", False):  # the same model under another name
@@ -81,6 +86,42 @@ def everything_whole_on_each_rank(needed: bool = True) -> Iterator[None]:
         optimizers = sorted(found, key=lambda held: order[id(held)])
     with whole_on_each_rank(*models, *optimizers):
         yield
+
+
+_answers: list[Callable[[bool], None]] = []
+
+
+@contextmanager
+def whole_when_asked(*things: Any) -> Iterator[None]:
+    """`whole_on_each_rank` from where a rank inside calls `ask_for_whole()`; of everything, if no things are named.
+
+    Every rank enters. One that is through, or asks, waits for the others: until one of them asks, or all are through.
+    """
+    if _answers:  # not all ranks may be here, or it is whole already
+        yield
+        return
+    answered = False
+    with ExitStack() as stack:
+
+        def answer(asks: bool) -> None:
+            nonlocal answered
+            if not answered:
+                answered = True
+                if true_on_any_rank(asks):
+                    stack.enter_context(whole_on_each_rank(*things) if things else everything_whole_on_each_rank())
+
+        _answers.append(answer)
+        try:
+            yield
+            answer(False)
+        finally:
+            _answers.remove(answer)
+
+
+def ask_for_whole() -> None:
+    """Inside of `whole_when_asked`: what it names is whole on each rank from here on. Elsewhere, nothing happens."""
+    if _answers:
+        _answers[-1](True)
 
 
 def holding_whole(things: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

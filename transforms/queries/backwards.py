@@ -11,6 +11,8 @@ from .file import File
 from .program import Program
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_DEEPEST_STEP = 3
 _WITHOUT = re.compile(r"\b(no_grad|inference_mode)\b|set_grad_enabled\(False\)")
 _any: WeakKeyDictionary[Program, set[ast.AST]] = WeakKeyDictionary()
 _sure: WeakKeyDictionary[Program, set[ast.AST]] = WeakKeyDictionary()
@@ -24,6 +26,29 @@ def has_backward(node: ast.AST) -> bool:
 def goes_backward(file: File, node: ast.AST) -> bool:
     """Whether a backward may be made below a node, or in a function that is called there."""
     return has_backward(node) or any(_trains(file, call) for call in ast.walk(node) if isinstance(call, ast.Call))
+
+
+def is_at_each_step(file: File, node: ast.AST) -> bool:
+    """Whether the innermost loop around a place, in its function, makes one step of training each time."""
+    for around in file.ancestors(node):
+        if isinstance(around, _FUNCTIONS):
+            return False
+        if isinstance(around, _LOOPS):
+            return any(_makes_step(file, statement) for statement in around.body)
+    return False
+
+
+def _makes_step(file: File, node: ast.AST, depth: int = 0) -> bool:
+    """Whether a backward is made below a node, or in a function called there, in no further loop."""
+    if isinstance(node, (*_FUNCTIONS, *_LOOPS, ast.ClassDef)):
+        return False
+    if isinstance(node, ast.Attribute) and node.attr == "backward" and isinstance(node.ctx, ast.Load):
+        return True
+    if isinstance(node, ast.Call) and depth < _DEEPEST_STEP:
+        for owner, function in map(file.program.function_node, file.program.callees(file, node)):
+            if any(_makes_step(owner, statement, depth + 1) for statement in getattr(function, "body", ())):
+                return True
+    return any(_makes_step(file, child, depth) for child in ast.iter_child_nodes(node))
 
 
 def is_in_training(file: File, node: ast.AST) -> bool:

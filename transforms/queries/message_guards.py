@@ -7,9 +7,8 @@ import ast
 from .conditions import is_rank_condition
 from .file import File
 
-_OF_MESSAGES = frozenset(
-    f"torch.distributed.{name}" for name in ("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list")
-)  # fmt: skip
+_NAMES = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list")
+_OF_MESSAGES = frozenset(f"torch.distributed.{name}" for name in _NAMES)
 _DEEPEST = 3
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
+from typing import cast
 
 import libcst as cst
 
@@ -12,7 +13,14 @@ from ..findings import Form, Level
 from ..flow.values import FunctionValue
 from ..guarded import GUARD, STATE_READS, Hidden, is_initialization
 from ..migration import Migration
-from ..queries.backwards import goes_backward, has_backward, is_in_training, is_trained_on_both, is_without_gradients
+from ..queries.backwards import (
+    goes_backward,
+    has_backward,
+    is_at_each_step,
+    is_in_training,
+    is_trained_on_both,
+    is_without_gradients,
+)
 from ..queries.early_leaves import leaves_of_some_ranks
 from ..queries.file import File
 from ..queries.guards import is_guarded_again
@@ -36,6 +44,9 @@ def gathered_in_front(site: Site, migration: Migration) -> Outcome | None:
     assert isinstance(statement, ast.stmt)
     if message_guards(site.file, statement) or _both_train(site.file, statement):
         return None  # in front of it the state is that from before the training
+    places = [_place(item) for item in hidden]
+    if needed_for(site.file, [statement], places) is None and _asking(site.file, statement, places):
+        return None
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)) or not all(_can_move(h, statement) for h in hidden):
         return None
     changes: list[Change] = []
@@ -82,6 +93,10 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
         return _decorated(site, statement, _with_arguments(migration.helper(site, "holding_whole"), statement, things), held)
     name = migration.helper(site, name)
     needed = _needed(site, rest, [item for item in hidden if item in unnamed or item.thing])
+    asking = _asking(site.file, statement, [_place(item) for item in hidden]) if needed is None and not rest else []
+    if asking:
+        ask = migration.helper(site, "ask_for_whole")
+        name = migration.helper(site, "whole_when_asked")
     if needed is not None:
         answer = f"{migration.helper(site, 'true_on_any_rank')}({needed.text})" if needed.differing else needed.text
         given = [*given, f"needed={answer}"]
@@ -93,7 +108,9 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
         bare = node.with_changes(leading_lines=[])
         return [block.with_changes(leading_lines=node.leading_lines, body=cst.IndentedBlock([bare]))]
 
-    return Outcome(held, [replace_statement(site.file, statement, build)], level=Level.REVIEW)
+    changes = [replace_statement(site.file, statement, build)]
+    changes += [insert_before(site.file, place, lambda: statements(f"{ask}()\n")) for place in asking]
+    return Outcome(_ASKED if asking else held, changes, level=Level.REVIEW)
 
 
 def _needed(site: Site, rest: Sequence[ast.stmt], hidden: Sequence[Hidden]) -> Needed | None:
@@ -107,6 +124,25 @@ def _needed(site: Site, rest: Sequence[ast.stmt], hidden: Sequence[Hidden]) -> N
     if left is None or needed is None or " or " in left.text + needed.text:
         return left or needed
     return Needed(f"{left.text} and {needed.text}", left.differing or needed.differing)
+
+
+def _asking(file: File, guard: ast.stmt, places: Sequence[ast.AST]) -> list[ast.stmt]:
+    """The statements in a loop's guard in front of which what comes rarely is asked for; none where it comes every time."""
+    if not is_at_each_step(file, guard):
+        return []
+    found: list[ast.stmt] = []
+    for place in places:
+        statement = file.statement(place)
+        way = [around for around in file.ancestors(statement) if _inside(around, guard)]
+        while isinstance(way[0], ast.If) and way[0].orelse == [statement] and isinstance(statement, ast.If):
+            statement = cast(ast.stmt, way.pop(0))  # in front of an elif nothing can stand
+        if statement is guard or not any(isinstance(around, ast.If) and around is not guard for around in way):
+            return []
+        found.append(statement)
+    first: dict[int, ast.stmt] = {}
+    for statement in sorted(dict.fromkeys(found), key=lambda s: s.lineno):
+        first.setdefault(id(file.block_of(statement)[0]), statement)
+    return [s for s in first.values() if not any(s is not other and _inside(s, other) for other in first.values())]
 
 
 def _trains_model(file: File, statement: ast.stmt, hidden: list[Hidden]) -> bool:
@@ -190,6 +226,7 @@ def _decorated(site: Site, function: ast.FunctionDef, value: cst.BaseExpression,
 
 
 _HELD = "every rank holds the model whole while some of them work on it alone, as the old wrapper did"
+_ASKED = "only ranks behind the guard know whether it comes to that: they ask, and every rank holds the model whole from then on"
 _ALL_HELD = "which model some ranks work on alone cannot be written here: every rank holds all sharded ones whole for it"
 
 

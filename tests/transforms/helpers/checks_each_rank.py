@@ -17,9 +17,11 @@ from to_fsdp2.transforms.helpers import sharding_hooks
 from to_fsdp2.transforms.helpers.copies import as_plain
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.each_rank import (
+    ask_for_whole,
     everything_whole_on_each_rank,
     holding_whole,
     whole_on_each_rank,
+    whole_when_asked,
 )
 from to_fsdp2.transforms.helpers.gradients import no_gradient_sync
 from to_fsdp2.transforms.helpers.methods import forward_method
@@ -310,3 +312,44 @@ def check_gradients_are_whole_too() -> None:
             assert close({name: p.grad for name, p in model.named_parameters()}, expected)
             model.zero_grad()
     assert close(gradients_of(model), expected)
+
+
+def check_what_one_rank_asks_for_is_whole_from_then_on() -> None:
+    model, optimizer = trained()
+    saved: list[dict[str, Any]] = []
+    for step in range(4):
+        with whole_when_asked(model, optimizer):
+            if dist.get_rank() == 0:
+                assert isinstance(next(model.parameters()), DTensor)
+                if step in (1, 2):
+                    ask_for_whole()
+                    ask_for_whole()
+                    saved.append({"model": copy.deepcopy(model.state_dict()), "out": model(*batch(0)).item()})
+                    with whole_when_asked(model), whole_on_each_rank(model):
+                        assert not isinstance(next(model.parameters()), DTensor)
+        assert isinstance(next(model.parameters()), DTensor)
+        ask_for_whole()
+    expected = parameters_of(model)
+    loss = model(*batch(0)).item()
+    assert len(saved) == (2 if dist.get_rank() == 0 else 0)
+    for entry in saved:
+        assert all(close(entry["model"][name], value) for name, value in expected.items())
+        assert dist.get_rank() != 0 or close(entry["out"], loss)
+
+
+def check_all_ranks_and_everything_asked_for() -> None:
+    model, _ = trained()
+    for asked in (False, True):
+        with whole_when_asked():
+            if asked:
+                ask_for_whole()
+            assert isinstance(next(model.parameters()), DTensor) != asked
+    assert isinstance(error_of(_ask_and_fail), ZeroDivisionError)
+    with whole_when_asked(model):
+        assert isinstance(next(model.parameters()), DTensor)
+
+
+def _ask_and_fail() -> None:
+    with whole_when_asked():
+        ask_for_whole()
+        raise ZeroDivisionError
