@@ -112,7 +112,7 @@ class Migration:
     @cached_property
     def sharding(self) -> ShardingQueries:
         """Questions about which values are sharded."""
-        return ShardingQueries(self.program, self.stays_wrapped)
+        return ShardingQueries(self.program, self.programs, self.stays_wrapped)
 
     def stays_wrapped(self, value: Wrapped | Annotated) -> bool:
         """Whether a wrapper is not replaced: because of ``--ddp keep``, or because a comment at its call says so."""

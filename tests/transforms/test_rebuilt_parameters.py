@@ -11,6 +11,7 @@ from to_fsdp2.transforms.findings import Level
     ("pass", 'prune.remove(model.module.layer, "weight")', [Level.MANUAL]),
     ("targets = read_targets(net)", "for part, name in targets:\n        prune.remove(part, name)", [Level.REVIEW]),
     ('prune.remove(net.layer, "weight")', "pass", []),
+    ("pass", "last = nn.utils.weight_norm(nn.Linear(2, 2))", []),
     ("other = nn.Linear(2, 2)", 'prune.remove(other, "weight")', []),
 ])  # fmt: skip
 def test_what_fully_shard_would_not_know_of_is_told(before: str, behind: str, levels: list[Level]) -> None:

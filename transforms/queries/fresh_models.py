@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from ..flow.library import RETURN_SELF
-from ..flow.values import Bound, Constant, FunctionValue, Instance, Opaque
+from ..flow.values import Bound, ClassValue, Constant, External, FunctionValue, Instance, Opaque
 from .arguments import handed_in
 from .before_wraps import BeforeWraps
 from .file import File, Function
@@ -35,9 +35,14 @@ class FreshModels:
         self.sharding = sharding
         self.before = before
         self._calls: dict[int, defaultdict[Function | None, _Calls]] = {}
+        self._asked_in = ""
 
-    def holds(self, file: File, place: ast.AST, model: ast.expr, depth: int = 0) -> bool:
+    def holds(self, file: File, place: ast.AST, model: ast.expr) -> bool:
         """Whether a model that a place works on was surely made since the last wrap that may have been of it."""
+        self._asked_in = file.path
+        return self._holds(file, place, model, 0)
+
+    def _holds(self, file: File, place: ast.AST, model: ast.expr, depth: int) -> bool:
         if depth > _DEEPEST or isinstance(file.function(place), ast.Lambda):
             return False
         if not isinstance(model, (ast.Name, ast.Attribute)):
@@ -45,7 +50,7 @@ class FreshModels:
         if not _is_path(model) or _is_of_outer_scope(file, model):
             return False
         if (container := _looped_over(file, place, model)) is not None:
-            return self.holds(file, place, container, depth + 1)
+            return self._holds(file, place, container, depth + 1)
         given = self._given_before(file, place, model)
         start = next((s for s in reversed(given) if _dominates(file, s, place)), None)
         if start is None and not isinstance(model, ast.Name):
@@ -68,7 +73,7 @@ class FreshModels:
         while isinstance(owner, ast.Attribute):
             owner = owner.value
         made = [self._assigned(file, statement, owner) for statement in self._given_before(file, place, owner)]
-        if not made or not self.holds(file, place, owner, depth + 1):
+        if not made or not self._holds(file, place, owner, depth + 1):
             return False
         given = [a for call in made for n in ast.walk(call or part) if isinstance(n, ast.Call)
                  for a in (*n.args, *(k.value for k in n.keywords))]  # fmt: skip
@@ -116,7 +121,7 @@ class FreshModels:
         if isinstance(value, ast.IfExp):
             return all(self._is_made(file, place, branch, depth) for branch in (value.body, value.orelse))
         if isinstance(value, (ast.Name, ast.Attribute)):
-            return self.holds(file, place, value, depth + 1)
+            return self._holds(file, place, value, depth + 1)
         if not isinstance(value, ast.Call):
             return isinstance(value, ast.Constant)
         made = [v for v in file.values(value) if not (isinstance(v, Constant) and v.value is None)]
@@ -128,13 +133,20 @@ class FreshModels:
     def _is_new(self, value: object, site: int) -> bool:
         if not isinstance(value, (Instance, Opaque)) or value.site != site or site < 0:
             return False
-        return self.sharding.is_new(value)
+        return self.sharding.is_new(value, self._asked_in)
 
     def _is_returned_new(self, file: File, call: ast.Call, depth: int, item: int | None = None) -> bool:
-        """Whether every function that a call reaches returns a model that it makes, by itself or as an item of a tuple."""
+        """Whether every function that a call reaches returns a model that it makes, by itself or as an item of a tuple.
+
+        Of a registry the call may reach classes and functions of libraries as well: what these make is new too.
+        """
         called = [v.function if isinstance(v, Bound) else v for v in file.called_values(call)]
         functions = [v for v in called if isinstance(v, FunctionValue)]
-        if not functions or len(functions) != len(file.called_values(call)):
+        others = [v for v in called if not isinstance(v, FunctionValue)]
+        if not functions or not all(isinstance(v, (ClassValue, External)) for v in others):
+            return False
+        site = file.call_site(call)
+        if others and not all(self._is_new(v, site) for v in file.values(call) if getattr(v, "site", None) == site):
             return False
         for function in functions:
             other, node = self.program.function_node(function)
@@ -142,7 +154,7 @@ class FreshModels:
                 return False
             returns = [n for n in ast.walk(node) if isinstance(n, ast.Return) and other.function(n) is node]
             models = [(n, _item(n.value, item)) for n in returns]
-            if not models or not all(model is not None and self.holds(other, n, model, depth + 1) for n, model in models):
+            if not models or not all(model is not None and self._holds(other, n, model, depth + 1) for n, model in models):
                 return False
         return True
 
@@ -153,7 +165,7 @@ class FreshModels:
             return False
         for caller, call in callers:
             given = handed_in(file, place, name.id, call) if isinstance(call, ast.Call) else None
-            if given is None or not self.holds(caller, call, given, depth + 1):
+            if given is None or not self._holds(caller, call, given, depth + 1):
                 return False
         return True
 

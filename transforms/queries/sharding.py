@@ -43,6 +43,7 @@ from .file import File
 from .loaded_objects import comes_from_file
 from .optimizer_objects import optimizers_around
 from .program import Program
+from .programs import Programs
 from .said import SaidNames
 
 _NO_OBJECTS = (Constant, Container, External, ModuleValue, FunctionValue, ClassValue, Partial, Bound)
@@ -55,8 +56,9 @@ class ShardingQueries:
     ``kept`` says of a value in a wrapper that the wrapper stays.
     """
 
-    def __init__(self, program: Program, kept: Callable[[Wrapped | Annotated], bool] = lambda _: False) -> None:
+    def __init__(self, program: Program, programs: Programs, kept: Callable[[Wrapped | Annotated], bool]) -> None:
         self.program = program
+        self.programs = programs
         self.kept = kept
         self._said = SaidNames()
 
@@ -78,7 +80,7 @@ class ShardingQueries:
 
     def wraps_of(self, model: object) -> list[Wrapped] | None:
         """The wrappers that a model made in the repository is handed to; None where there may be others."""
-        if not isinstance(model, Instance) or model.site < 0 or not self._all_wrapped_known:
+        if not isinstance(model, Instance) or model.site < 0 or not self._all_wrapped_known(model):
             return None
         flow = self.program.flow
         wrapped = [v for v in list(flow.values) if isinstance(v, Wrapped) and not self.kept(v)]
@@ -192,7 +194,7 @@ class ShardingQueries:
     @cached_property
     def _before(self) -> ShardingQueries | None:
         """The same questions without what a run has shown."""
-        return None if self.program.baseline is None else ShardingQueries(self.program.baseline, self.kept)
+        return None if self.program.baseline is None else ShardingQueries(self.program.baseline, Programs(self.program.baseline, self.programs.scripts), self.kept)
 
     def of_values(self, values: Iterable[Value]) -> Sharding:
         """Whether what may be any of these values is a sharded model."""
@@ -346,12 +348,12 @@ class ShardingQueries:
         if isinstance(value, Instance):
             # Built here, in no wrapper that is seen, without sharded parts: only code out of sight could have sharded it.
             is_known = value.site >= 0 and not self._hands_on(value) and not self._holds_sharded(value)
-            return (is_known and self._all_wrapped_known) or self._is_plain_object(value)
+            return (is_known and self._all_wrapped_known(value)) or self._is_plain_object(value)
         return False
 
     def _is_made_outside(self, value: Opaque, depth: int) -> bool:
         """Whether a library made an object of nothing that may be a model here, and no wrapper gets it."""
-        if value.name == "?" or value.name.startswith(_MAKERS_OF_ANYTHING) or depth > 2 or not self._all_wrapped_known:
+        if value.name == "?" or value.name.startswith(_MAKERS_OF_ANYTHING) or depth > 2 or not self._all_wrapped_known(value):
             return False
         call = self.program.flow.calls[value.site]
         given = [*call.arguments, *(argument for _, argument in call.keywords)]
@@ -362,13 +364,16 @@ class ShardingQueries:
             for v in held
         )  # fmt: skip
 
-    def is_new(self, value: Instance | Opaque) -> bool:
-        """Whether an object is a module that is plain when it is made: nothing that may be sharded comes into it."""
+    def is_new(self, value: Instance | Opaque, path: str = "") -> bool:
+        """Whether an object is a module that is plain when it is made: nothing that may be sharded comes into it.
+
+        With ``path``, in the programs that a file is part of.
+        """
         if isinstance(value, Instance):
             is_module = self.makes_modules(value.cls)
             if not is_module or self._hands_on(value) or self._holds_sharded(value):
                 return False
-            return self._all_wrapped_known or (all(self._given(value)) and self._gets_nothing_sharded(value))
+            return self._all_wrapped_known(value, path) or (all(self._given(value)) and self._gets_nothing_sharded(value))
         if value.name in _PASSING_ON or value.name == "?" or is_optimizer(value.name):
             return False
         if is_tensor_math(value.name) and not all(self._given(value)):
@@ -389,17 +394,23 @@ class ShardingQueries:
             for held in self._given(value) for v in held
         )  # fmt: skip
 
+    def _all_wrapped_known(self, value: Instance | Opaque, path: str = "") -> bool:
+        """Whether every wrapper in the programs that make an object is seen to get models of which it is known what makes them."""
+        made_in = self.program.facts[self.program.flow.file_of_call(value.site)].path
+        unknown = self._files_of_unknown_wraps.intersection(self.programs.sharing_entries(made_in))
+        return not unknown or bool(path) and unknown.isdisjoint(self.programs.sharing_entries(path))
+
     @cached_property
-    def _all_wrapped_known(self) -> bool:
-        """Whether every wrapper that is called is seen to get models of which it is known where they are made."""
+    def _files_of_unknown_wraps(self) -> frozenset[str]:
         flow = self.program.flow
+        found: set[str] = set()
         for value in list(flow.values):
             if isinstance(value, Wrapped) and not self.kept(value):
                 variable = flow.fields.get((flow.ids.get(value, -1), "module"))
                 inner = flow.values_of(variable) if variable is not None else []
                 if not inner or any(isinstance(v, Unknown) or (isinstance(v, Opaque) and v.name == "?") for v in inner):
-                    return False
-        return True
+                    found.add(self.program.facts[flow.file_of_call(value.site)].path)
+        return frozenset(found)
 
     def _hands_on(self, value: Instance) -> bool:
         """Whether an object gives attributes of others for its own."""

@@ -30,7 +30,7 @@ _ADVICE = "Do it in front of the wrap, on a plain model."
 def _gets_sharded(call: ast.Call, site: Site, migration: Migration) -> bool | None:
     """Whether something that is handed in is, or is taken out of, a sharded model; None where no module is seen there."""
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    parts = [n for one in given for n in ast.walk(one) if isinstance(n, (ast.Name, ast.Attribute))]
+    parts = [n for one in given for n in ast.walk(one) if isinstance(n, (ast.Name, ast.Attribute, ast.Call))]
     sharding = migration.sharding
     if any(sharding.of(site.file, n).wrappers or sharding.of_part(site.file, n).wrappers for n in parts):
         return True
