@@ -12,6 +12,7 @@ from .arguments import handed_in
 from .before_wraps import BeforeWraps
 from .file import File, Function
 from .sharding import ShardingQueries
+from .wraps_inside import wraps_another
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -82,7 +83,8 @@ class FreshModels:
     def _wraps_around(self, file: File, place: ast.AST, model: ast.expr) -> list[ast.AST]:
         """What may wrap the model: calls that lead to a wrap, unseen code that it is handed to, and all that its holder is."""
         calls, text = self._calls_around(file, place), ast.unparse(model)
-        found = [*self.before.wraps_in(file, place), *calls.unseen.get(text, ())]
+        found = [w for w in self.before.wraps_in(file, place) if not wraps_another(self.sharding, file, w, model)]
+        found += calls.unseen.get(text, ())
         for owner in set(_prefixes(model)) - {text}:
             found += calls.getting.get(owner, [])
         return found

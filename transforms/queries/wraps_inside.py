@@ -1,10 +1,11 @@
-"""Wrapped models inside of a module that is in no wrapper itself, such as heads in a ``ModuleList``: keys have their prefix."""
+"""What wraps and modules have in common: wrapped heads in a ``ModuleList``, whose keys have a prefix, or nothing at all."""
 
 from __future__ import annotations
 
 import ast
 
-from ..flow.values import Wrapped
+from ..facts.facts import NOTHING
+from ..flow.values import Unknown, Wrapped
 from .file import File
 from .sharding import ShardingQueries
 
@@ -13,3 +14,14 @@ def wraps_inside(sharding: ShardingQueries, file: File, node: ast.expr) -> list[
     """The wrappers in what a module holds, at any depth; none of a module that may be in one itself."""
     holders = [v for v in file.values(node) if not isinstance(v, Wrapped) and sharding.is_module(v)]
     return [v for v in sharding.held_values(holders) if isinstance(v, Wrapped) and not sharding.kept(v)]
+
+
+def wraps_another(sharding: ShardingQueries, file: File, wrap: ast.AST, model: ast.expr) -> bool:
+    """Whether what a call wraps surely is neither a model nor a part of it, nor the model a part of that."""
+    flow, models = file.program.flow, file.values(model)
+    made = [v for v in file.values(wrap) if isinstance(v, Wrapped)] if isinstance(wrap, ast.Call) else []
+    fields = [flow.fields.get((flow.ids.get(v, -1), "module"), NOTHING) for v in made]
+    inner = [v for field in fields if field != NOTHING for v in flow.values_of(field)]
+    if not models or not inner or any(isinstance(v, Unknown) or getattr(v, "name", "") == "?" for v in (*models, *inner)):
+        return False
+    return set(sharding.held_values(models)).isdisjoint([*made, *sharding.with_parts(inner)])

@@ -1,0 +1,69 @@
+"""Programs of one repository that share classes of models: what one of them wraps is not sharded in another."""
+
+from __future__ import annotations
+
+import pytest
+from migrated_texts import HEAD, texts
+
+MODELS = """import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, width=3):
+        super().__init__()
+        self.body = nn.Linear(width, width)
+
+    def features(self, x):
+        return torch.relu(self.body(x))
+
+    def forward(self, x):
+        return self.features(x)
+
+
+def net_tiny(**kwargs):
+    net = Net(**kwargs)
+    return net
+"""
+TRAIN = HEAD + """import models
+
+
+def main():
+    model = DDP(models.net_tiny())
+    model(torch.ones(3)).sum().backward()
+
+
+if __name__ == "__main__":
+    main()
+"""
+UNKNOWN = TRAIN.replace("DDP(models.net_tiny())", "DDP(models.read())")
+PROBE = HEAD + """import models
+
+
+def main(name):
+    model = {made}
+    head = DDP({head})
+    train(model, head)
+
+
+def train(model, head):
+    head(model.features(torch.ones(3))).sum().backward()
+
+
+if __name__ == "__main__":
+    for name in ("net_tiny", "Net"):
+        main(name)
+"""
+
+
+@pytest.mark.parametrize("other", [TRAIN, UNKNOWN])
+@pytest.mark.parametrize("made", ["models.Net()", "models.net_tiny(width=3)", "models.__dict__[name](width=3)"])
+def test_a_model_that_only_another_program_wraps_is_plain(other: str, made: str) -> None:
+    probe = PROBE.format(made=made, head="nn.Linear(3, 1)")
+    assert "model.features(" in texts({"models": MODELS, "train": other, "probe": probe})["probe"]
+
+
+@pytest.mark.parametrize("head", ["model", "nn.Sequential(model)"])
+def test_a_model_that_its_own_program_wraps_is_not(head: str) -> None:
+    probe = PROBE.format(made="models.net_tiny(width=3)", head=head)
+    assert 'forward_method(model, "features")(' in texts({"models": MODELS, "train": TRAIN, "probe": probe})["probe"]
