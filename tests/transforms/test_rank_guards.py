@@ -436,3 +436,20 @@ def test_what_is_summoned_around_a_guard_is_not_held_in_it() -> None:
         Run().export({})
     """
     assert contexts(program) == []
+
+
+@pytest.mark.parametrize(("body", "gathers"), [
+    ("if small:\n        saved = model.state_dict()\n    else:\n        saved = {'model': model.state_dict(), 'step': 1}", 1),
+    ("saved = {'model': model.state_dict()}\n    if small:\n        check(model.state_dict())", 2),
+    ("if small:\n        saved = model.state_dict()\n    else:\n        saved = {'model': other.state_dict()}", 2),
+])  # fmt: skip
+def test_a_state_that_two_branches_read_is_gathered_once(body: str, gathers: int) -> None:
+    """Of two reads that are both made, the one may change what the other gets."""
+    program = (
+        "def save(model, other, small, check):\n"
+        f"    if dist.get_rank() == 0:\n        {body.replace(chr(10), chr(10) + '    ')}\n        torch.save(saved, 'x.pt')\n\n"
+        "def main(net, options, small):\n    save(DDP(net, **options), DDP(net, **options), small, print)\n"
+    )
+    source = Source.decode("train.py", (HEAD + program).encode())
+    new = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"]).texts["train.py"]
+    assert new.count("= model_state(") == gathers and ("else None" in new) == (gathers > 1)

@@ -56,8 +56,8 @@ def shard_like_ddp(
     Arguments about buckets, the graph and devices of the output change no result and are not used. Raises RuntimeError,
     as DDP does, for a module without a trainable parameter.
     """
-    trained = [p for p in module.parameters() if p.requires_grad]
-    if isinstance(module, FSDPModule) or (trained and all(isinstance(p, DTensor) for p in trained)):  # or part of a sharded model
+    trained = [isinstance(p, DTensor) for p in module.parameters() if p.requires_grad]
+    if isinstance(module, FSDPModule) or (trained and all(trained)):  # or part of a sharded model
         _shard_new_modules(module)
         return module
     names: set[str] = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))

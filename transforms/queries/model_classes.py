@@ -32,11 +32,27 @@ _OF_MODULES = frozenset({"parameters", "named_parameters", "buffers", "named_buf
 def may_get_models(file: File, node: ast.AST) -> bool:
     """Whether nothing is known of a place in a class that works on modules and that nobody is seen to make."""
     around = file.enclosing_class(node)
-    if around is None or file.values(node):
+    if around is None or file.values(node) or _is_setting(file, node):
         return False
     classes = [value for value in file.values(around) if isinstance(value, ClassValue)]
     made = [one for cls in classes for one in file.program.flow.instances.get(cls, ()) if one.site >= 0]
     return not made and any(isinstance(n, ast.Attribute) and n.attr in _OF_MODULES for n in ast.walk(around))
+
+
+def _is_setting(file: File, node: ast.AST) -> bool:
+    """Whether a place reads an entry of nested dictionaries: elsewhere in the file entries of the same one have entries."""
+    if not _is_entry(node):
+        return False
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    root = ast.unparse(node)
+    reads = file.nodes(ast.Subscript, ast.Attribute)
+    inside = (n.value for n in reads if _is_entry(n) or getattr(n, "attr", "") in ("get", "items", "pop"))
+    return any(_is_entry(entry) and ast.unparse(entry.value) == root for entry in inside)  # type: ignore[attr-defined]
+
+
+def _is_entry(node: ast.AST) -> bool:
+    return isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
 
 
 _CHANGING = re.compile(r"BatchNorm|track_running_stats|InstanceNorm")

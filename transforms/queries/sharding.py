@@ -194,7 +194,8 @@ class ShardingQueries:
     @cached_property
     def _before(self) -> ShardingQueries | None:
         """The same questions without what a run has shown."""
-        return None if self.program.baseline is None else ShardingQueries(self.program.baseline, Programs(self.program.baseline, self.programs.scripts), self.kept)
+        before = self.program.baseline
+        return before and ShardingQueries(before, Programs(before, self.programs.scripts), self.kept)
 
     def of_values(self, values: Iterable[Value]) -> Sharding:
         """Whether what may be any of these values is a sharded model."""
@@ -395,10 +396,10 @@ class ShardingQueries:
         )  # fmt: skip
 
     def _all_wrapped_known(self, value: Instance | Opaque, path: str = "") -> bool:
-        """Whether every wrapper in the programs that make an object is seen to get models of which it is known what makes them."""
+        """Whether every wrapper in the programs that make an object is seen to get models that are seen to be made."""
         made_in = self.program.facts[self.program.flow.file_of_call(value.site)].path
         unknown = self._files_of_unknown_wraps.intersection(self.programs.sharing_entries(made_in))
-        return not unknown or bool(path) and unknown.isdisjoint(self.programs.sharing_entries(path))
+        return not unknown or (bool(path) and unknown.isdisjoint(self.programs.sharing_entries(path)))
 
     @cached_property
     def _files_of_unknown_wraps(self) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 import libcst as cst
 
@@ -10,6 +11,8 @@ from ..facts.symbols import DDP
 from ..findings import Level
 from ..migration import Migration
 from ..queries.answers import Answer
+from ..queries.arguments import handed_in
+from ..queries.file import File
 from ..queries.training_loops import TrainingLoop, batches_of, last_shared_statement, training_loops
 from ..rewrites.changes import Change, insert_after, replace
 from ..rewrites.helper_calls import around, call_instead
@@ -17,6 +20,7 @@ from ..rewrites.templates import expression, statements, with_first_argument
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
+_DEEPEST = 3
 _JOIN = "torch.distributed.algorithms.join.Join"
 
 
@@ -28,23 +32,44 @@ def joined(site: Site, migration: Migration) -> Outcome | None:
     models = _models(site, migration)
     if call is None or models is None:
         return Outcome(_BY_HAND, level=Level.MANUAL, advice=_ADVICE)
-    loops = [loop for loop in training_loops(site.file, call) if not _is_answered_for(site, migration, loop)]
+    entered = list(_entered(site.file, call, models))
     changes = [_context(site, migration)]
-    if not training_loops(site.file, call):
+    if not entered:
         return Outcome("the loop that trains stands elsewhere: its ranks would wait for each other", changes,
                        Level.MANUAL, advice=_ADVICE)  # fmt: skip
-    for loop in loops:
-        changes += _until_all_finish(migration, loop, _models_in(migration, loop) if loop.is_called else models)
+    loops = [(loop, joined) for loop, joined in entered if not _is_answered_for(site, migration, loop)]
+    for loop, joined in loops:
+        changes += _until_all_finish(migration, loop, _models_in(migration, loop) if loop.is_called else joined)
     if _joins_more(call, models):
         return Outcome("a ZeroRedundancyOptimizer went on with old gradients on finished ranks; now all ranks step with new ones",
                        changes, Level.REVIEW)  # fmt: skip
-    if any(loop.in_epochs for loop in loops):
+    if any(loop.in_epochs for loop, _ in loops):
         return Outcome("ranks wait for each other at the end of each epoch, not only of the last", changes, Level.REVIEW)
     return Outcome(
         "finished ranks repeat their last batch without gradients; their optimizers step on, where DDP's momentum stood still",
         changes,
         Level.REVIEW,
     )
+
+
+def _entered(file: File, call: ast.Call, models: str, depth: int = 0) -> Iterator[tuple[TrainingLoop, str]]:
+    """The loops that train in a context, and what it joins as it is named there: also where a function returns the context."""
+    loops = training_loops(file, call)
+    yield from ((loop, models) for loop in loops)
+    function = file.function(call)
+    if loops or depth == _DEEPEST or not isinstance(file.parents[call], ast.Return) or not isinstance(function, ast.FunctionDef):
+        return
+    for caller, outer in file.program.callers(file, function):
+        named = [_as_handed_in(file, call, model, outer) for model in models.split(", ")]
+        if all(named):
+            yield from _entered(caller, outer, ", ".join(filter(None, named)), depth + 1)
+
+
+def _as_handed_in(file: File, place: ast.AST, model: str, call: ast.Call) -> str | None:
+    """A model that a function names by its parameter, as whoever calls the function names it."""
+    name, dot, rest = model.removeprefix("*").partition(".")
+    given = handed_in(file, place, name, call)
+    return f"{'*' * model.startswith('*')}{ast.unparse(given)}{dot}{rest}" if given is not None and _is_path(given) else None
 
 
 def _context(site: Site, migration: Migration) -> Change:

@@ -49,9 +49,16 @@ def gathered_in_front(site: Site, migration: Migration) -> Outcome | None:
         return None
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)) or not all(_can_move(h, statement) for h in hidden):
         return None
-    changes: list[Change] = []
+    reads: list[list[Hidden]] = []
     for item in hidden:
-        changes += _moved(item, statement, migration.names(site.file).local(_name_for(item)))
+        alike = (same for same in reads if all(_excludes(site.file, item, other) for other in same))
+        if (shared := next(alike, None)) is not None:
+            shared.append(item)
+        else:
+            reads.append([item])
+    changes: list[Change] = []
+    for same in reads:
+        changes += _moved(same, statement, migration.names(site.file).local(_name_for(same[0])))
     return Outcome("all ranks gather the state in front of the guard; what is done with it stays behind it", changes)
 
 
@@ -265,23 +272,35 @@ def _can_move(item: Hidden, guard: ast.stmt) -> bool:
     return not read & written and not may_be_missing(file, [guard], item.node, item.node)
 
 
-def _moved(item: Hidden, guard: ast.stmt, name: str) -> list[Change]:
+def _excludes(file: File, item: Hidden, other: Hidden) -> bool:
+    """Whether two reads of one state stand in the two branches of a test."""
+    if ast.unparse(item.node) != ast.unparse(other.node):
+        return False
+    around_other = set(file.ancestors(other.node))
+    tests = [around for around in file.ancestors(item.node) if isinstance(around, ast.If) and around in around_other]
+    return bool(tests) and sum(any(_inside(i.node, s) for s in tests[0].body) for i in (item, other)) == 1
+
+
+def _moved(same: list[Hidden], guard: ast.stmt, name: str) -> list[Change]:
+    """One variable in front of the guard, for one read of a state or for several of which one is made."""
     cell: list[cst.BaseExpression] = []
+    file = same[0].file
 
     def take(node: cst.CSTNode) -> cst.CSTNode:
         assert isinstance(node, cst.BaseExpression)
         cell.append(node)
         return cst.Name(name)
 
-    conditions = known_conditions(item.file, [guard], item.node)
+    needed = needed_for(file, [guard], [item.node for item in same])
+    is_known = needed is not None and not needed.differing
 
     def put():
         value = cell[-1]
-        if conditions:
-            value = expression(f"{{it}} if {' and '.join(conditions)} else None", it=value)
+        if needed is not None and is_known:
+            value = expression(f"{{it}} if {needed.text} else None", it=value)
         return statements(f"{name} = {{value}}\n", value=value)
 
-    return [replace(item.file, item.node, take, late=True), insert_before(item.file, guard, put)]
+    return [*(replace(file, item.node, take, late=True) for item in same), insert_before(file, guard, put)]
 
 
 def _inside(node: ast.AST, statement: ast.AST) -> bool:

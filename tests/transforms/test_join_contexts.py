@@ -1,0 +1,50 @@
+"""Contexts of Join that functions return: the loop inside is found where they are entered."""
+
+from __future__ import annotations
+
+import pytest
+from migrated_texts import HEAD, findings, migrated
+from to_fsdp2.transforms.findings import Level
+
+_TRAINER = HEAD + """class Strategy:
+    def wrap(self, net):
+        return DDP(net)
+
+    def uneven(self, module):
+        return module.join()
+
+
+class Trainer:
+    def __init__(self, net, batches):
+        self.strategy = Strategy()
+        self.model = self.strategy.wrap(net)
+        self.batches = batches
+
+    def context(self):
+        return {context}
+
+    def train(self, optimizer):
+        with {entered}:
+            for batch in self.batches:
+                optimizer.zero_grad()
+                self.model(batch).sum().backward()
+                optimizer.step()
+
+
+Trainer(nn.Linear(2, 2), []).train(None)
+"""
+
+
+@pytest.mark.parametrize(("context", "entered"), [
+    ("None", "self.strategy.uneven(self.model)"), ("self.strategy.uneven(self.model)", "self.context()"),
+    ("self.model.join()", "self.context()"),
+])  # fmt: skip
+def test_the_loop_is_found_where_the_context_is_entered(context: str, entered: str) -> None:
+    program = _TRAINER.format(context=context, entered=entered)
+    assert "for batch in until_all_ranks_finish(self.batches, self.model):" in migrated(train=program)["train"]
+    assert [f.level for f in findings(train=program) if f.rule == "FS306"] == [Level.REVIEW]
+
+
+def test_what_cannot_be_named_there_is_told() -> None:
+    program = _TRAINER.format(context="None", entered="self.strategy.uneven([self.model][0])")
+    assert [f.level for f in findings(train=program) if f.rule == "FS306"] == [Level.MANUAL]
