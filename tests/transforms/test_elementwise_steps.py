@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from migrated_texts import HEAD, migrated
+from to_fsdp2.transforms.queries.whole_optimizers import _BY_ELEMENT
+from to_fsdp2.transforms.rewrites.helper_source import definitions
 
 PROGRAM = (
     HEAD
@@ -124,3 +128,34 @@ def test_optimizers_of_libraries_by_where_they_come_from() -> None:
     assert "return step_on_whole(AdamP(model.parameters(), lr=0.1))" in text
     assert "return NAdam(model.parameters())" in text
     assert "optimizer = step_on_whole(Lookahead(optimizer))" in text
+
+
+ASSIGNING = HEAD + """from timm.optim import AdamP, Lamb, Lookahead, NvNovoGrad
+
+
+def create(kind, model):
+    if kind == "adam":
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    elif kind == "adamp":
+        optimizer = AdamP(model.parameters(), lr=0.1)
+    elif kind == "lamb":
+        optimizer = Lamb(model.parameters(), lr=0.1)
+    else:
+        optimizer = NvNovoGrad(model.parameters(), lr=0.1)
+    return optimizer
+
+
+create("adam", DDP(nn.Linear(2, 2)))
+"""
+
+
+def test_a_function_that_makes_one_of_several_optimizers_is_edited_where_it_returns_it() -> None:
+    assert migrated(train=ASSIGNING)["train"].count("step_on_whole(") == 1
+    assert "    return step_on_whole(optimizer)\n" in migrated(train=ASSIGNING)["train"]
+    early = ASSIGNING.replace('    elif kind == "adamp":', '        return optimizer\n    elif kind == "adamp":')
+    assert migrated(train=early)["train"].count("= step_on_whole(") == 3
+
+
+def test_the_helper_knows_no_other_optimizers_than_the_rule() -> None:
+    (line,) = [one.text for one in definitions().values() if one.name == "BY_ELEMENT"]
+    assert set(re.findall(r'"(\w+)"', line)) <= _BY_ELEMENT

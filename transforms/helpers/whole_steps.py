@@ -14,11 +14,21 @@ from torch.optim import Optimizer
 from .parameters import write_shard
 from .whole import whole
 
+BY_ELEMENT = frozenset(
+    {"sgd", "adam", "adamw", "adamax", "adagrad", "adadelta", "rmsprop", "radam", "nadam", "asgd", "rprop", "sparseadam", "lion",
+     "adabelief"}
+)  # fmt: skip
+
 
 def step_on_whole(optimizer: Any) -> Any:
-    """`optimizer`, or what stands for one, with steps that see whole parameters and gradients: `on_whole_parameters`."""
+    """`optimizer`, or what stands for one, with steps that see whole parameters and gradients: `on_whole_parameters`.
+
+    One whose class is known to compute element by element goes on stepping on shards.
+    """
+    kind = type(optimizer)
+    is_known = kind.__name__.lower() in BY_ELEMENT and not kind.__module__.startswith(("apex.", "bitsandbytes.", "deepspeed."))
     step, running = getattr(optimizer, "step", None), ExitStack()
-    if step is None:
+    if step is None or is_known:
         return optimizer
     if not isinstance(optimizer, Optimizer) or not hasattr(optimizer, "_optimizer_step_pre_hooks"):  # made around another
         optimizer.step = MethodType(on_whole_parameters(lambda _, *args, **kwargs: step(*args, **kwargs)), optimizer)

@@ -8,6 +8,7 @@ import libcst as cst
 
 from ..findings import Level
 from ..migration import Migration
+from ..queries.file import File
 from ..rewrites.changes import replace_statement
 from ..rewrites.helper_calls import around
 from ..rewrites.templates import expression
@@ -22,6 +23,12 @@ def on_whole(site: Site, migration: Migration) -> Outcome | None:
     if site.symbol == OPTIMIZER:
         assert site.call is not None
         helper = migration.helper(site, "step_on_whole")
+        returned = _returned(site.file, site.call)
+        others = (s for s in migration.sites[site.file.path] if s.symbol == OPTIMIZER and s.call is not None)
+        alike = [s for s in others if _returned(s.file, s.call) is returned]  # type: ignore[arg-type]
+        if returned is not None and len(alike) >= _MANY:
+            changes = [around(site.file, returned, f"{helper}({{it}})")] if alike[0] is site else []
+            return Outcome(_OF_FACTORY, changes, Level.REVIEW if changes else Level.OK)
         return Outcome(_OF_LIBRARY, [around(site.file, site.call, f"{helper}({{it}})")], Level.REVIEW)
     assert isinstance(site.node, ast.FunctionDef)
     decorator = cst.Decorator(expression(migration.helper(site, "on_whole_parameters")))
@@ -33,6 +40,18 @@ def on_whole(site: Site, migration: Migration) -> Outcome | None:
     return Outcome(_OWN, [replace_statement(site.file, site.node, build)], Level.REVIEW)  # type: ignore[arg-type]
 
 
+def _returned(file: File, call: ast.Call) -> ast.expr | None:
+    """What the only ``return`` of a function gives, if that is the name which a call's result is assigned to."""
+    function, parent = file.function(call), file.parents[call]
+    if not isinstance(function, ast.FunctionDef) or not isinstance(parent, ast.Assign) or len(parent.targets) != 1:
+        return None
+    returns = [n for n in ast.walk(function) if isinstance(n, ast.Return) and file.function(n) is function]
+    value = returns[0].value if len(returns) == 1 else None
+    return value if isinstance(value, ast.Name) and ast.unparse(parent.targets[0]) == value.id else None
+
+
+_MANY = 3
+_OF_FACTORY = "of some of these optimizers nobody sees what they compute: every rank steps with those on whole parameters"
 _OF_LIBRARY = "nobody sees what this optimizer computes: every rank steps on whole parameters and keeps its state, as under DDP"
 _OWN = "its steps look at more than single elements: every rank steps on whole parameters and keeps their state, as under DDP"
 

@@ -191,3 +191,10 @@ def check_state_that_was_saved_is_loaded() -> None:
         resumed.load_state_dict(saved)
         train(fresh, resumed, 2, 4)
         assert close(parameters_of(fresh), after, 1e-6)
+
+
+def check_optimizers_that_compute_by_element_go_on_with_shards() -> None:
+    model = build("fsdp2", like="ddp")
+    optimizer = step_on_whole(torch.optim.AdamW(model.parameters(), lr=1e-2))
+    train(model, optimizer, 0, 1)
+    assert all(isinstance(entry["exp_avg"], DTensor) for entry in optimizer.state.values())
