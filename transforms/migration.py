@@ -103,6 +103,8 @@ class Migration:
     """Wrappers that stay because no program comes to them."""
     before_run: Migration | None = None
     """The same, but for what a run has shown."""
+    asked_by: dict[ast.stmt, Site] = field(default_factory=dict)
+    """The guard, of those that lead to a statement, whose rewrite asks there for what they hold."""
     _plans: dict[ast.Call, Fsdp1Plan | None] = field(default_factory=dict)
     _acts_in_parts: dict[tuple[str, ...], bool] = field(default_factory=dict)
     _ddp_plans: dict[ast.Call, DdpPlan | None] = field(default_factory=dict)

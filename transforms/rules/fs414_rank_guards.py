@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
-from typing import cast
 
 import libcst as cst
 
@@ -16,7 +15,6 @@ from ..migration import Migration
 from ..queries.backwards import (
     goes_backward,
     has_backward,
-    is_at_each_step,
     is_in_training,
     is_trained_on_both,
     is_without_gradients,
@@ -27,6 +25,7 @@ from ..queries.guards import is_guarded_again
 from ..queries.known_conditions import Needed, asked_about, known_conditions, may_be_missing, needed_for
 from ..queries.local_names import spelled_out
 from ..queries.message_guards import message_guards
+from ..queries.rare_places import statements_to_ask_at
 from ..queries.sure_names import is_surely_assigned, surely_there
 from ..queries.uneven_loops import trains
 from ..rewrites.changes import Change, insert_before, replace, replace_statement
@@ -44,8 +43,7 @@ def gathered_in_front(site: Site, migration: Migration) -> Outcome | None:
     assert isinstance(statement, ast.stmt)
     if message_guards(site.file, statement) or _both_train(site.file, statement):
         return None  # in front of it the state is that from before the training
-    places = [_place(item) for item in hidden]
-    if needed_for(site.file, [statement], places) is None and _asking(site.file, statement, places):
+    if _asking(site, hidden):
         return None
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)) or not all(_can_move(h, statement) for h in hidden):
         return None
@@ -100,9 +98,8 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
         return _decorated(site, statement, _with_arguments(migration.helper(site, "holding_whole"), statement, things), held)
     name = migration.helper(site, name)
     needed = _needed(site, rest, [item for item in hidden if item in unnamed or item.thing])
-    asking = _asking(site.file, statement, [_place(item) for item in hidden]) if needed is None and not rest else []
+    asking = _asking(site, [item for item in hidden if item in unnamed or item.thing]) if needed is None and not rest else []
     if asking:
-        ask = migration.helper(site, "ask_for_whole")
         name = migration.helper(site, "whole_when_asked")
     if needed is not None:
         answer = f"{migration.helper(site, 'true_on_any_rank')}({needed.text})" if needed.differing else needed.text
@@ -116,7 +113,7 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
         return [block.with_changes(leading_lines=node.leading_lines, body=cst.IndentedBlock([bare]))]
 
     changes = [replace_statement(site.file, statement, build)]
-    changes += [insert_before(site.file, place, lambda: statements(f"{ask}()\n")) for place in asking]
+    changes += [_ask(migration, *place) for place in asking if migration.asked_by.setdefault(place[1], site) is site]
     return Outcome(_ASKED if asking else held, changes, level=Level.REVIEW)
 
 
@@ -133,23 +130,17 @@ def _needed(site: Site, rest: Sequence[ast.stmt], hidden: Sequence[Hidden]) -> N
     return Needed(f"{left.text} and {needed.text}", left.differing or needed.differing)
 
 
-def _asking(file: File, guard: ast.stmt, places: Sequence[ast.AST]) -> list[ast.stmt]:
-    """The statements in a loop's guard in front of which what comes rarely is asked for; none where it comes every time."""
-    if not is_at_each_step(file, guard):
+def _asking(site: Site, hidden: Sequence[Hidden]) -> list[tuple[File, ast.stmt]]:
+    """Where what is hidden comes rarely, and only the rank behind the guard knows: the statements to ask in front of."""
+    assert isinstance(site.node, ast.stmt)
+    if needed_for(site.file, [site.node], [_place(item) for item in hidden]) is not None:
         return []
-    found: list[ast.stmt] = []
-    for place in places:
-        statement = file.statement(place)
-        way = [around for around in file.ancestors(statement) if _inside(around, guard)]
-        while isinstance(way[0], ast.If) and way[0].orelse == [statement] and isinstance(statement, ast.If):
-            statement = cast(ast.stmt, way.pop(0))  # in front of an elif nothing can stand
-        if statement is guard or not any(isinstance(around, ast.If) and around is not guard for around in way):
-            return []
-        found.append(statement)
-    first: dict[int, ast.stmt] = {}
-    for statement in sorted(dict.fromkeys(found), key=lambda s: s.lineno):
-        first.setdefault(id(file.block_of(statement)[0]), statement)
-    return [s for s in first.values() if not any(s is not other and _inside(s, other) for other in first.values())]
+    return statements_to_ask_at(site.file, site.node, [[*item.calls, (item.file, item.node)] for item in hidden])
+
+
+def _ask(migration: Migration, file: File, statement: ast.stmt) -> Change:
+    ask = migration.names(file).helper("ask_for_whole")
+    return insert_before(file, statement, lambda: statements(f"{ask}()\n"))
 
 
 def _trains_model(file: File, statement: ast.stmt, hidden: list[Hidden]) -> bool:

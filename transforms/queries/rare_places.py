@@ -1,0 +1,54 @@
+"""Places that a guard in a training loop leads to now and then only, as the rank behind the guard alone finds out."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+from .backwards import is_at_each_step
+from .file import File
+
+Way = Sequence[tuple[File, ast.AST]]
+"""How a guard leads to a place: the call in the guard's function, those in the functions called, and the place itself."""
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+def statements_to_ask_at(file: File, guard: ast.stmt, ways: Sequence[Way]) -> list[tuple[File, ast.stmt]]:
+    """The statements in front of which what the ways lead to is asked for; none where some way is gone with every step."""
+    if not ways or not is_at_each_step(file, guard):
+        return []
+    found: dict[ast.stmt, File] = {}
+    for way in ways:
+        rare = next(_conditional(guard, way), None)
+        if rare is None:
+            return []
+        found[rare[1]] = rare[0]
+    first: dict[int, ast.stmt] = {}
+    for statement in sorted(found, key=lambda s: s.lineno):
+        first.setdefault(id(found[statement].block_of(statement)[0]), statement)
+    outer = [s for s in first.values() if not any(s is not other and _is_inside(s, other) for other in first.values())]
+    return [(found[statement], statement) for statement in outer]
+
+
+def _conditional(guard: ast.stmt, way: Way) -> Iterator[tuple[File, ast.stmt]]:
+    """The statements of a way that a test stands around, outermost first."""
+    for step, (file, node) in enumerate(way):
+        statement = file.statement(node)
+        around = list(_inside_of(file, statement, guard if step == 0 else None))
+        while around and isinstance(around[0], ast.If) and around[0].orelse == [statement] and isinstance(statement, ast.If):
+            statement = cast(ast.stmt, around.pop(0))  # in front of an elif nothing can stand
+        if statement is not guard and any(isinstance(one, ast.If) for one in around):
+            yield file, statement
+
+
+def _inside_of(file: File, statement: ast.stmt, guard: ast.stmt | None) -> Iterator[ast.AST]:
+    """What stands around a statement, in the guard or in its function."""
+    for around in file.ancestors(statement):
+        if around is guard or isinstance(around, _FUNCTIONS):
+            return
+        yield around
+
+
+def _is_inside(node: ast.AST, statement: ast.AST) -> bool:
+    return any(inner is node for inner in ast.walk(statement))
