@@ -81,6 +81,9 @@ def guarded_sites(
             continue
         if found.site is None and found.model is not None and is_fresh(found.file, found.node, found.model):
             continue
+        given = _handed_on(found)
+        if given is not None and is_fresh(guard.file, found.calls[0][1], given):
+            continue
         if all((o.node, o.thing, o.calls[:1]) != (found.node, found.thing, found.calls[:1]) for o in known):
             guards[guard.statement] = guard
             hidden[guard.statement] = [*known, found]
@@ -91,6 +94,13 @@ def guarded_sites(
             hidden[first] = [*hidden.get(first, []), *hidden.pop(guard.statement)]
             del guards[guard.statement]
     return [Site(g.file, g.statement, GUARD, "guard") for g in guards.values()], hidden
+
+
+def _handed_on(hidden: Hidden) -> ast.expr | None:
+    """What the call behind a guard is given, where that is what is worked on in the functions that it leads to."""
+    call = hidden.calls[0][1] if hidden.calls else None
+    given = [*call.args, *(keyword.value for keyword in call.keywords)] if call is not None else []
+    return next((one for one in given if ast.unparse(one) == hidden.thing), None)
 
 
 def _all_hidden(

@@ -148,3 +148,13 @@ def test_a_script_that_never_wraps_stays_as_it_is() -> None:
     score = "import net\n\n\nif __name__ == '__main__':\n    made = net.Net()\n    print(settings.model)\n    made.read('x')\n"
     found = texts(train=train, runner=runner, score=score, net=NET)
     assert found["score.py"] == score and "fully_shard" in found["runner.py"] + found["train.py"]
+
+
+@pytest.mark.parametrize(("imported", "late"), [
+    ("import other", False), ("from importlib import import_module", True), ("from train import run", True),
+])  # fmt: skip
+def test_a_method_of_something_unknown_is_no_function_of_a_script_that_nobody_imports(imported: str, late: bool) -> None:
+    probe = f"{imported}\n\nclass Probe:\n    def check(self):\n        self.predictor.run()\n"
+    body = "model = net.Net()\nprobe.Probe().check()\nmodel.read('x')\nmodel = FSDP(model)"
+    train = "import probe\n\ndef run():\n    main()\n\n" + script(body)
+    assert helps(texts(train=train, net=NET, probe=probe)["net.py"]) == late

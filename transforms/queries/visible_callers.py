@@ -86,6 +86,7 @@ class VisibleCallers:
         calls, handed_on = self._named.get(facts.name, ([], []))
         handed_on = [*handed_on, *((owner, decorator) for decorator in _decorators(node))]
         handed_on = [place for place in handed_on if self._may_be(function, place)]
+        calls = [c for c in calls if self._sees(c[0], function) or re.search(IMPORTED_BY_NAME, c[0].source.text)]
         return [*found, *calls, *handed_on]
 
     def _may_be(self, function: FunctionValue, place: Place) -> bool:
