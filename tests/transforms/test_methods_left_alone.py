@@ -36,3 +36,21 @@ def test_methods_that_fill_parameters_keep_what_they_write(fills: str) -> None:
     )
     expected = "forward_method" if "print" in fills else "method_on_full"
     assert f'{expected}(net, "restart")()' in migrated(train=text)["train"]
+
+
+@pytest.mark.parametrize(("counts", "stays"), [("self.width", True), ("self.layer.weight.sum()", False)])
+def test_methods_that_count_through_many_parts(counts: str, stays: bool) -> None:
+    """In each part the method asks the next one, and a part that the model is made without."""
+    parts = "".join(
+        f"class Part{i}(nn.Module):\n    def __init__(self, extra=None):\n        super().__init__()\n"
+        f"        self.inner, self.extra = Part{i - 1}(), extra\n\n    def flops(self):\n        found = self.inner.flops()\n"
+        "        if self.extra is not None:\n            found += self.extra.flops()\n        return found\n\n\n"
+        for i in range(1, 7)
+    )
+    text = HEAD + (
+        "class Part0(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.layer, self.width = nn.Linear(2, 2), 2\n\n"
+        f"    def flops(self):\n        return 3 * {counts}\n\n\n{parts}"
+        "def main():\n    model = DDP(Part6())\n    return model.module.flops()\n"
+    )
+    assert ("forward_method(" not in migrated(train=text)["train"]) is stays

@@ -459,7 +459,8 @@ def test_a_state_that_two_branches_read_is_gathered_once(body: str, gathers: int
 def test_a_model_that_was_just_made_is_not_held_for_what_one_rank_makes_of_it(early: str, held: int) -> None:
     """However often its function runs, as sweeps run it."""
     program = (
-        "import copy\n\n\nclass Average:\n    def __init__(self, net):\n        self.net = copy.deepcopy(unwrap(net)).eval()\n\n\n"
+        "import copy\n\n\nclass Average:\n    def __init__(self, net):\n"
+        "        self.net = copy.deepcopy(unwrap(net)).eval()\n\n\n"
         f"def train(width):\n    net = torch.nn.Linear(width, 2)\n{early}"
         "    average = Average(net) if dist.get_rank() == 0 else None\n    return average, DDP(net)\n\n\n"
         "if __name__ == '__main__':\n    for width in range(3):\n        train(width)\n"

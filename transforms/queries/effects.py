@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from ..flow.values import Bound, Derived, FunctionValue, Value
+from ..flow.values import Bound, Constant, Derived, FunctionValue, Value
 from .file import File
 from .program import Program
 
@@ -21,23 +21,27 @@ _PLAIN_MODULES = ("builtins.", "inspect.", "math.", "logging.", "torch.optim.", 
                   "itertools.", "functools.", "typing.", "time.", "warnings.", "torch.device", "torch.cuda.",
                   "torch.distributed.optim.")  # fmt: skip
 _DEEPEST = 3
+_MOST_FUNCTIONS = 60
 
 
-def only_asks(program: Program, file: File, call: ast.Call, depth: int = 0) -> bool:
+def only_asks(program: Program, file: File, call: ast.Call, seen: set[FunctionValue] | None = None) -> bool:
     """Whether all that a method call can run asks for names, shapes and counts, so that no parameter has to be whole."""
     values = file.called_values(call)
     functions = program.callees(file, call) or [v for v in values if isinstance(v, FunctionValue)]
-    return bool(functions) and all(_function_only_asks(program, function, depth) for function in functions)
+    own = seen is None and all(_leaves_its_object_alone(*program.function_node(function)) for function in functions)
+    seen = set() if seen is None else seen
+    return bool(functions) and (own or all(_function_only_asks(program, function, seen) for function in functions))
 
 
-def _function_only_asks(program: Program, value: FunctionValue, depth: int) -> bool:
+def _function_only_asks(program: Program, value: FunctionValue, seen: set[FunctionValue]) -> bool:
+    if value in seen or len(seen) > _MOST_FUNCTIONS:
+        return value in seen
     file, function = program.function_node(value)
-    if depth == 0 and _leaves_its_object_alone(file, function):
-        return True
+    seen.add(value)
     for node in ast.walk(function):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
             return False
-        if isinstance(node, ast.Call) and not _call_only_asks(program, file, node, depth):
+        if isinstance(node, ast.Call) and not _call_only_asks(program, file, node, seen):
             return False
     return True
 
@@ -52,7 +56,7 @@ def _leaves_its_object_alone(file: File, function: ast.AST) -> bool:
     return named.isdisjoint({function.args.args[0].arg, "super", "__class__"})
 
 
-def _call_only_asks(program: Program, file: File, call: ast.Call, depth: int) -> bool:
+def _call_only_asks(program: Program, file: File, call: ast.Call, seen: set[FunctionValue]) -> bool:
     name = file.external(call.func)
     if name is not None:
         return name.startswith(_PLAIN_MODULES)
@@ -60,7 +64,10 @@ def _call_only_asks(program: Program, file: File, call: ast.Call, depth: int) ->
         return True
     if isinstance(call.func, ast.Name) and call.func.id in ("cls", "super"):
         return True
-    return depth < _DEEPEST and only_asks(program, file, call, depth + 1)
+    owner = file.values(call.func.value) if isinstance(call.func, ast.Attribute) else []
+    if owner and all(isinstance(v, Constant) and v.value is None for v in owner):
+        return True  # a part that this model was made without
+    return only_asks(program, file, call, seen)
 
 
 def computes_with_parameters(program: Program, file: File, method: ast.Attribute) -> bool:
@@ -87,7 +94,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 def _statement_only_asks(program: Program, file: File, node: ast.AST) -> bool:
     """Whether part of a loop over parameters reads no numbers out of them."""
     return not any(
-        (isinstance(inner, ast.Call) and not _call_only_asks(program, file, inner, 0))
+        (isinstance(inner, ast.Call) and not _call_only_asks(program, file, inner, set()))
         or (isinstance(inner, ast.BinOp) and any(isinstance(side, (ast.Name, ast.Attribute)) and not _is_asked(side)
                                                  for side in (inner.left, inner.right)) and _is_of_tensors(file, inner))
         for inner in ast.walk(node)
