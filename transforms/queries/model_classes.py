@@ -6,7 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from ..flow.values import ClassValue, Instance, Opaque, Value
+from ..flow.values import ClassValue, FunctionValue, Instance, Opaque, Value
+from .arguments import parameter_for
 from .file import File
 from .program import Program
 
@@ -56,7 +57,6 @@ def _is_entry(node: ast.AST) -> bool:
 
 
 _CHANGING = re.compile(r"BatchNorm|track_running_stats|InstanceNorm")
-_IN_PLACE = frozenset({"copy_", "add_", "mul_", "fill_", "lerp_", "zero_", "sub_", "div_", "index_copy_", "scatter_", "set_"})
 _SIZED = frozenset({"zeros", "ones", "empty", "randn", "rand", "full", "randint", "normal"})
 
 
@@ -134,14 +134,61 @@ def _has_dimensions(file: File, call: ast.Call) -> bool:
 
 
 def _is_written(file: File, attribute: ast.Attribute) -> bool:
-    """Whether a buffer is changed here: assigned, added to, or by a method in place."""
+    """Whether a buffer is changed here: assigned, or written in place, also as a view or under another name."""
     function = file.function(attribute)
     if isinstance(attribute.ctx, ast.Store):
         return not (isinstance(function, ast.FunctionDef) and function.name == "__init__")
-    parent = file.parents[attribute]
-    if isinstance(parent, ast.Subscript) and not isinstance(parent.ctx, ast.Load):
+    return _is_changed(file, attribute, 0)
+
+
+def _is_changed(file: File, tensor: ast.expr, depth: int) -> bool:
+    """Whether a tensor is written where it is read, or in a function of the repository that gets it."""
+    node, parent = tensor, file.parents[tensor]
+    while _is_view(parent, node):
+        assert isinstance(parent, ast.expr)
+        node, parent = parent, file.parents[parent]
+    if isinstance(parent, (ast.Subscript, ast.Attribute)):
+        in_place = isinstance(parent, ast.Attribute) and parent.attr.endswith("_") and not parent.attr.startswith("_")
+        return in_place or not isinstance(parent.ctx, ast.Load)
+    if isinstance(parent, ast.AugAssign):
+        return parent.target is node
+    function = file.function(node)
+    if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name) and function is not None and depth < _DEEPEST:
+        alike = (n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == parent.targets[0].id)
+        return any(isinstance(n.ctx, ast.Load) and _is_changed(file, n, depth + 1) for n in alike)
+    while isinstance(parent, (ast.List, ast.Tuple)):
+        node, parent = parent, file.parents[parent]
+    call = file.parents[parent] if isinstance(parent, ast.keyword) else parent
+    if not isinstance(call, ast.Call) or node is call.func:
+        return False
+    name = file.external(call.func) or ""
+    if getattr(parent, "arg", "") == "out" or name.endswith("_") or name.startswith("torch.distributed."):
         return True
-    return isinstance(parent, ast.Attribute) and parent.attr in _IN_PLACE
+    return depth < _DEEPEST and any(_writes_into(file, value, call, node, depth) for value in file.program.callees(file, call))
+
+
+def _writes_into(file: File, function: FunctionValue, call: ast.Call, given: ast.expr, depth: int) -> bool:
+    """Whether a function changes what a call hands it."""
+    owner, node = file.program.function_node(function)
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return False
+    name = parameter_for(node, given, call, is_method=owner.enclosing_class(node) is not None)
+    reads = (n for n in ast.walk(node) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load))
+    return name is not None and any(_is_changed(owner, n, depth + 1) for n in reads)
+
+
+def _is_view(parent: ast.AST, node: ast.AST) -> bool:
+    """Whether an expression shares the memory of the tensor it is made of: ``b.data``, ``b.view``, ``b.view(-1)``, ``b[0]``."""
+    if isinstance(parent, ast.Call):
+        return parent.func is node and isinstance(node, ast.Attribute) and node.attr in _VIEWS
+    if isinstance(parent, ast.Subscript):
+        return parent.value is node and isinstance(parent.ctx, ast.Load)
+    return isinstance(parent, ast.Attribute) and isinstance(parent.ctx, ast.Load) and parent.attr in _VIEWS | {"data", "T", "mT"}
+
+
+_VIEWS = frozenset({"detach", "view", "view_as", "reshape", "narrow", "select", "squeeze", "unsqueeze", "flatten", "transpose",
+                    "permute", "t", "expand", "diagonal", "chunk", "split", "unbind"})  # fmt: skip
+_DEEPEST = 3
 
 
 def _is_method(call: ast.Call, name: str) -> bool:
