@@ -59,3 +59,12 @@ def test_steps_that_are_made_in_functions_count_too() -> None:
     apart = _LOOP.replace("def main", "def step(model, batch):\n    model(batch).sum().backward()\n\n\ndef main")
     new = migrated(train=apart.replace("        model(batch).sum().backward()", "        step(model, batch)"))["train"]
     assert "ask_for_whole()" in new
+
+
+def test_what_stands_behind_an_early_leave_is_asked_for() -> None:
+    early = _LOOP.replace(
+        '            if spent > 60:\n                print("saving")\n                torch.save(model.state_dict(), "x.pt")\n',
+        '            if spent < 60:\n                continue\n            torch.save(model.state_dict(), "x.pt")\n',
+    )
+    new = migrated(train=early)["train"]
+    assert '                ask_for_whole()\n                torch.save(model_state(model), "x.pt")\n' in new

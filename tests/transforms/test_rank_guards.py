@@ -468,3 +468,24 @@ def test_a_model_that_was_just_made_is_not_held_for_what_one_rank_makes_of_it(ea
     source = Source.decode("train.py", (HEAD + program).encode())
     new = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"]).texts["train.py"]
     assert new.count("with whole_on_each_rank(net):") == held
+
+
+def test_numbers_of_parts_behind_an_early_leave_hold_the_model_when_they_are_read() -> None:
+    program = """
+        def norms(model, step):
+            if dist.get_rank() != 0 or step % 10 != 0:
+                return None
+            found = {}
+            for name, part in model.module.named_children():
+                found[name] = sum(p.grad.norm(2).item() for p in part.parameters() if p.grad is not None)
+            return found
+
+        def main(options):
+            model = DDP(torch.nn.Sequential(torch.nn.Linear(2, 2)), **options)
+            for step in range(30):
+                model(torch.ones(2)).sum().backward()
+                norms(model, step)
+
+        main({})
+    """
+    assert contexts(program) == ["with whole_on_each_rank(model, needed=step % 10 == 0):"]

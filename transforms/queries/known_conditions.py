@@ -156,6 +156,11 @@ def _tests_on_the_way(file: File, block: Sequence[ast.stmt], place: ast.AST) -> 
     tests: list[ast.expr] = []
     inside: ast.AST = place
     for around in file.ancestors(place):
+        if isinstance(inside, ast.stmt):
+            siblings, index = file.block_of(inside)
+            is_outermost = any(inside is other for other in block)
+            passed = [s for s in siblings[:index] if not is_outermost or any(s is other for other in block)]
+            tests = [*(part for s in passed for part in _left_unless(s)), *tests]
         if any(inside is statement for statement in block):
             return tests
         if isinstance(around, ast.If) and inside is not around.test:
@@ -170,6 +175,14 @@ def _tests_on_the_way(file: File, block: Sequence[ast.stmt], place: ast.AST) -> 
             tests = []  # about names of its own
         inside = around
     return []
+
+
+def _left_unless(statement: ast.stmt) -> list[ast.expr]:
+    """What holds behind a statement that leaves the block in the other case: ``if step % 10: return``."""
+    leaves = (ast.Return, ast.Continue, ast.Break, ast.Raise)
+    if not isinstance(statement, ast.If) or statement.orelse or not isinstance(statement.body[-1], leaves):
+        return []
+    return parts_that_hold(statement.test, False)
 
 
 def parts_that_hold(test: ast.expr, holds: bool) -> list[ast.expr]:

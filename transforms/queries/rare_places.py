@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import cast
 
 from .backwards import is_at_each_step
+from .conditions import is_rank_condition
 from .file import File
 
 Way = Sequence[tuple[File, ast.AST]]
@@ -38,8 +39,17 @@ def _conditional(guard: ast.stmt, way: Way) -> Iterator[tuple[File, ast.stmt]]:
         around = list(_inside_of(file, statement, guard if step == 0 else None))
         while around and isinstance(around[0], ast.If) and around[0].orelse == [statement] and isinstance(statement, ast.If):
             statement = cast(ast.stmt, around.pop(0))  # in front of an elif nothing can stand
-        if statement is not guard and any(isinstance(one, ast.If) for one in around):
+        if statement is guard:
+            continue
+        blocks = [file.block_of(one) for one in (statement, *around) if isinstance(one, ast.stmt)]
+        if any(isinstance(one, ast.If) for one in around) or any(_is_left(file, s) for block, at in blocks for s in block[:at]):
             yield file, statement
+
+
+def _is_left(file: File, statement: ast.stmt) -> bool:
+    """Whether a block is left at a statement by what is no test of the rank."""
+    leaves = isinstance(statement, ast.If) and isinstance(statement.body[-1], (ast.Return, ast.Continue, ast.Break))
+    return leaves and not is_rank_condition(file, statement.test)  # type: ignore[attr-defined]
 
 
 def _inside_of(file: File, statement: ast.stmt, guard: ast.stmt | None) -> Iterator[ast.AST]:

@@ -16,6 +16,7 @@ _FUNCTIONS = frozenset({"torch.flatten", "torch.reshape", "torch.ravel"})
 _JOIN = frozenset({"torch.cat", "torch.concat", "torch.concatenate", "torch.hstack"})
 _OF_ALL = frozenset({"torch.nn.utils.parameters_to_vector", "torch.nn.utils.convert_parameters.parameters_to_vector"})
 PARAMETERS_OF = frozenset({"parameters", "named_parameters", "state_dict"})
+_PARTS_OF = frozenset({"children", "named_children", "modules", "named_modules"})
 """Methods that give the parameters of a model."""
 
 Reshaped = tuple[ast.expr, ast.expr, Sharding]
@@ -64,7 +65,8 @@ def is_in_module_or_optimizer(file: File, sharding: ShardingQueries, node: ast.A
 
 
 def model_taken_apart(file: File, sharding: ShardingQueries, node: ast.AST) -> ast.expr | None:
-    """The model whose parameters the function around a place takes."""
+    """The model whose parameters the function around a place takes, or those of its parts."""
     scope = file.function(node) or file.tree
-    taken = (n.value for n in ast.walk(scope) if isinstance(n, ast.Attribute) and n.attr in PARAMETERS_OF)
+    reads = [n for n in ast.walk(scope) if isinstance(n, ast.Attribute)]
+    taken = [n.value for names in (PARAMETERS_OF, _PARTS_OF) for n in reads if n.attr in names]
     return next((model for model in taken if sharding.of(file, model).wrappers), None)
