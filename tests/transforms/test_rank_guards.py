@@ -489,3 +489,24 @@ def test_numbers_of_parts_behind_an_early_leave_hold_the_model_when_they_are_rea
         main({})
     """
     assert contexts(program) == ["with whole_on_each_rank(model, needed=step % 10 == 0):"]
+
+
+@pytest.mark.parametrize(("twin", "held"), [("copy.deepcopy(net)", 1), ("net", 0)])
+def test_a_copy_that_one_rank_trains_is_made_of_the_whole_model(twin: str, held: int) -> None:
+    program = f"""
+        import copy
+
+        def sharpness(net, x):
+            twin = {twin}
+            twin(x).sum().backward()
+            return sum(p.grad.abs().sum().item() for p in twin.parameters())
+
+        def report(model, x):
+            if dist.get_rank() == 0:
+                print(sharpness(model.module, x))
+
+        def main(net, options, x):
+            model = DDP(net, **options)
+            report(model, x)
+    """
+    assert contexts(program) == ["with whole_on_each_rank(model):"] * held

@@ -45,6 +45,12 @@ def whole(value: Any, device: torch.device | str | None = None, keep_ties: bool 
     return map_tensors(gather, value)
 
 
+def state_entry(value: Any) -> Any:
+    """What goes into a state dict for `value`, whatever it is: of a tensor the whole, detached one."""
+    gathered = whole(value)
+    return gathered.detach() if isinstance(gathered, torch.Tensor) else gathered
+
+
 def _summed(gradient: torch.Tensor, mesh: Any) -> torch.Tensor:
     """The sum of all ranks' gradients, of a number that is itself a sum over ranks."""
     gradient = gradient.clone()

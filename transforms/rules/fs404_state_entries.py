@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from ..findings import Level
+from ..flow.values import Derived
 from ..migration import Migration
 from ..queries.backwards import is_without_gradients
 from ..queries.guards import guard_of
@@ -21,6 +22,9 @@ def put_whole(site: Site, migration: Migration) -> Outcome | None:
     guarded = guard_of(site.file, site.node) or (_comes_from_outside(site) and migration.guards.of(site.file, site.node))
     if guarded:
         return None  # a gather that only some ranks make would hang: the run tells
+    if not any(isinstance(value, Derived) for value in site.file.values(site.receiver)):
+        change = around(site.file, site.receiver, f"{migration.helper(site, 'state_entry')}({{it}})")
+        return Outcome("what goes into the state dict is whole, if it is a parameter", [change])
     name = migration.helper(site, "whole")
     detached = "" if is_without_gradients(site.file, site.node) or _is_detached(site.receiver) else ".detach()"
     change = around(site.file, site.receiver, f"{name}({{it}}){detached}")  # a parameter is a leaf, what is gathered is none

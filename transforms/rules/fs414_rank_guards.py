@@ -163,8 +163,10 @@ def _is_trained(item: Hidden, behind: Sequence[ast.stmt]) -> bool:
     places = [(item.file, item.node), *item.calls]
     if any(is_without_gradients(file, node) for file, node in places):
         return False
+    if isinstance(item.node, ast.Call) and item.file.external(item.node.func) == "copy.deepcopy":
+        places = []  # what trains there is the copy
     if item.calls:
-        return any(is_in_training(file, node) for file, node in [places[0], *item.calls[1:]])
+        return any(is_in_training(file, node) for file, node in [*places[:1], *item.calls[1:]])
     parent = item.file.parents[item.node]
     call = parent if isinstance(parent, ast.Call) and parent.func is item.node else item.node
     is_called = item.site is None and isinstance(call, ast.Call) and item.file.external(call.func) is None

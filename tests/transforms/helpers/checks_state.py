@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from models import Net, batch, build, close, error_of, record_wrapper
 from to_fsdp2.transforms.helpers.state import load_model_state, load_state, model_state, state_of
-from to_fsdp2.transforms.helpers.whole import whole
+from to_fsdp2.transforms.helpers.whole import state_entry, whole
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -124,3 +124,11 @@ def run(model: Any, steps: int = 2) -> list[float]:
         optimizer.step()
         losses.append(loss.item())
     return losses
+
+
+def check_entries_of_states_are_whole_and_detached_if_they_are_tensors() -> None:
+    model, plain = build("fsdp2"), build("plain")
+    entry = state_entry(model.scale)
+    assert type(entry) is torch.Tensor and not entry.requires_grad and close(entry, plain.scale.detach())
+    for other in (4.0, "name", None, [1, 2]):
+        assert state_entry(other) is other
