@@ -510,3 +510,35 @@ def test_a_copy_that_one_rank_trains_is_made_of_the_whole_model(twin: str, held:
             report(model, x)
     """
     assert contexts(program) == ["with whole_on_each_rank(model):"] * held
+
+
+def test_hooks_that_rank_0_alone_has_are_held_for_where_all_ranks_run_theirs() -> None:
+    """Elsewhere all ranks may have such hooks: what one rank alone comes to then waits for the others."""
+    program = """
+        class Saver:
+            def __init__(self, model):
+                self.model = model
+
+            def after_epoch(self):
+                torch.save(self.model.state_dict(), "x.pt")
+
+        class Trainer:
+            def __init__(self, net, options):
+                self.model = DDP(net, **options)
+                self.hooks = []
+                if is_main():
+                    self.hooks.append(Saver(self.model))
+
+            def train(self):
+                for hook in self.hooks:
+                    hook.after_epoch()
+
+        class Other(Trainer):
+            def __init__(self, net, options):
+                self.model = DDP(net, **options)
+                self.hooks = [Saver(self.model)]
+
+        Trainer(torch.nn.Linear(2, 2), {}).train()
+        Other(torch.nn.Linear(2, 2), {}).train()
+    """
+    assert len(contexts(program)) == 1
