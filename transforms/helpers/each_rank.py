@@ -31,8 +31,8 @@ def whole_on_each_rank(*things: Any, needed: bool = True) -> Iterator[None]:
     with ExitStack() as stack:
         if needed:  # needed for: questions
             ask_for_whole()
-            _answers.append(lambda _: None)
-            stack.callback(_answers.pop)
+            _open_questions().append(lambda _: None)
+            stack.callback(_open_questions().pop)
         for thing in _models_and_optimizers(things) if needed else ():
             if isinstance(thing, nn.Module) and any(isinstance(held, (FSDPModule, DTensor)) for held in _held_in(thing)):
                 if not getattr(thing, "_held_whole", False):  # the same model under another name
@@ -88,7 +88,11 @@ def everything_whole_on_each_rank(needed: bool = True) -> Iterator[None]:
         yield
 
 
-_answers: list[Callable[[bool], None]] = []
+def _open_questions() -> list[Callable[[bool], None]]:
+    """What is told of a rank's wish, innermost last: the same list for all copies of this file that a repository has."""
+    if not hasattr(DTensor, "_open_questions"):
+        DTensor._open_questions = []  # pyright: ignore[reportAttributeAccessIssue]
+    return DTensor._open_questions  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @contextmanager
@@ -97,7 +101,7 @@ def whole_when_asked(*things: Any) -> Iterator[None]:
 
     Every rank enters. One that is through, or asks, waits for the others: until one of them asks, or all are through.
     """
-    if _answers:  # not all ranks may be here, or it is whole already
+    if _open_questions():  # not all ranks may be here, or it is whole already
         yield
         return
     answered = False
@@ -110,18 +114,18 @@ def whole_when_asked(*things: Any) -> Iterator[None]:
                 if true_on_any_rank(asks):
                     stack.enter_context(whole_on_each_rank(*things) if things else everything_whole_on_each_rank())
 
-        _answers.append(answer)
+        _open_questions().append(answer)
         try:
             yield
             answer(False)
         finally:
-            _answers.remove(answer)
+            _open_questions().remove(answer)
 
 
 def ask_for_whole() -> None:
     """Inside of `whole_when_asked`: what it names is whole on each rank from here on. Elsewhere, nothing happens."""
-    if _answers:
-        _answers[-1](True)
+    if _open_questions():
+        _open_questions()[-1](True)
 
 
 def holding_whole(things: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

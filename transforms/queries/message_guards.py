@@ -9,6 +9,7 @@ from .file import File
 
 _NAMES = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list")
 _OF_MESSAGES = frozenset(f"torch.distributed.{name}" for name in _NAMES)
+_SAID = rf"\b(?:{'|'.join(_NAMES)})\b"
 _DEEPEST = 3
 
 
@@ -17,7 +18,7 @@ def message_guards(file: File, guard: ast.stmt) -> list[ast.stmt]:
 
     Nothing may be gathered between the first and the last: the rank that waits for a message cannot come to it.
     """
-    if not isinstance(guard, ast.If) or not _exchanges(file, guard):
+    if not isinstance(guard, ast.If) or not file.program.mentions(_SAID) or not _exchanges(file, guard):
         return []
     block, _ = file.block_of(guard)
     found = [s for s in block if isinstance(s, ast.If) and is_rank_condition(file, s.test) and _exchanges(file, s)]

@@ -28,7 +28,7 @@ def statements_to_ask_at(file: File, guard: ast.stmt, ways: Sequence[Way]) -> li
     first: dict[int, ast.stmt] = {}
     for statement in sorted(found, key=lambda s: s.lineno):
         first.setdefault(id(found[statement].block_of(statement)[0]), statement)
-    outer = [s for s in first.values() if not any(s is not other and _is_inside(s, other) for other in first.values())]
+    outer = [s for s in first.values() if not any(other in found[s].ancestors(s) for other in first.values())]
     return [(found[statement], statement) for statement in outer]
 
 
@@ -58,7 +58,3 @@ def _inside_of(file: File, statement: ast.stmt, guard: ast.stmt | None) -> Itera
         if around is guard or isinstance(around, _FUNCTIONS):
             return
         yield around
-
-
-def _is_inside(node: ast.AST, statement: ast.AST) -> bool:
-    return any(inner is node for inner in ast.walk(statement))

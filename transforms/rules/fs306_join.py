@@ -37,9 +37,9 @@ def joined(site: Site, migration: Migration) -> Outcome | None:
     if not entered:
         return Outcome("the loop that trains stands elsewhere: its ranks would wait for each other", changes,
                        Level.MANUAL, advice=_ADVICE)  # fmt: skip
-    loops = [(loop, joined) for loop, joined in entered if not _is_answered_for(site, migration, loop)]
-    for loop, joined in loops:
-        changes += _until_all_finish(migration, loop, _models_in(migration, loop) if loop.is_called else joined)
+    loops = [(loop, named) for loop, named in entered if not _is_answered_for(site, migration, loop)]
+    for loop, named in loops:
+        changes += _until_all_finish(migration, loop, _models_in(migration, loop) if loop.is_called else named)
     if _joins_more(call, models):
         return Outcome("a ZeroRedundancyOptimizer went on with old gradients on finished ranks; now all ranks step with new ones",
                        changes, Level.REVIEW)  # fmt: skip

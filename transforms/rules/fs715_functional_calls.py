@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+
 from ..findings import Level
 from ..migration import Migration
 from ..queries.answers import Answer
-from ..rewrites.helper_calls import call_instead
+from ..rewrites.helper_calls import call_instead, name_instead
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
@@ -13,8 +15,11 @@ from ..sites import Site
 def with_given_tensors(site: Site, migration: Migration) -> Outcome | None:
     """The model runs on the tensors that it is given: fully_shard's own gather would put its parameters in their place."""
     call = site.call
-    if call is None or migration.runs_before_wraps(site.file, call):
+    if migration.runs_before_wraps(site.file, site.node):
         return None
+    if call is None:  # handed on: it gets a model that is not seen here, and is itself for a plain one
+        assert isinstance(site.node, ast.expr)
+        return Outcome(_MESSAGE, [name_instead(site.file, site.node, migration.helper(site, "call_with_weights"))], Level.REVIEW)
     model = call.args[0] if call.args else next((k.value for k in call.keywords if k.arg == "module"), None)
     if model is None:
         return None
@@ -22,15 +27,16 @@ def with_given_tensors(site: Site, migration: Migration) -> Outcome | None:
     if found.answer is Answer.NO or not found.wrappers or migration.is_fresh(site.file, call, model):
         return None
     name = migration.helper(site, "call_with_weights")
-    return Outcome("the model runs on the tensors that are given, whole: fully_shard would put its own in their place",
-                   [call_instead(site.file, call, name)])  # fmt: skip
+    return Outcome(_MESSAGE, [call_instead(site.file, call, name)])
 
+
+_MESSAGE = "the model runs on the tensors that are given, whole: fully_shard would put its own in their place"
 
 RULE = Rule(
     id="FS715",
     title="functional_call",
     symbols=("torch.func.functional_call", "torch.nn.utils.stateless.functional_call"),
-    roles=("call",),
+    roles=("call", "value"),
     why="fully_shard gathers its own parameters before a forward: the tensors that the call gives would not be used.",
     fallback=with_given_tensors,
     examples=(

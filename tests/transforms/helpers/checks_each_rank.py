@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
+import importlib.util
 import pickle
 import re
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from models import Net, batch, build, close, error_of, gradients_of, parameters_of
-from to_fsdp2.transforms.helpers import sharding_hooks
+from to_fsdp2.transforms.helpers import each_rank, sharding_hooks
 from to_fsdp2.transforms.helpers.copies import as_plain
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.each_rank import (
@@ -347,6 +348,21 @@ def check_all_ranks_and_everything_asked_for() -> None:
     assert isinstance(error_of(_ask_and_fail), ZeroDivisionError)
     with whole_when_asked(model):
         assert isinstance(next(model.parameters()), DTensor)
+
+
+def check_another_copy_of_the_helpers_may_ask() -> None:
+    """Folders that do not import each other have a copy each: one asks for what another one waits with."""
+    spec: Any = importlib.util.spec_from_file_location(f"{each_rank.__package__}.copied", each_rank.__file__)
+    copied = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copied)
+    model, _ = trained()
+    with whole_when_asked(model):
+        if dist.get_rank() == 0:
+            copied.ask_for_whole()
+            assert not isinstance(next(model.parameters()), DTensor)
+            with copied.whole_on_each_rank(model), copied.whole_when_asked(model):
+                assert not isinstance(next(model.parameters()), DTensor)
+    assert isinstance(next(model.parameters()), DTensor)
 
 
 def _ask_and_fail() -> None:
