@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from .facts.symbols import AVERAGES, DDP, FSDP1, is_old, is_old_module
+from .facts.wrapper_members import DDP_ONLY, FSDP1_ONLY, OF_BOTH
 from .flow.library import is_optimizer
 from .flow.values import (
     Bound,
@@ -109,13 +110,18 @@ MEMBERS: dict[str, str] = {
     "params": f"{FSDP1}.params",
     "find_unused_parameters": f"{DDP}.find_unused_parameters",
     "broadcast_buffers": f"{DDP}.broadcast_buffers",
+    **{name: f"{FSDP1}.{name}" for name in sorted(FSDP1_ONLY)},
+    **{name: f"{DDP}.{name}" for name in sorted(DDP_ONLY)},
 }
 """Members of wrapped models and their optimizers that mean something else, or nothing, on a model of FSDP2."""
 ONLY_KNOWN = frozenset(
     {"join", "reducer", "named_parameters", "named_buffers", "named_modules", "device", "params", "rank", "world_size",
      "process_group", "device_ids", "find_unused_parameters", "broadcast_buffers", "sharding_strategy", "state_dict_type",
-     "set_state_dict_type", "get_state_dict_type", "fsdp_modules", "optim_state_dict", "optim_state_dict_to_load"}
+     "set_state_dict_type", "get_state_dict_type", "fsdp_modules", "optim_state_dict", "optim_state_dict_to_load",
+     *FSDP1_ONLY, *DDP_ONLY}
 )  # fmt: skip
+_SETTINGS = ONLY_KNOWN - {"named_parameters", "named_buffers", "named_modules"}
+"""Members that modules may have of their own, under the same names."""
 """Members whose names say nothing about their owner: a site only where a wrapped model is known to come."""
 _DYNAMIC = frozenset({"builtins.getattr", "builtins.hasattr", "builtins.setattr", "builtins.delattr"})
 
@@ -265,6 +271,8 @@ def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:
             continue
         if node.attr in ONLY_KNOWN and found.in_place:
             continue  # the module itself, which has no members of a wrapper
+        if node.attr in _SETTINGS and (_is_of_other_wrapper(node.attr, found) or _is_modules_own(sharding, values, node.attr)):
+            continue
         if node.attr in ONLY_KNOWN and not found.wrappers and not _is_context_of_ddp(file, node):
             if not _is_of_wrapper(node.attr, wrapper_asked_for(file, node, node.value)):
                 continue
@@ -274,6 +282,20 @@ def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:
             continue  # a method of that name which is none of a wrapper's
         role = "call" if call else "read" if isinstance(node.ctx, ast.Load) else "store"
         yield Site(file, call or node, symbol, role, call, node.value, found)
+
+
+def _is_of_other_wrapper(name: str, found: Sharding) -> bool:
+    """Whether none of the wrappers that come to a place has a member."""
+    kind = "ddp" if MEMBERS[name].startswith(f"{DDP}.") else "fsdp1"
+    return bool(found.wrappers) and kind not in found.wrappers and name not in OF_BOTH
+
+
+def _is_modules_own(sharding: ShardingQueries, values: Sequence[Value], name: str) -> bool:
+    """Whether one of the modules that come to a place beside wrappers has such a member itself."""
+    flow = sharding.program.flow
+    own = [value for value in values if isinstance(value, Instance)]
+    held = (flow.fields.get((flow.ids.get(value, -1), name)) for value in own)
+    return any(flow.has_member(value.cls, name) for value in own) or any(v is not None and flow.values_of(v) for v in held)
 
 
 def _is_of_wrapper(name: str, kind: str | None) -> bool:

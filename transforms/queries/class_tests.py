@@ -11,7 +11,7 @@ from .program import Program
 
 _DEEPEST = 4
 TESTS = frozenset({"builtins.isinstance", "builtins.issubclass"})
-
+_ASSERTIONS = frozenset({"assertIsInstance", "assertNotIsInstance"})
 
 Tests = list[tuple[File, ast.Call]]
 
@@ -21,12 +21,18 @@ def tests_of(file: File, classes: ast.expr) -> Tests:
 
     Empty where the class may be called under such a name as well.
     """
-    if not isinstance(classes, (ast.Tuple, ast.List, ast.Set)):
+    if not isinstance(classes, (ast.Tuple, ast.List, ast.Set)) or is_assertion(file.parents[classes], classes):
         return _tests_of_one(file, classes, 0) or []
     tests, variable = file.program.once(_tests_by_class), file.variable(classes)
     given = [value for value in file.values(classes) if isinstance(value, Container) and value.variable == variable]
     found = list(dict.fromkeys(test for value in given for test in tests.get(value, ())))
     return [] if any(_is_called(other, call.args[1]) for other, call in found) else found
+
+
+def is_assertion(call: ast.AST, classes: ast.expr) -> bool:
+    """Whether this is ``self.assertIsInstance(x, classes)`` of a unit test."""
+    return (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _ASSERTIONS
+            and call.args[1:2] == [classes])  # fmt: skip
 
 
 def asks_for_unseen_classes(program: Program) -> bool:
@@ -54,6 +60,8 @@ def _tests_of_one(file: File, cls: ast.expr, depth: int) -> Tests | None:
         return None
     if isinstance(above, ast.Call) and above.args[1:2] == [cls] and file.external(above.func) in TESTS:
         return [(file, above)]
+    if is_assertion(above, cls):
+        return [(file, above)]  # pyright: ignore[reportReturnType]
     if isinstance(above, ast.arguments):
         function = file.parents[above]
         names = [*above.posonlyargs, *above.args]

@@ -18,7 +18,7 @@ def scaler(site: Site, migration: Migration) -> Outcome | None:
     """
     if "fsdp1" not in migration.wrapper_kinds_near(site.file.path):
         return None
-    if site.role in ("test", "annotation", "base"):
+    if site.role in ("test", "classes", "annotation", "base"):
         return Outcome("the scaler is torch.amp's own", [name_instead(site.file, _class(site), migration.torch(site, _AMP))])
     name = migration.helper(site, "sharded_grad_scaler")
     if site.call is not None:
@@ -42,7 +42,7 @@ RULE = Rule(
     id="FS305",
     title="ShardedGradScaler",
     symbols=("torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler",),
-    roles=("call", "value", "test", "annotation", "base"),
+    roles=("call", "value", "test", "classes", "annotation", "base"),
     why="ShardedGradScaler belongs to FSDP1; torch.amp.GradScaler reduces the search for infinities over sharded gradients.",
     fallback=scaler,
     examples=(

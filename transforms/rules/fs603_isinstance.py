@@ -36,6 +36,9 @@ def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
     if migration.tells_apart and site.role == "test":
         return _asks_which(site, migration)
     asked_for = _class_expression(site)
+    kinds = migration.wrapper_kinds_near(site.file.path)
+    if kinds and _kind(site) not in kinds and not isinstance(site.file.parents[asked_for], (ast.Tuple, ast.BinOp, ast.Subscript)):
+        return Outcome("it asks for a wrapper that no model of the program was in", level=Level.OK)
     if site.symbol == DDP and any(_may_be_wrapped_elsewhere(file, call, migration) for file, call in _tests(site)):
         if any(site.file.external(n) == FSDP_MODULE for n in _names_beside(site.file, asked_for)):
             return Outcome("it asks for FSDPModule too", level=Level.OK)
@@ -87,14 +90,17 @@ def _asks_which(site: Site, migration: Migration) -> Outcome:
         name = migration.torch(site, FSDP_MODULE)
         changes = [name_instead(site.file, _class_expression(site), name), *_merged(site, _class_expression(site))]
         return Outcome("models of FSDP2 are FSDPModules", changes, form=Form.IDIOM)
-    kind = "ddp" if site.symbol == DDP else "fsdp1"
     name = migration.helper(site, "stands_for")
 
     def build(node: cst.CSTNode) -> cst.CSTNode:
         assert isinstance(node, cst.Call)
-        return expression("{name}({model}) == {kind}", name=name, model=node.args[0].value, kind=f'"{kind}"')
+        return expression("{name}({model}) == {kind}", name=name, model=node.args[0].value, kind=f'"{_kind(site)}"')
 
     return Outcome("the wrap notes which wrapper it stands for", [replace(site.file, site.call, build)])
+
+
+def _kind(site: Site) -> str:
+    return "ddp" if site.symbol == DDP else "fsdp1"
 
 
 def _asks_for_more(call: ast.Call) -> bool:

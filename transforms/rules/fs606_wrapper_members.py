@@ -7,6 +7,7 @@ import ast
 import libcst as cst
 
 from ..facts.symbols import DDP, FSDP1, FSDP_MODULE
+from ..facts.wrapper_members import DDP_ONLY, FSDP1_ONLY
 from ..findings import Form, Level
 from ..migration import Migration
 from ..queries.answers import Answer
@@ -62,6 +63,10 @@ def _template(site: Site, migration: Migration) -> str | None:
     member = site.member
     if member in _FUNCTIONS:
         return migration.helper(site, _FUNCTIONS[member]) + "({receiver})"
+    if member == "_has_params":
+        return f'bool({migration.helper(site, "unit_parameters")}({{receiver}}))'
+    if member == "_is_root":
+        return f'{migration.helper(site, "is_root")}({{receiver}})'
     if member in _SETTINGS:
         return f'getattr({{receiver}}, "{member}", {_SETTINGS[member]})'
     if member == "device":
@@ -103,7 +108,8 @@ RULE = Rule(
     id="FS606",
     title="members of wrappers",
     symbols=(*(f"{DDP}.{n}" for n in (*_MACHINERY, *_SETTINGS, "device_ids", "device", "will_sync_module_buffers", _LOGS)),
-             *(f"{FSDP1}.{n}" for n in (*_FUNCTIONS, "check_is_root"))),
+             *(f"{FSDP1}.{n}" for n in (*_FUNCTIONS, "check_is_root")),
+             *(f"{DDP}.{n}" for n in sorted(DDP_ONLY)), *(f"{FSDP1}.{n}" for n in sorted(FSDP1_ONLY))),
     roles=("read", "call", "store"),
     why="A model of FSDP2 is the user's own module: it has none of the attributes that the wrapper's class brought.",
     idiom=removed,

@@ -1,0 +1,105 @@
+"""Members and classes of wrappers are told from the model's own members, and from other wrappers."""
+
+from __future__ import annotations
+
+import pytest
+from migrated_texts import findings, migrated
+
+OWN = """
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Net(nn.Module):
+    def __init__(self, params, rank):
+        super().__init__()
+        self.params, self.rank = params, rank
+        self.inner = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def export(model):
+    return model.params.dim, model.rank
+
+
+def main(distributed):
+    model = Net("settings", 4)
+    if distributed:
+        model = DDP(model)
+    print(export(model.module if distributed else model))
+
+
+main(True)
+"""
+
+
+def test_members_that_the_model_has_itself_are_left() -> None:
+    assert "return model.params.dim, model.rank" in migrated(train=OWN)["train"]
+
+
+UNITS = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def main():
+    model = FSDP(torch.nn.Linear(2, 2))
+    for unit in FSDP.fsdp_modules(model):
+        if unit._has_params and unit._is_root:
+            print(unit)
+    return model.mixed_precision
+
+
+main()
+"""
+
+
+def test_members_of_fsdp1_are_asked_for_otherwise_or_told() -> None:
+    assert "if bool(unit_parameters(unit)) and is_root(unit):" in migrated(train=UNITS)["train"]
+    (told,) = [f for f in findings(train=UNITS) if f.level == "manual"]
+    assert "no `mixed_precision`" in told.message
+
+
+ASSERTED = """
+import unittest
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+
+class Case(unittest.TestCase):
+    def test(self):
+        model, scaler = FSDP(torch.nn.Linear(2, 2)), ShardedGradScaler()
+        self.assertIsInstance(scaler, ShardedGradScaler)
+        self.assertIsInstance(model, FSDP, "sharded")
+"""
+
+
+def test_assertions_of_unit_tests_ask_for_classes() -> None:
+    text = migrated(train=ASSERTED)["train"]
+    assert "self.assertIsInstance(scaler, torch.amp.GradScaler)" in text
+    assert 'self.assertIsInstance(model, FSDPModule, "sharded")' in text
+
+
+OTHER = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
+
+
+def kind(model):
+    return isinstance(model, {other})
+
+
+print(kind({used}(torch.nn.Linear(2, 2))))
+"""
+
+
+@pytest.mark.parametrize("used", ["FullyShardedDataParallel", "DistributedDataParallel"])
+def test_a_question_for_the_other_wrapper_stays(used: str) -> None:
+    (other,) = {"FullyShardedDataParallel", "DistributedDataParallel"} - {used}
+    text = migrated(train=OTHER.format(other=other, used=used))["train"]
+    assert f"isinstance(model, {other})" in text and used not in text
