@@ -103,3 +103,38 @@ def test_a_question_for_the_other_wrapper_stays(used: str) -> None:
     (other,) = {"FullyShardedDataParallel", "DistributedDataParallel"} - {used}
     text = migrated(train=OTHER.format(other=other, used=used))["train"]
     assert f"isinstance(model, {other})" in text and used not in text
+
+
+UNIT = """
+from typing import Generic, TypeVar
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+Batch = TypeVar("Batch")
+
+
+class Unit(Generic[Batch]):
+    def __init__(self, model):
+        self.module = DDP(model)
+
+    def __getattr__(self, name):
+        return getattr(self.module, name)
+
+
+class Trained(Unit[Batch]):
+    def step(self, batch):
+        return self.module(batch), self.module.module
+
+
+def main():
+    unit = Trained[torch.Tensor](torch.nn.Linear(2, 2))
+    print(unit.step(torch.ones(1, 2)), unit.module.module)
+
+
+main()
+"""
+
+
+def test_attributes_that_a_generic_base_stores_are_the_objects_own() -> None:
+    text = migrated(train=UNIT)["train"]
+    assert "return self.module(batch), self.module\n" in text and "unit.module)\n" in text and "unwrap" not in text

@@ -83,14 +83,17 @@ class Objects(Solver):
                 self.add(to, ModuleValue(module))
             elif attribute[0] != "[" and name.count(".") <= _DEEPEST_NAME:
                 self.add(to, External(canonical(name)))
-            elif value.name.endswith(".__dict__"):
-                self.add(to, value)
+            elif value.name.endswith(".__dict__") or _is_class_name(value.name):
+                self.add(to, value)  # Dataset[Batch] is Dataset
         elif isinstance(value, ModuleValue):
             self.load_module(value, attribute, to)
         elif isinstance(value, Container):
             self.load_element(value, attribute, to)
         elif isinstance(value, ClassValue):
-            self.load_member(value, attribute, to, value)
+            if attribute[0] != "[":
+                self.load_member(value, attribute, to, value)
+            elif not any(base.startswith("enum.") for base in self.external_bases(value)):
+                self.add(to, value)  # Unit[Batch] is Unit
         elif isinstance(value, Instance):
             self.connect(self.field(value, attribute), to)
             if attribute == "_modules":
@@ -350,3 +353,9 @@ class Objects(Solver):
             for value in self.values_of(variable):
                 self.bind(value, to, receiver, variable)
         return True
+
+
+def _is_class_name(name: str) -> bool:
+    """Whether the name of something outside of the repository is spelled as classes are: ``typing.Generic``, not ``ACT2FN``."""
+    last = name.rpartition(".")[2]
+    return last[:1].isupper() and not last.isupper() and "_" not in last

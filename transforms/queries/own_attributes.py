@@ -1,4 +1,4 @@
-"""Objects with a ``.module`` of their own: averages of models that libraries keep."""
+"""Objects with a ``.module`` of their own: of classes that store one, and averages of models that libraries keep."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import ast
 import re
 from fnmatch import fnmatchcase
 
+from ..facts.facts import ClassFacts
 from ..facts.symbols import AVERAGES
 from ..flow.library import NAMESPACES
-from ..flow.values import Constant, Opaque, Unknown, Value
+from ..flow.values import ClassValue, Constant, Instance, Opaque, Unknown, Value
 from .file import File
+from .program import Program
 
 
 def has_own_module(file: File, node: ast.expr) -> bool:
@@ -23,8 +25,38 @@ def has_own_module(file: File, node: ast.expr) -> bool:
         return False
     known = [v for v in file.values(node) if not isinstance(v, Unknown)]
     values = [v for v in (*stored, *known) if not (isinstance(v, Constant) and v.value is None)]
-    names = {v.name if isinstance(v, Opaque) else "" for v in values} - NAMESPACES
-    return bool(names) and all(any(fnmatchcase(name, pattern) for pattern in AVERAGES) for name in names)
+    values = [v for v in values if not (isinstance(v, Opaque) and v.name in NAMESPACES)]
+    return bool(values) and all(_is_average(file, value) for value in values)
+
+
+def _is_average(file: File, value: Value) -> bool:
+    """Whether this is an average that a library keeps, or of a class of the repository derived from such a library's."""
+    names = file.program.flow.external_bases(value.cls) if isinstance(value, Instance) else [getattr(value, "name", "")]
+    return any(fnmatchcase(name, pattern) for name in names for pattern in AVERAGES)
+
+
+def stores_module(file: File, node: ast.expr) -> bool:
+    """Whether all that comes to an expression is of classes of the repository whose own code stores a ``.module``."""
+    flow = file.program.flow
+    values = [v for v in file.values(node) if not (isinstance(v, Constant) and v.value is None)]
+    for value in values:
+        if not isinstance(value, Instance) or flow.wrapper_kind(value.cls) is not None:
+            return False
+        if not class_stores(file.program, value.cls, "module"):
+            return False
+    return bool(values)
+
+
+def class_stores(program: Program, cls: ClassValue, name: str) -> bool:
+    """Whether the code of a class, or of one of its bases in the repository, stores an attribute of its objects."""
+    return any(name in _stored_by(program.file(each.file), program.facts[each.file].classes[each.index])
+               for each in program.flow.ancestors(cls))  # fmt: skip
+
+
+def _stored_by(file: File, cls: ClassFacts) -> set[str]:
+    around = next((node for node in file.nodes(ast.ClassDef) if (node.lineno, node.name) == (cls.line, cls.name)), None)
+    stores = (n for n in ast.walk(around) if isinstance(n, ast.Attribute)) if around is not None else ()
+    return {n.attr for n in stores if isinstance(n.ctx, ast.Store) and isinstance(n.value, ast.Name) and n.value.id == "self"}
 
 
 def _stored(file: File, name: str) -> list[Value] | None:

@@ -6,10 +6,11 @@ import ast
 
 from ..facts.symbols import DDP, WRAPPERS
 from ..findings import Level
+from ..flow.values import ClassValue
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.narrowed import asks_for_other_class
-from ..queries.own_attributes import has_own_module
+from ..queries.own_attributes import class_stores, has_own_module, stores_module
 from ..queries.repeated_unwrapping import deciding_test, ends_by_exception, recursive_call
 from ..queries.run_models import is_run
 from ..queries.unwrapping import unwrapping_choice
@@ -65,6 +66,8 @@ def unwrapped(site: Site, migration: Migration) -> Outcome | None:
         return None
     if asks_for_other_class(site.file, node, site.receiver):
         return None
+    if not site.sharding.wrappers and stores_module(site.file, site.receiver):
+        return None
     if unwrapping_choice(site.file, node) is not None:
         return Outcome("the branch without `.module` is taken for models of FSDP2, which is right", level=Level.OK)
     if ends_by_exception(site.file, node):
@@ -118,8 +121,8 @@ def _is_own(site: Site) -> bool:
         return False
     if any(site.file.external(base) in WRAPPERS for base in around.bases):
         return True
-    stores = (n for n in ast.walk(around) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
-    return any(n.attr == "module" and ast.dump(n.value) == ast.dump(site.receiver) for n in stores)
+    classes = (value for value in site.file.values(around) if isinstance(value, ClassValue))
+    return any(class_stores(site.file.program, cls, "module") for cls in classes)
 
 
 RULE = Rule(
