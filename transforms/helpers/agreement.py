@@ -1,9 +1,11 @@
 """What ranks may answer differently, made the same on all of them."""
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 
 
 def true_on_any_rank(condition: Any) -> bool:
@@ -14,3 +16,22 @@ def true_on_any_rank(condition: Any) -> bool:
     answer = torch.tensor(bool(condition), dtype=torch.uint8, device=device)
     dist.all_reduce(answer, dist.ReduceOp.MAX)
     return bool(answer)
+
+
+def held_by_all_ranks(found: list[Any]) -> list[Any]:
+    """Of these objects, in the order of their making, those that all ranks still have: one may keep what others dropped.
+
+    Objects get numbers when they are first seen. What is new on one rank alone was made before what is new on all.
+    """
+    if not dist.is_initialized():
+        return found
+    numbers: Any = getattr(DTensor, "_numbers", None) or WeakKeyDictionary()
+    start: int = getattr(DTensor, "_next_number", 0)
+    new = [held for held in found if held not in numbers]
+    ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(ranks, ([numbers[held] for held in found if held in numbers], len(new)))
+    made = min(count for _, count in ranks)
+    numbers.update((held, start + place) for place, held in enumerate(new[len(new) - made :]))
+    DTensor._numbers, DTensor._next_number = numbers, start + made
+    common = set.intersection(*(set(known) for known, _ in ranks)) | set(range(start, start + made))
+    return [held for held in found if numbers.get(held) in common]

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from .agreement import true_on_any_rank
+from .agreement import held_by_all_ranks, true_on_any_rank
 from .parameters import resharded
 from .sharding_hooks import without_sharding_hooks
 from .whole import whole
@@ -79,11 +79,12 @@ def everything_whole_on_each_rank(needed: bool = True) -> Iterator[None]:
         gc.collect()  # what is garbage on one rank shall not be alive on another
         units = [module for module in list(_module_state_mapping) if isinstance(module, FSDPModule)]  # in order of sharding
         inner = {child for unit in units for child in unit.modules() if child is not unit}
-        models = [unit for unit in units if unit not in inner]
+        models = held_by_all_ranks([unit for unit in units if unit not in inner])
         places = {id(p): place for place, p in enumerate(p for model in models for p in model.parameters())}
         found = [held for held in gc.get_objects() if issubclass(type(held), Optimizer)]
         order = {id(held): [places.get(id(p), -1) for group in held.param_groups for p in group["params"]] for held in found}
-        optimizers = sorted(found, key=lambda held: order[id(held)])
+        found = [held for held in found if set(order[id(held)]) - {-1}]
+        optimizers = held_by_all_ranks(sorted(found, key=lambda held: order[id(held)]))
     with whole_on_each_rank(*models, *optimizers):
         yield
 

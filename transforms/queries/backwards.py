@@ -46,9 +46,14 @@ def _makes_step(file: File, node: ast.AST, depth: int = 0) -> bool:
         return True
     if isinstance(node, ast.Call) and depth < _DEEPEST_STEP:
         for owner, function in map(file.program.function_node, file.program.callees(file, node)):
-            if any(_makes_step(owner, statement, depth + 1) for statement in getattr(function, "body", ())):
+            if any(_makes_step(owner, statement, depth + 1) for statement in _statements(function)):
                 return True
     return any(_makes_step(file, child, depth) for child in ast.iter_child_nodes(node))
+
+
+def _statements(function: ast.AST) -> Sequence[ast.AST]:
+    body = getattr(function, "body", ())
+    return body if isinstance(body, list) else [body]  # a lambda's is an expression
 
 
 def is_in_training(file: File, node: ast.AST) -> bool:

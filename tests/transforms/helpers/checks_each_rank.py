@@ -246,6 +246,21 @@ def check_everything_is_every_model() -> None:
         assert not is_whole(pairs[0][0])
 
 
+def check_what_one_rank_keeps_is_its_own() -> None:
+    """Rank 0 still has a model and an optimizer that the others dropped, as a name in a guard does."""
+    kept = [trained(), trained()]
+    with everything_whole_on_each_rank():
+        pass
+    kept += [trained()]  # never seen by all
+    if dist.get_rank() != 0:
+        kept.clear()
+    model, optimizer = trained()
+    with everything_whole_on_each_rank():
+        if dist.get_rank() == 0:
+            assert is_whole(model, optimizer) and not any(is_whole(old) for old, _ in kept)
+    assert not is_whole(model)
+
+
 def check_decorated_functions() -> None:
     model, optimizer = trained()
 
