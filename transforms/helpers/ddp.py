@@ -137,18 +137,26 @@ def _shard_new_modules(module: Any) -> None:
     """Shard what a sharded module got since, such as a head: DDP was made anew around it. Each becomes a unit of its own."""
     mesh: Any = next(p for p in module.parameters() if isinstance(p, DTensor)).device_mesh
     plain = getattr(module, "_plain_parameters", set())
-    for part in [m for child in module.modules() if child is not module for m in parts_with_forward(child)]:
-        trained = {p for p in part.parameters() if p.requires_grad} - plain
-        if trained and not any(isinstance(p, DTensor) for p in part.parameters()):
-            _sync_params_and_buffers(mesh.get_group(), [p.detach() for p in part.parameters()], 250 * 1024**2, 0)
+    parts = [m for child in module.modules() if child is not module for m in parts_with_forward(child)]
+    around = [part for part in parts if not isinstance(part, FSDPModule)][::-1]  # those inside of others first
+    for part in [*(p for p in parts if _is_new(p)), *(p for p in around if not _is_new(p))]:
+        sharded = {p for p in part.parameters() if isinstance(p, DTensor)}
+        trained = {p for p in part.parameters(recurse=_is_new(part)) if p.requires_grad} - plain - sharded
+        if trained:  # also a module of its own around sharded ones, as adapters are
+            new = [p.detach() for p in part.parameters() if p not in sharded]
+            _sync_params_and_buffers(mesh.get_group(), new, 250 * 1024**2, 0)
             slots = parameter_slots(part)  # needed for: earlier_holders
-            fully_shard(part, mesh=mesh)
+            fully_shard(part, mesh=mesh, **({"ignored_params": sharded} if sharded else {}))
             rebind_parameters(slots)  # needed for: earlier_holders
             reshard_after_forward(part)
             keep_state_dicts_whole(part)  # needed for: state_dicts
             compute_as_whole(part)  # needed for: whole_math
     if any(p.requires_grad and not isinstance(p, DTensor) and p not in plain for p in module.parameters()):
         raise NotImplementedError("a parameter came to a module after it was sharded: give it to a module of its own")
+
+
+def _is_new(part: nn.Module) -> bool:
+    return not any(isinstance(p, DTensor) for p in part.parameters())
 
 
 def _device_of(parameters: list[Any]) -> torch.device:

@@ -313,6 +313,37 @@ def check_parts_that_come_later() -> None:
     compare(use, 1e-6)
 
 
+class Adapter(nn.Module):
+    """A small trained path beside a layer that has been sharded before."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base = base
+        self.down = nn.Parameter(torch.randn(2, base.in_features))
+        self.up = nn.Parameter(torch.full((base.out_features, 2), 0.1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + x @ self.down.t() @ self.up.t()
+
+
+def check_adapters_around_sharded_layers() -> None:
+    """What is put around layers between two wraps, with parameters of its own, is trained as by a DDP that is made anew."""
+
+    def use(wrap: Callable[..., Any]) -> dict[str, Any]:
+        net = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 1))
+        run = wrap(net)
+        run(ones(1)).sum().backward()
+        torch.manual_seed(rank())
+        net[0] = Adapter(net[0])  # type: ignore[arg-type]
+        for name, parameter in net.named_parameters():
+            parameter.grad = None
+            parameter.requires_grad_("down" in name or "up" in name)
+        run = wrap(net)
+        return loop(run, lambda step: run(ones(step)).tanh().sum())
+
+    compare(use, 1e-6)
+
+
 def check_names_of_parameters() -> None:
     """The pairs of `named_parameters` and its kin have the names that DDP's had."""
     model, same = Residual(), Residual()
