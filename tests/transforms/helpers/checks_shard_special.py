@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from checks_shard_uses import compare, loop, ones
 from models import batch
 from shard_models import Residual, build, differences, optimizer_of, rank, result, train
@@ -117,6 +118,34 @@ def check_gradients_of_gradients() -> None:
         for times in (0, 1, 2):
             if times or kind == "alone":
                 compare(functools.partial(use, kind=kind, times=max(times, 1)), 1e-5)
+
+
+def check_gradients_of_gradients_by_hand() -> None:
+    """A penalty's gradients are taken with torch.autograd.grad, averaged by hand, and added to what a backward gave."""
+
+    def use(wrap: Callable[..., Any]) -> dict[str, Any]:
+        run = wrap(Critic(1))
+        optimizer, losses = torch.optim.Adam(run.parameters(), lr=1e-2), []
+        for step in range(4):
+            x = (torch.arange(12.0).view(3, 4) / 10 * (step + 1 + rank())).requires_grad_()
+            optimizer.zero_grad()
+            run(x.detach()).mean().backward()
+            before = [p.grad.clone() for p in run.parameters() if p.grad is not None]
+            optimizer.zero_grad()
+            (gradient,) = torch.autograd.grad(run(x).sum(), x, create_graph=True)
+            penalty = gradient.square().sum(1).mean()
+            found = torch.autograd.grad(penalty, list(run.parameters()), allow_unused=True)
+            for p, old, new in zip(run.parameters(), before, found, strict=True):
+                if new is not None:
+                    new = new.detach().clone()
+                    dist.all_reduce(new)
+                    old += new / dist.get_world_size()
+                p.grad = old
+            optimizer.step()
+            losses.append(penalty.item())
+        return result(run, losses)
+
+    compare(use, 1e-5)
 
 
 class Forces(nn.Module):
