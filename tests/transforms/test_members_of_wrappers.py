@@ -138,3 +138,30 @@ main()
 def test_attributes_that_a_generic_base_stores_are_the_objects_own() -> None:
     text = migrated(train=UNIT)["train"]
     assert "return self.module(batch), self.module\n" in text and "unit.module)\n" in text and "unwrap" not in text
+
+
+LISTED = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def main():
+    model = FSDP(torch.nn.Linear(2, 2))
+    units = FSDP.fsdp_modules(model)
+    own = [m for m in model.modules() if isinstance(m, FSDP)]
+    print(len(units), units[0].rank, own[-1].rank)
+
+
+main()
+"""
+
+
+def test_units_in_lists_are_units() -> None:
+    text = migrated(train=LISTED)["train"]
+    assert "rank_of(units[0]), rank_of(own[-1])" in text
+
+
+def test_a_helper_whose_name_the_file_has_comes_from_a_module_under_another() -> None:
+    text = migrated(train=LISTED)["train"]
+    assert "units = units_2(model)" in text and "units as units_2" in text
+    assert text.count("FSDPModule, fully_shard") == 1 and text.count("FSDPModule") == 2

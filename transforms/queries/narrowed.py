@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ..facts.symbols import FSDP1, WRAPPERS
 from ..flow.values import ClassValue
 from .file import File
+from .local_values import local_value
 
 _DEEPEST = 3
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -16,6 +17,8 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 def wrapper_asked_for(file: File, place: ast.AST, model: ast.expr) -> str | None:
     """The kind of wrapper, ``DDP`` or ``FSDP1``, that a condition around a place asks of a model; None without one."""
     if isinstance(model, ast.Name) and _is_unit(file, place, model.id):
+        return WRAPPERS[FSDP1]
+    if isinstance(model, ast.Subscript) and _gives_units(file, model.value):
         return WRAPPERS[FSDP1]
     kinds = (_asks(file, test, 0) for test in _tests_of(file, place, model))
     return next((kind for kind in kinds if kind is not None), None)
@@ -69,7 +72,15 @@ def _taken_apart(target: ast.expr, iterated: ast.expr) -> Iterator[tuple[ast.Nam
 
 
 def _gives_units(file: File, value: ast.AST) -> bool:
-    """Whether an expression is a call of ``FSDP.fsdp_modules``, or of a function of the repository that returns one."""
+    """Whether an expression is a call of ``FSDP.fsdp_modules``, of a function of the repository that returns one, or a name for it.
+
+    The list may be written out as well: ``[m for m in model.modules() if isinstance(m, FSDP)]``.
+    """
+    if isinstance(value, ast.Name) and (made := local_value(file, value)) is not None:
+        return made.value is not value and _gives_units(file, made.value)
+    if isinstance(value, ast.ListComp) and isinstance(value.elt, ast.Name):
+        tests = [test for loop in value.generators for test in loop.ifs if isinstance(test, ast.Call) and test.args]
+        return any(ast.unparse(test.args[0]) == value.elt.id and _asks(file, test, 0) == WRAPPERS[FSDP1] for test in tests)
     if not isinstance(value, ast.Call):
         return False
     if file.external(value.func) == f"{FSDP1}.fsdp_modules":

@@ -46,7 +46,9 @@ def place_helpers(
     preferred = ({PurePosixPath(folder)} if folder else set(there)) - taken
     if len(used) == 1 and not preferred:
         ((path, names),) = used.items()
-        if len(beside_code(with_needs(names, absent - BESIDE_CODE)).splitlines()) <= _LONGEST_INSIDE:
+        beside = with_needs(names, absent - BESIDE_CODE)
+        is_free = program.file(program.index(path)).names.isdisjoint(definition.name for definition in beside)
+        if is_free and len(beside_code(beside).splitlines()) <= _LONGEST_INSIDE:
             placement.inside[path] = names
             return placement
     _share(program, used, there, preferred, taken, absent, placement)
