@@ -46,9 +46,9 @@ def whole(value: Any, device: torch.device | str | None = None, keep_ties: bool 
 
 
 def state_entry(value: Any) -> Any:
-    """What goes into a state dict for `value`, whatever it is: of a tensor the whole, detached one."""
+    """What goes into a state dict for `value`, whatever it is: for a sharded tensor the whole one, anything else itself."""
     gathered = whole(value)
-    return gathered.detach() if isinstance(gathered, torch.Tensor) else gathered
+    return gathered.detach() if gathered is not value and isinstance(gathered, torch.Tensor) else gathered
 
 
 def _summed(gradient: torch.Tensor, mesh: Any) -> torch.Tensor:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import ast
 
 from ..findings import Level
-from ..flow.values import Derived
 from ..migration import Migration
-from ..queries.backwards import is_without_gradients
 from ..queries.guards import guard_of
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
@@ -22,17 +20,8 @@ def put_whole(site: Site, migration: Migration) -> Outcome | None:
     guarded = guard_of(site.file, site.node) or (_comes_from_outside(site) and migration.guards.of(site.file, site.node))
     if guarded:
         return None  # a gather that only some ranks make would hang: the run tells
-    if not any(isinstance(value, Derived) for value in site.file.values(site.receiver)):
-        change = around(site.file, site.receiver, f"{migration.helper(site, 'state_entry')}({{it}})")
-        return Outcome("what goes into the state dict is whole, if it is a parameter", [change])
-    name = migration.helper(site, "whole")
-    detached = "" if is_without_gradients(site.file, site.node) or _is_detached(site.receiver) else ".detach()"
-    change = around(site.file, site.receiver, f"{name}({{it}}){detached}")  # a parameter is a leaf, what is gathered is none
-    return Outcome("the whole parameter is put into the state dict", [change])
-
-
-def _is_detached(tensor: ast.expr) -> bool:
-    return any(isinstance(n, ast.Attribute) and n.attr in ("data", "detach") for n in ast.walk(tensor))
+    change = around(site.file, site.receiver, f"{migration.helper(site, 'state_entry')}({{it}})")
+    return Outcome("what goes into the state dict is whole, if it is sharded", [change])
 
 
 def _comes_from_outside(site: Site) -> bool:
@@ -64,14 +53,14 @@ RULE = Rule(
                 "    return model, state\n"
             ),
             after=(
-                "from fsdp2_helpers import model_state, named_parameters, shard_like_ddp, whole\n"
+                "from fsdp2_helpers import model_state, named_parameters, shard_like_ddp, state_entry\n"
                 "\n"
                 "\n"
                 "def f(net, options):\n"
                 "    model = shard_like_ddp(net, **options)\n"
                 "    state = model_state(model)\n"
                 "    for name, p in named_parameters(model):\n"
-                "        state[name] = whole(p).detach()\n"
+                "        state[name] = state_entry(p)\n"
                 "    return model, state\n"
             ),
             level=Level.REVIEW,
