@@ -73,3 +73,31 @@ def test_models_that_are_unwrapped_where_they_are_saved() -> None:
     """)
     text = migrated(train).texts["train.py"]
     assert "    with whole_on_each_rank(net, other):\n        if dist.get_rank() == 0:\n" in text
+
+
+def test_an_object_that_is_called_is_the_self_of_what_runs() -> None:
+    train = dedent("""
+        import torch, torch.nn as nn
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        class Inner:
+            def __init__(self):
+                self.net = DDP(nn.Linear(2, 2))
+            def __call__(self, x):
+                return self.net(x)
+
+        class Outer:
+            def __init__(self):
+                self.inner = Inner()
+            def forward(self, x):
+                return self.inner(x)
+
+        def main():
+            outer = Outer()
+            outer.inner(torch.ones(1, 2)).sum().backward()
+            if dist.get_rank() == 0:
+                print(outer.forward(torch.ones(1, 2)))
+        main()
+    """)
+    assert "    with whole_on_each_rank(outer.inner.net):\n" in migrated(train).texts["train.py"]

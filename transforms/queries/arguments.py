@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from .file import File
 
@@ -41,8 +42,14 @@ def _argument_for(
     names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
     given = list(call.args)
     if is_method and names and names[0] in ("self", "cls"):
-        given.insert(0, call.func.value if isinstance(call.func, ast.Attribute) else call.func)
+        given.insert(0, call.func.value if _is_read_off(call.func, function.name) else call.func)
     unpacked = next((i for i, argument in enumerate(given) if isinstance(argument, ast.Starred)), len(given))
     if name in names and names.index(name) < unpacked:
         return given[names.index(name)]
     return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+
+
+def _is_read_off(called: ast.expr, method: str) -> TypeGuard[ast.Attribute]:
+    """Whether what is called is an attribute of the object whose method runs; of ``self.net(x)`` the object is ``self.net``."""
+    runs_object = method in ("forward", "__call__")
+    return isinstance(called, ast.Attribute) and (called.attr == method or not runs_object)
