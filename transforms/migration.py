@@ -23,6 +23,7 @@ from .queries.given_up_windows import gives_up_by_hand, may_give_up_windows
 from .queries.guards import Guards
 from .queries.handed_self import is_self
 from .queries.local_values import local_value
+from .queries.model_classes import changes_buffers
 from .queries.observed_models import ObservedModels
 from .queries.order import is_before_wrap
 from .queries.parameter_math import reduces_own_parts
@@ -36,7 +37,7 @@ from .queries.trace import Trace
 from .queries.unwrapping import unwrapping_choice
 from .queries.whole_states import WholeStates
 from .queries.wrapped_again import may_be_wrapped_again
-from .rewrites.ddp_plan import DdpPlan, ddp_plan
+from .rewrites.ddp_plan import DdpPlan, ddp_plan, wants_buffers
 from .rewrites.fsdp1_plan import Fsdp1Plan, fsdp1_plan, shards_alike
 from .rewrites.names import Names
 from .rewrites.needs import Needs
@@ -168,11 +169,11 @@ class Migration:
         paths = tuple(sorted({path for wrap in wraps for path in self.programs.sharing_entries(wrap)}))
         if paths not in self._needs:
             can_edit = self.options.idioms and self.wrapper_kinds == {"ddp"}
-            before, held = self.runs_before_wraps, self._is_held
+            before, held = self.runs_before_wraps, self.is_held
             self._needs[paths] = Needs(self.sharding, self.sites, paths, before, held, can_edit, self.options.blind)
         return self._needs[paths]
 
-    def _is_held(self, file: File, node: ast.AST) -> bool | None:
+    def is_held(self, file: File, node: ast.AST) -> bool | None:
         """Whether whoever comes to a place behind a guard holds all models whole there; None where every rank comes.
 
         Where nothing but states is read behind a guard, they may be gathered in front of it instead (FS414).
@@ -210,7 +211,15 @@ class Migration:
     def has_changing_buffers(self) -> bool:
         """Whether ranks may come to buffers of their own: layers with running statistics that they do not share."""
         statistics = r"BatchNorm\dd|track_running_stats|\btorchvision\.models\b|\btorchvision import models\b"
-        return self.program.mentions(statistics)  # converted to SyncBatchNorm or not: most programs do that by a flag
+        if self.program.mentions(statistics):
+            return True  # converted to SyncBatchNorm or not: most programs do that by a flag
+        return any(changes_buffers(self.program.file(index)) for index in self.program.relevant_files())
+
+    @cached_property
+    def follows_buffers(self) -> bool:
+        """Whether forwards of some model in DDP may send the first rank's buffers, because ranks may come to others."""
+        wraps = (site for sites in self.sites.values() for site in sites if site.symbol == DDP and site.role != "import")
+        return self.has_changing_buffers and any(site.call is None or wants_buffers(site.call) for site in wraps)
 
     def plan(self, site: Site) -> Fsdp1Plan | None:
         """How a constructor call of FSDP1 is written out with fully_shard; None where that is not certain to be right."""

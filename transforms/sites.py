@@ -31,6 +31,7 @@ from .queries.file import File
 from .queries.narrowed import wrapper_asked_for
 from .queries.own_parameters import is_own_parameter
 from .queries.parameter_reads import parameters_read
+from .queries.past_ddp import runs_past_ddp
 from .queries.reshaped_parameters import parameters_reshaped
 from .queries.sharding import ShardingQueries
 from .queries.summoned import summoned_around
@@ -59,6 +60,8 @@ AVERAGE_UPDATE = "torch.optim.swa_utils.AveragedModel.update_parameters"
 """The symbol of methods that update an average of a model which a library keeps."""
 STATE_ENTRY = "torch.nn.Module.(state entry)"
 """The symbol of parameters that are put into a state dict."""
+PAST_DDP = "torch.nn.Module.(past DDP)"
+"""The symbol of forwards of modules that were handed to DDP, past the wrapper."""
 OPTIMIZER = "torch.optim.(optimizer)"
 """The symbol of calls that make an optimizer which looks at more than single elements."""
 OPTIMIZER_STEP = "torch.optim.Optimizer.(step)"
@@ -162,6 +165,7 @@ def find_sites(file: File, sharding: ShardingQueries, is_known: Callable[[str, s
     sites += [Site(file, node, PARAMETER, "read", None, model, found) for node, model, found in read.values()]
     sites += [Site(file, gathered, WHOLE_READ, "read", None, tensor) for tensor, gathered in whole_reads(file)]
     sites += [Site(file, call, OPTIMIZER, "call", call, None, found) for call, found in optimizers_made(file, sharding)]
+    sites += [Site(file, call, PAST_DDP, "call", call, call.func, found) for call, found in runs_past_ddp(file, sharding)]
     sites += [Site(file, step, OPTIMIZER_STEP, "method") for step in steps_on_wholes(file, sharding)]
     return sorted(sites, key=lambda site: file.source.span(site.node))
 

@@ -91,7 +91,8 @@ def _with_imports(
     if module is not None:
         wanted += [Wanted(module, helper, name) for name, helper in names.helpers.items()]
     wanted += [_parsed(line) for line in sorted({line for helper in inside for line in helper.imports})]
-    wanted = [want for want in dict.fromkeys(wanted) if want.name not in file.module_names or want.name not in file.imported_names]
+    present = file.module_names & file.imported_names
+    wanted = [want for want in dict.fromkeys(wanted) if want.name not in present]
     kept = {name for name in file.imported_names if migration.paths_importing(file.path, name)}
     if file.path.endswith("__init__.py"):
         kept |= file.imported_names

@@ -1,9 +1,9 @@
-"""Forwards of the module inside of DDP, which sent no buffers: told of where ranks have buffers of their own."""
+"""Forwards of the module inside of DDP, which sent no buffers: they keep each rank's own, where ranks may have some."""
 
 from __future__ import annotations
 
 import pytest
-from migrated_texts import HEAD, findings
+from migrated_texts import HEAD, findings, migrated
 from to_fsdp2.transforms.findings import Level
 
 PROGRAM = (
@@ -32,8 +32,8 @@ def run(options, x, batches):
 """
 )
 RUNS = ["evaluate(model.module, batches)", "evaluate(net=model.module, batches=batches)", "model.module(x)",
-        "inner = model.module\n    evaluate(inner, batches)",
-        "evaluate(model.module if hasattr(model, 'module') else model, batches)"]  # fmt: skip
+        "inner = model.module\n    evaluate(inner, batches)"]  # fmt: skip
+EITHER = "evaluate(model.module if hasattr(model, 'module') else model, batches)"
 
 
 def levels(use: str, norm: str) -> set[Level]:
@@ -42,11 +42,19 @@ def levels(use: str, norm: str) -> set[Level]:
 
 
 @pytest.mark.parametrize("use", RUNS)
-def test_it_is_told_of(use: str) -> None:
-    assert levels(use, "nn.BatchNorm1d") == {Level.REVIEW}
-    assert not levels(use, "nn.LayerNorm")
+def test_they_keep_buffers(use: str) -> None:
+    text = migrated(train=PROGRAM.format(use=use, norm="nn.BatchNorm1d"))["train"]
+    assert "past_ddp(model)(x)" in text or "past_ddp(net)(x)" in text
+    assert not levels(use, "nn.BatchNorm1d")
+    assert "past_ddp" not in migrated(train=PROGRAM.format(use=use, norm="nn.LayerNorm"))["train"]
+
+
+def test_those_that_may_be_of_the_wrapper_are_told_of() -> None:
+    assert levels(EITHER, "nn.BatchNorm1d") == {Level.REVIEW}
+    assert not levels(EITHER, "nn.LayerNorm")
+    assert "past_ddp" not in migrated(train=PROGRAM.format(use=EITHER, norm="nn.BatchNorm1d"))["train"]
 
 
 @pytest.mark.parametrize("use", ["count(model.module)", "torch.save(model.module.state_dict(), 'x')", "model(x)"])
-def test_what_runs_nothing_is_not(use: str) -> None:
+def test_what_runs_nothing_is_left(use: str) -> None:
     assert not levels(use, "nn.BatchNorm1d")

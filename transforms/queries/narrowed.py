@@ -72,7 +72,7 @@ def _taken_apart(target: ast.expr, iterated: ast.expr) -> Iterator[tuple[ast.Nam
 
 
 def _gives_units(file: File, value: ast.AST) -> bool:
-    """Whether an expression is a call of ``FSDP.fsdp_modules``, of a function of the repository that returns one, or a name for it.
+    """Whether an expression is a call of ``FSDP.fsdp_modules``, of a function of the repository that returns one, or its name.
 
     The list may be written out as well: ``[m for m in model.modules() if isinstance(m, FSDP)]``.
     """

@@ -167,7 +167,7 @@ def ddp_plan(
         place, blocks.paths, blocks.are_looked_for,
         device=device,
         rebinds=is_held_earlier(sharding, paths, site.file, site.call, models),
-        follows_buffers=_wants_buffers(site.call) and changes_buffers(structure, is_before),
+        follows_buffers=wants_buffers(site.call) and changes_buffers(structure, is_before),
         keeps_names=asked_for_class_names(structure, units),
         keeps_states=needs.state_dicts,
         evaluates=needs.evaluation,
@@ -217,7 +217,8 @@ def _device_to_say(program: Program, paths: Sequence[str], site: Site) -> str | 
     return None if any(re.search(r"\bcuda\b", text) for text in texts) else ""
 
 
-def _wants_buffers(call: ast.Call) -> bool:
+def wants_buffers(call: ast.Call) -> bool:
+    """Whether a call of DDP does not switch off that buffers follow the first rank's."""
     given = next((k.value for k in call.keywords if k.arg == "broadcast_buffers"), None)
     return not (isinstance(given, ast.Constant) and given.value is False)
 

@@ -11,8 +11,9 @@ from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.narrowed import asks_for_other_class
 from ..queries.own_attributes import class_stores, has_own_module, stores_module
+from ..queries.past_ddp import past_ddp
 from ..queries.repeated_unwrapping import deciding_test, ends_by_exception, recursive_call
-from ..queries.run_models import is_run
+from ..queries.run_models import runs
 from ..queries.unwrapping import unwrapping_choice
 from ..rewrites.changes import Change, replace
 from ..rewrites.helper_calls import around, attribute_as_call
@@ -98,7 +99,9 @@ def _told(site: Site, migration: Migration, model: ast.expr, message: str, *chan
     """The rewrite; a forward past DDP used each rank's own buffers, and the wrapper's forward those of the first rank."""
     assert site.sharding is not None
     kinds = site.sharding.wrappers or migration.wrapper_kinds
-    if "ddp" not in kinds or not migration.has_changing_buffers or not is_run(site.file, model):
+    if "ddp" not in kinds or not migration.follows_buffers or all(
+        past_ddp(file, migration.sharding, call) or migration.is_held(file, call) for file, call in runs(site.file, model)
+    ):
         return Outcome(message, list(changes))
     return Outcome("past DDP a forward used each rank's own buffers; now the first rank's are sent before it, as in DDP's own",
                    list(changes), Level.REVIEW, advice="With SyncBatchNorm, or equal buffers, nothing differs; else results of "

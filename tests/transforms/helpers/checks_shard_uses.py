@@ -11,6 +11,7 @@ import torch
 from models import WIDTH, batch
 from shard_models import Residual, build, differences, optimizer_of, rank, result, train
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
+from to_fsdp2.transforms.helpers.ddp_buffers import past_ddp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -291,3 +292,29 @@ def check_weights_edited_after_an_evaluation() -> None:
         return loop(run, loss_of)
 
     compare(use)
+
+
+def check_forwards_past_ddp() -> None:
+    """Of the module that DDP wrapped: with statistics of the rank's own until the wrapper's next forward."""
+
+    def use(wrap: Callable[..., Any]) -> dict[str, Any]:
+        net = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 1))
+        run, seen = wrap(net), []
+        inner = run.module if isinstance(run, DDP) else past_ddp(run)
+
+        def loss_of(step: int) -> torch.Tensor:
+            loss = run(ones(step) + torch.randn(2, 6) * (rank() + 1)).sum()
+            net.eval()
+            with torch.no_grad():
+                seen.append(inner(ones(step)).sum().item())
+                seen.append(run(ones(step)).sum().item())
+            net.train()
+            with torch.no_grad():
+                inner(ones(step) * (rank() + 2) + torch.randn(2, 6))
+            seen.append(net[1].running_mean.sum().item())  # type: ignore[union-attr, operator]
+            return loss
+
+        found = loop(run, loss_of)
+        return {**found, "losses": found["losses"] + seen}
+
+    compare(use, 1e-6)

@@ -1,0 +1,33 @@
+"""Forwards of what DDP wrapped, past the wrapper: they used each rank's own buffers."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ..flow.values import ClassValue
+from .answers import Sharding
+from .file import File
+from .sharding import ShardingQueries
+
+
+def runs_past_ddp(file: File, sharding: ShardingQueries) -> Iterator[tuple[ast.Call, Sharding]]:
+    """The calls of modules that were handed to DDP and are called themselves, surely not through what DDP gave back."""
+    for call in file.nodes(ast.Call):
+        found = past_ddp(file, sharding, call)
+        if found is not None:
+            yield call, found
+
+
+def past_ddp(file: File, sharding: ShardingQueries, call: ast.Call) -> Sharding | None:
+    """What such a call runs; None of another one, and of one that models make in their own methods."""
+    if not isinstance(call.func, (ast.Name, ast.Attribute, ast.Subscript)):
+        return None
+    found = sharding.of_values(file.called_values(call))
+    if found.wrappers != {"ddp"} or not found.in_place:
+        return None
+    around = file.enclosing_class(call)
+    makes_modules = around is not None and any(
+        isinstance(value, ClassValue) and sharding.makes_modules(value) for value in file.values(around)
+    )
+    return None if makes_modules else found
