@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from migrated_texts import migrated
 from to_fsdp2.transforms.engine import Options, analyse, extract
 from to_fsdp2.transforms.text.source import Source
 
@@ -77,3 +78,43 @@ def test_what_was_just_made_is_plain(body: str) -> None:
 )  # fmt: skip
 def test_what_may_have_been_wrapped_is_not(body: str) -> None:
     assert is_rewritten(body)
+
+
+MADE = """
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+class Net(nn.Module):
+    def __init__(self, path, {given}):
+        super().__init__()
+        self.body = {body}
+        self.load(path)
+
+    def load(self, path):
+        self.body.load_state_dict(torch.load(path))
+        print(self.state_dict())
+
+
+def main(path):
+    net = FSDP(Net(path, {value}))
+    {after}
+
+
+main("net.pt")
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "body", "value", "after", "is_needed"),
+    [
+        ("size", "nn.Linear(size, size)", "4", "return net", False),
+        ("size", "FSDP(nn.Linear(size, size))", "4", "return net", True),
+        ("inner", "inner", "FSDP(nn.Linear(4, 4))", "return net", True),
+        ("size", "nn.Linear(size, size)", "4", "net.module.load(path)", True),
+    ],
+)
+def test_an_object_that_is_being_made_is_plain(given: str, body: str, value: str, after: str, is_needed: bool) -> None:
+    text = migrated(train=MADE.format(given=given, body=body, value=value, after=after))["train"]
+    assert ("self.body.load_state_dict(" in text) != is_needed

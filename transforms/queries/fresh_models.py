@@ -12,7 +12,7 @@ from .arguments import handed_in
 from .before_wraps import BeforeWraps
 from .file import File, Function
 from .sharding import ShardingQueries
-from .wraps_inside import wraps_another
+from .wraps_inside import wraps_another, wraps_inside
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -65,6 +65,8 @@ class FreshModels:
             return True
         function = file.function(place)
         assert isinstance(model, ast.Name)
+        if function is not None and _is_being_made(file, function, model):
+            return True
         parameter = function is not None and model.id in {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
         return self._is_handed_in(file, place, model, depth) if parameter else bool(reaching)
 
@@ -74,8 +76,11 @@ class FreshModels:
         while isinstance(owner, ast.Attribute):
             owner = owner.value
         made = [self._assigned(file, statement, owner) for statement in self._given_before(file, place, owner)]
-        if not made or not self._holds(file, place, owner, depth + 1):
+        if not self._holds(file, place, owner, depth + 1):
             return False
+        if not made:  # of an object that is being made, or that a caller has just made
+            values = file.values(part)
+            return bool(values) and not self.sharding.of_values(values).wrappers and not wraps_inside(self.sharding, file, part)
         given = [a for call in made for n in ast.walk(call or part) if isinstance(n, ast.Call)
                  for a in (*n.args, *(k.value for k in n.keywords))]  # fmt: skip
         return not any(self.sharding.of_owners(file.values(argument)).wrappers for argument in given)
@@ -201,6 +206,13 @@ class FreshModels:
         around = above[: above.index(function)] if function in above else above  # type: ignore[arg-type]
         again = {a for a in around if isinstance(a, _LOOPS) and (start is None or a not in file.ancestors(start))}
         return any(a in again for a in file.ancestors(other))
+
+
+def _is_being_made(file: File, function: ast.AST, name: ast.Name) -> bool:
+    """Whether this is the object whose constructor runs."""
+    if not isinstance(function, ast.FunctionDef) or function.name != "__init__" or file.enclosing_class(function) is None:
+        return False
+    return bool(function.args.args) and function.args.args[0].arg == name.id
 
 
 def _item(value: ast.expr | None, item: int | None) -> ast.expr | None:

@@ -13,6 +13,7 @@ from functools import cached_property
 
 from ..flow.library import is_optimizer
 from ..flow.values import Constant, Instance, Opaque, Optimizer, Value
+from .delegated_states import delegates_state
 from .file import File
 from .packages import is_of_other_framework, strange_names
 from .program import Program
@@ -58,7 +59,9 @@ class WholeStates:
         return all(map(self._has_hooks, values))
 
     def _answers_itself(self, value: Value) -> bool:
-        return isinstance(value, Instance) and any(self.program.flow.has_member(value.cls, name) for name in _OWN)
+        """Whether an object's class says its state itself, and not only that of what its objects hold."""
+        own = [n for n in _OWN if isinstance(value, Instance) and self.program.flow.has_member(value.cls, n)]
+        return not all(delegates_state(self.program, value, name) for name in own)
 
     def _has_hooks(self, value: Value) -> bool:
         """Whether an object is an optimizer, or of a library whose objects hold tensors as parts of modules alone."""
