@@ -196,7 +196,7 @@ def _answers_some_ranks(file: File, call: ast.Call, depth: int) -> bool:
         owner, node = file.program.function_node(function)
         if any(is_rank_decorator(decorator) for decorator in getattr(node, "decorator_list", ())):
             return True
-        returns = [n for n in ast.walk(node) if isinstance(n, ast.Return) and owner.function(n) is node]
+        returns = owner.returns_of(node)
         given = [n for n in returns if n.value is not None and not _is_nothing(n.value)]
         if given and all(_is_behind_rank(owner, n, depth) for n in given):
             return True
@@ -261,7 +261,7 @@ def _gives(
     owner, function = file.program.function_node(value)
     if isinstance(function, ast.Lambda):
         return is_it(owner, function.body, depth + 1)
-    returns = (n for n in ast.walk(function) if isinstance(n, ast.Return) and owner.function(n) is function)
+    returns = owner.returns_of(function)
     returned = [n.value for n in returns if n.value is not None]
     return len(returned) <= 2 and any(is_it(owner, r, depth + 1) for r in returned)
 

@@ -28,7 +28,7 @@ def items_of(file: File, node: ast.expr) -> list[tuple[File, ast.expr]]:
 def _written(file: File, container: ast.expr) -> Iterator[tuple[File, ast.expr]]:
     if isinstance(container, ast.Call):
         for owner, function in (file.program.function_node(callee) for callee in file.program.callees(file, container)):
-            returns = (n.value for n in ast.walk(function) if isinstance(n, ast.Return) and owner.function(n) is function)
+            returns = (n.value for n in owner.returns_of(function))
             for value in returns:
                 yield from ((owner, item) for item in _entries(value))
     elif isinstance(container, (ast.Name, ast.Attribute)):

@@ -47,6 +47,17 @@ class File:
             self._nodes[kinds] = [node for node in self._walked if isinstance(node, kinds)]
         return cast("list[Node]", self._nodes[kinds])
 
+    def returns_of(self, function: ast.AST) -> list[ast.Return]:
+        """The return statements of a function, without those of functions in it."""
+        return self._returns.get(function, [])
+
+    @cached_property
+    def _returns(self) -> dict[ast.AST | None, list[ast.Return]]:
+        found: dict[ast.AST | None, list[ast.Return]] = {}
+        for node in self.nodes(ast.Return):
+            found.setdefault(self.function(node), []).append(node)
+        return found
+
     @cached_property
     def names_by_id(self) -> dict[str, list[ast.Name]]:
         """The uses of each name, in the order of ``ast.walk``."""

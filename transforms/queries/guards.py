@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ..flow.values import ClassValue, FunctionValue
+from ..flow.values import ClassValue, FunctionValue, Instance
 from .backwards import is_trained_on_both
 from .conditions import is_rank_condition, is_rank_decorator
 from .early_leaves import leaves_of_some_ranks, parts_ranks
@@ -141,27 +141,39 @@ class Guards:
         self._known[function] = None
         found: list[tuple[Guard, Calls]] = []
         ways = []
-        owner = self._is_of_some_ranks(file, function)
+        sites = self._objects_of_some_ranks(file, function)
         for caller, call in self.program.callers(file, function):
             if _is_made_by_decorator(file, function, caller, call):
                 continue  # the decorated function has that guard itself
             further, guarded = self._of(caller, call, depth + 1)
-            if owner and not guarded:
+            if sites and not guarded and _is_called_on(caller, call, sites):
                 further, guarded = [(Guard(caller, _dispatching(caller, call)), ())], True
             found += [(guard, (*calls, (caller, call))) for guard, calls in further]
             ways.append(guarded)
         self._known[function] = _fewer(found), bool(ways) and all(ways)
         return self._known[function]
 
-    def _is_of_some_ranks(self, file: File, function: ast.AST) -> bool:
-        """Whether a function is a method of objects that only some ranks make, in some program: hooks that rank 0 alone has."""
+    def _objects_of_some_ranks(self, file: File, function: ast.AST) -> set[int]:
+        """Where only some ranks make an object whose method a function is, in some program: hooks that rank 0 alone has."""
         cls = file.enclosing_class(function)
         if cls is None or file.parents.get(function) is not cls:
-            return False
+            return set()
         value = next((v for v in file.values(cls) if isinstance(v, ClassValue)), None)
         sites = self.program.sites_of_objects.get(value, set()) if value is not None else set()
-        places = [self.program.call_node(site) for site in sites if self.program.is_written_as_call(site)]
-        return any(guard_of(*place) is not None for place in places)
+        written = [site for site in sites if self.program.is_written_as_call(site)]
+        return {site for site in written if guard_of(*self.program.call_node(site)) is not None}
+
+
+def _is_called_on(file: File, call: ast.Call, sites: set[int]) -> bool:
+    """Whether a method may be called on an object that is made at one of these sites; who calls one's own comes from there."""
+    if not isinstance(call.func, ast.Attribute):
+        return True
+    receiver, function = call.func.value, file.function(call)
+    own = function.args.args[0].arg if function is not None and function.args.args and file.enclosing_class(function) else None
+    if isinstance(receiver, ast.Name) and receiver.id == own:
+        return False
+    made = [value.site for value in file.values(receiver) if isinstance(value, Instance)]
+    return not made or not sites.isdisjoint(made)
 
 
 def _fewer(found: list[tuple[Guard, Calls]]) -> list[tuple[Guard, Calls]]:

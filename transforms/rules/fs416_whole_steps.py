@@ -45,7 +45,7 @@ def _returned(file: File, call: ast.Call) -> ast.expr | None:
     function, parent = file.function(call), file.parents[call]
     if not isinstance(function, ast.FunctionDef) or not isinstance(parent, ast.Assign) or len(parent.targets) != 1:
         return None
-    returns = [n for n in ast.walk(function) if isinstance(n, ast.Return) and file.function(n) is function]
+    returns = file.returns_of(function)
     value = returns[0].value if len(returns) == 1 else None
     return value if isinstance(value, ast.Name) and ast.unparse(parent.targets[0]) == value.id else None
 
