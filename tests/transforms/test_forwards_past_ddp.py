@@ -32,8 +32,9 @@ def run(options, x, batches):
 """
 )
 RUNS = ["evaluate(model.module, batches)", "evaluate(net=model.module, batches=batches)", "model.module(x)",
-        "inner = model.module\n    evaluate(inner, batches)"]  # fmt: skip
-EITHER = "evaluate(model.module if hasattr(model, 'module') else model, batches)"
+        "inner = model.module\n    evaluate(inner, batches)",
+        "evaluate(model.module if hasattr(model, 'module') else model, batches)"]  # fmt: skip
+EITHER = "evaluate(model, batches)\n    evaluate(model.module, batches)"
 
 
 def levels(use: str, norm: str) -> set[Level]:
@@ -58,3 +59,46 @@ def test_those_that_may_be_of_the_wrapper_are_told_of() -> None:
 @pytest.mark.parametrize("use", ["count(model.module)", "torch.save(model.module.state_dict(), 'x')", "model(x)"])
 def test_what_runs_nothing_is_left(use: str) -> None:
     assert not levels(use, "nn.BatchNorm1d")
+
+
+LEARNS = (
+    HEAD
+    + """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.layer(x)
+
+    def loss(self, x):
+        return self.layer(x).sum()
+
+    @torch.no_grad()
+    def score(self, x):
+        return self.layer(x).sum()
+
+
+def train(options, x, optimizer):
+    model = DDP(Net(), **options)
+    {use}
+    model(x).sum().backward()
+    optimizer.step()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("use", "learns"),
+    [
+        ("model.module(x).sum().backward()", True),
+        ("net = model.module if options else model\n    net(x).sum().backward()", True),
+        ("model.module.loss(x).backward()", True),
+        ("print(model.module.score(x))", False),
+        ("with torch.no_grad():\n        print(model.module(x), model.module.loss(x))", False),
+    ],
+)
+def test_gradients_past_ddp_are_told_of(use: str, learns: bool) -> None:
+    """DDP reduced none of them."""
+    found = {f.level for f in findings(train=LEARNS.format(use=use)) if "reduced no gradients" in f.message}
+    assert found == ({Level.REVIEW} if learns else set())

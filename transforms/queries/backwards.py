@@ -61,6 +61,16 @@ def is_in_training(file: File, node: ast.AST) -> bool:
     return any(around in _going_backward(file.program, sure=True) for around in file.ancestors(node))
 
 
+def may_learn(file: File, node: ast.AST, depth: int = 0) -> bool:
+    """Whether a backward may go through what is computed at a place: one is made in its function, or in those that call it."""
+    if is_without_gradients(file, node):
+        return False
+    function = file.function(node)
+    if function is None or has_backward(function) or depth >= _DEEPEST_STEP:
+        return has_backward(function or file.tree)
+    return any(may_learn(caller, call, depth + 1) for caller, call in file.program.callers(file, function))
+
+
 def is_without_gradients(file: File, node: ast.AST) -> bool:
     """Whether autograd is switched off around a place, in its function."""
     for around in file.ancestors(node):

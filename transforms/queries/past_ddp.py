@@ -9,6 +9,11 @@ from ..flow.values import ClassValue
 from .answers import Sharding
 from .file import File
 from .sharding import ShardingQueries
+from .unwrapping import comes_unwrapped
+
+LEARNS_APART = "DDP reduced no gradients of what ran past it: each rank stepped on its own; now all step on their average"
+WHERE_SAME = "Nothing differs where no optimizer steps on them, or where the program averages them by itself."
+"""What is told of runs past DDP through which a model learns."""
 
 
 def runs_past_ddp(file: File, sharding: ShardingQueries) -> Iterator[tuple[ast.Call, Sharding]]:
@@ -24,7 +29,7 @@ def past_ddp(file: File, sharding: ShardingQueries, call: ast.Call) -> Sharding 
     if not isinstance(call.func, (ast.Name, ast.Attribute, ast.Subscript)):
         return None
     found = sharding.of_values(file.called_values(call))
-    if found.wrappers != {"ddp"} or not found.in_place:
+    if found.wrappers != {"ddp"} or not (found.in_place or comes_unwrapped(sharding, file, call.func, by_name=False)):
         return None
     around = file.enclosing_class(call)
     makes_modules = around is not None and any(

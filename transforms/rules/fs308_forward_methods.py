@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 
 import libcst as cst
 
 from ..findings import Level
-from ..flow.values import Bound, FunctionValue
+from ..flow.values import Bound, FunctionValue, Value
 from ..migration import Migration
+from ..queries.backwards import is_without_gradients, may_learn
 from ..queries.effects import edits_parameters, only_asks
 from ..queries.own_forward import runs_forward_alone
+from ..queries.past_ddp import LEARNS_APART, WHERE_SAME
 from ..rewrites.changes import replace
 from ..rewrites.templates import argument, expression, with_argument
 from ..rule import Example, Outcome, Rule
@@ -61,7 +64,28 @@ def registered(site: Site, migration: Migration) -> Outcome | None:
     if edits:
         change = replace(site.file, method, build)
         return Outcome(f"{member} works on whole parameters and gradients, and its edits stay", [change])
+    if _learns(site, migration, called):
+        return Outcome(LEARNS_APART, [replace(site.file, method, build)], Level.REVIEW, advice=WHERE_SAME)
     return Outcome(f"{member} gathers parameters as forward does", [replace(site.file, method, build)])
+
+
+def _learns(site: Site, migration: Migration, called: Sequence[Value]) -> bool:
+    """Whether a backward may go through what a method gives, which no wrapper of DDP saw: it reduced nothing for it."""
+    if site.call is None or site.sharding is None or site.sharding.wrappers != {"ddp"}:
+        return False
+    if isinstance(site.file.parents[site.call], ast.Expr):
+        return False  # whatever it gives, nobody uses it
+    known = [v.function if isinstance(v, Bound) else v for v in called]
+    functions = [migration.program.function_node(v) for v in known if isinstance(v, FunctionValue)]
+    if not functions and not _GIVES_LOSSES.search(_name(site.call.func)):
+        return False
+    if functions and all(is_without_gradients(owner, node.body[0]) for owner, node in functions if hasattr(node, "body")):
+        return False
+    return may_learn(site.file, site.call)
+
+
+_GIVES_LOSSES = re.compile(r"forward|loss")
+"""How methods of libraries are called through which models learn."""
 
 
 def _is_part(migration: Migration, name: str) -> bool:
@@ -88,6 +112,8 @@ _SWITCHES = ("enable_", "disable_", "print_", "gradient_checkpointing_")
 def _with_state(site: Site, migration: Migration, call: ast.Call) -> Outcome | None:
     if any(keyword.arg in ("state_dict", None) for keyword in call.keywords) or not isinstance(call.func, ast.Attribute):
         return None
+    if migration.is_held(site.file, call):
+        return Outcome("the model is whole on the ranks that come here", level=Level.OK)
     if migration.program.flow.methods_by_name().get(_SAVES):
         return Outcome("classes of the program save themselves by this name, and take no state for it", level=Level.OK)
     state = migration.helper(site, "state_of")

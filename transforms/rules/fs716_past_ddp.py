@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from ..findings import Level
+from ..findings import Form, Level
 from ..migration import Migration
+from ..queries.backwards import may_learn
+from ..queries.past_ddp import LEARNS_APART, WHERE_SAME
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
 from ..sites import PAST_DDP, Site
@@ -12,13 +14,16 @@ from ..sites import PAST_DDP, Site
 def own_buffers(site: Site, migration: Migration) -> Outcome | None:
     """A forward that keeps each rank's own buffers, where the wrapper's sent the first rank's to all."""
     assert site.call is not None
-    if not migration.follows_buffers or migration.is_held(site.file, site.call):
+    if migration.is_held(site.file, site.call) or migration.is_before_wrap(site):
         return None
-    if migration.is_before_wrap(site) or migration.is_fresh(site.file, site.call, site.call.func):
+    if migration.is_fresh(site.file, site.call, site.call.func):
         return None
-    name = migration.helper(site, "past_ddp")
-    return Outcome("past DDP a forward used each rank's own buffers, as it does now",
-                   [around(site.file, site.call.func, f"{name}({{it}})")])  # fmt: skip
+    changes = []
+    if migration.follows_buffers:
+        changes.append(around(site.file, site.call.func, f"{migration.helper(site, 'past_ddp')}({{it}})"))
+    if may_learn(site.file, site.call):
+        return Outcome(LEARNS_APART, changes, Level.REVIEW, None if changes else Form.NOTE, advice=WHERE_SAME)
+    return Outcome("past DDP a forward used each rank's own buffers, as it does now", changes) if changes else None
 
 
 RULE = Rule(
@@ -26,7 +31,7 @@ RULE = Rule(
     title="forwards past DDP",
     symbols=(PAST_DDP,),
     roles=("call",),
-    why="DDP sent the first rank's buffers in front of its own forward, not of one of the module that it had wrapped.",
+    why="DDP sent buffers and reduced gradients for its own forward, not for one of the module that it had wrapped.",
     fallback=own_buffers,
     examples=(
         Example(
