@@ -32,6 +32,7 @@ def held_by_all_ranks(found: list[Any]) -> list[Any]:
     dist.all_gather_object(ranks, ([numbers[held] for held in found if held in numbers], len(new)))
     made = min(count for _, count in ranks)
     numbers.update((held, start + place) for place, held in enumerate(new[len(new) - made :]))
-    DTensor._numbers, DTensor._next_number = numbers, start + made
+    DTensor._numbers = numbers  # pyright: ignore[reportAttributeAccessIssue]
+    DTensor._next_number = start + made  # pyright: ignore[reportAttributeAccessIssue]
     common = set.intersection(*(set(known) for known, _ in ranks)) | set(range(start, start + made))
     return [held for held in found if numbers.get(held) in common]

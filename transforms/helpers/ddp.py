@@ -140,13 +140,14 @@ def _shard_new_modules(module: Any) -> None:
     parts = [m for child in module.modules() if child is not module for m in parts_with_forward(child)]
     around = [part for part in parts if not isinstance(part, FSDPModule)][::-1]  # those inside of others first
     for part in [*(p for p in parts if _is_new(p)), *(p for p in around if not _is_new(p))]:
-        sharded = {p for p in part.parameters() if isinstance(p, DTensor)}
+        sharded: Any = {p for p in part.parameters() if isinstance(p, DTensor)}
         trained = {p for p in part.parameters(recurse=_is_new(part)) if p.requires_grad} - plain - sharded
         if trained:  # also a module of its own around sharded ones, as adapters are
             new = [p.detach() for p in part.parameters() if p not in sharded]
             _sync_params_and_buffers(mesh.get_group(), new, 250 * 1024**2, 0)
             slots = parameter_slots(part)  # needed for: earlier_holders
-            fully_shard(part, mesh=mesh, **({"ignored_params": sharded} if sharded else {}))
+            given: Any = {"ignored_params": sharded} if sharded else {}  # needs torch 2.7
+            fully_shard(part, mesh=mesh, **given)
             rebind_parameters(slots)  # needed for: earlier_holders
             reshard_after_forward(part)
             keep_state_dicts_whole(part)  # needed for: state_dicts

@@ -52,8 +52,9 @@ def _makes_step(file: File, node: ast.AST, depth: int = 0) -> bool:
 
 
 def _statements(function: ast.AST) -> Sequence[ast.AST]:
-    body = getattr(function, "body", ())
-    return body if isinstance(body, list) else [body]  # a lambda's is an expression
+    if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return function.body
+    return [function.body] if isinstance(function, ast.Lambda) else []
 
 
 def is_in_training(file: File, node: ast.AST) -> bool:

@@ -79,7 +79,7 @@ def _learns(site: Site, migration: Migration, called: Sequence[Value]) -> bool:
     functions = [migration.program.function_node(v) for v in known if isinstance(v, FunctionValue)]
     if not functions and not _GIVES_LOSSES.search(_name(site.call.func)):
         return False
-    if functions and all(is_without_gradients(owner, node.body[0]) for owner, node in functions if hasattr(node, "body")):
+    if functions and all(is_without_gradients(owner, next(ast.iter_child_nodes(node))) for owner, node in functions):
         return False
     return may_learn(site.file, site.call)
 
