@@ -26,6 +26,7 @@ from .flow.values import (
 )
 from .queries import number_reads
 from .queries.answers import Sharding
+from .queries.class_reads import classes_read
 from .queries.class_tests import TESTS, tests_of
 from .queries.file import File
 from .queries.narrowed import wrapper_asked_for
@@ -60,6 +61,8 @@ AVERAGE_UPDATE = "torch.optim.swa_utils.AveragedModel.update_parameters"
 """The symbol of methods that update an average of a model which a library keeps."""
 STATE_ENTRY = "torch.nn.Module.(state entry)"
 """The symbol of parameters that are put into a state dict."""
+MODEL_CLASS = "torch.nn.Module.(class)"
+"""The symbol of the class of a model that is taken for a value."""
 PAST_DDP = "torch.nn.Module.(past DDP)"
 """The symbol of forwards of modules that were handed to DDP, past the wrapper."""
 OPTIMIZER = "torch.optim.(optimizer)"
@@ -165,6 +168,7 @@ def find_sites(file: File, sharding: ShardingQueries, is_known: Callable[[str, s
     sites += [Site(file, node, PARAMETER, "read", None, model, found) for node, model, found in read.values()]
     sites += [Site(file, gathered, WHOLE_READ, "read", None, tensor) for tensor, gathered in whole_reads(file)]
     sites += [Site(file, call, OPTIMIZER, "call", call, None, found) for call, found in optimizers_made(file, sharding)]
+    sites += [Site(file, node, MODEL_CLASS, "read", None, model, found) for node, model, found in classes_read(file, sharding)]
     sites += [Site(file, call, PAST_DDP, "call", call, call.func, found) for call, found in runs_past_ddp(file, sharding)]
     sites += [Site(file, step, OPTIMIZER_STEP, "method") for step in steps_on_wholes(file, sharding)]
     return sorted(sites, key=lambda site: file.source.span(site.node))

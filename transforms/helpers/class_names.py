@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from torch.distributed.fsdp import FSDPModule
+
 
 def keep_class_name(unit: Any) -> None:
     """Let the class of `unit`, which fully_shard has just been applied to, be called as it was.
@@ -11,3 +13,10 @@ def keep_class_name(unit: Any) -> None:
     """
     made, own = type(unit), type(unit).__mro__[2]  # behind FSDPModule
     made.__name__, made.__qualname__ = own.__name__, own.__qualname__
+
+
+def class_of(model: Any) -> type:
+    """`type(model)`; of a sharded model the class that it had before, which can be pickled and compared."""
+    if isinstance(model, FSDPModule):
+        return next(base for base in type(model).__bases__ if base is not FSDPModule)
+    return type(model)

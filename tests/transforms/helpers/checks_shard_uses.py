@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import pickle
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from models import WIDTH, batch
 from shard_models import Residual, build, differences, optimizer_of, rank, result, train
+from to_fsdp2.transforms.helpers.class_names import class_of
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.ddp_buffers import past_ddp
 from torch import nn
@@ -31,6 +33,7 @@ def check_class_names() -> None:
     run = shard_like_ddp(model)
     assert type(run) is not Residual and isinstance(run, Residual)
     assert type(run).__name__ == type(run).__qualname__ == "Residual"
+    assert class_of(run) is class_of(Residual()) is pickle.loads(pickle.dumps(class_of(run))) is Residual
 
 
 def check_scaler_over_plain_and_sharded_gradients() -> None:
