@@ -36,3 +36,17 @@ def test_a_model_in_a_namespace_is_held_whole_for_one_rank(name: str) -> None:
     source = Source.decode("train.py", PROGRAM.format(name).encode())
     analysis = analyse([extract(source)], {"train.py": source}.__getitem__, Options(), paths=["train.py"])
     assert "with whole_on_each_rank(model):\n        if dist.get_rank() != 0:" in analysis.texts["train.py"]
+
+
+def test_a_module_of_a_package_is_no_library_of_its_name() -> None:
+    """`import torch` beside `torch.py` in a package is torch."""
+    files = {"trainer/__init__.py": "", "trainer/torch.py": "import torch\n\nsizes = []\n"}
+    files["trainer/loop.py"] = (
+        "import torch\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n\n\n"
+        "def clip(net, optimizer, options):\n    model = DDP(net, **options)\n"
+        "    return model, torch.nn.utils.clip_grad_norm_(parameters(optimizer), 1.0)\n"
+    )
+    sources = {path: Source.decode(path, text.encode()) for path, text in files.items()}
+    facts = [extract(source) for source in sources.values()]
+    analysis = analyse(facts, sources.__getitem__, Options(), paths=list(sources))
+    assert "clip_grad_norm(parameters(optimizer), 1.0)" in analysis.texts["trainer/loop.py"]

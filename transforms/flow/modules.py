@@ -64,7 +64,8 @@ class ModuleTable:
             found = self.files.get(folder[:depth] + parts)
             if found is None or found == importer:
                 continue
-            if depth == len(folder) or not self._is_package(folder[:depth]):
+            is_beside = depth == len(folder) and not standard  # `trainer/torch.py` is not what `trainer/loop.py` imports
+            if is_beside or not self._is_package(folder[:depth]):
                 return found
             inside = found if inside is None else inside  # packages are not where absolute imports begin, as a rule
         if inside is not None and not standard:

@@ -79,12 +79,13 @@ def everything_whole_on_each_rank(needed: bool = True) -> Iterator[None]:
         gc.collect()  # what is garbage on one rank shall not be alive on another
         units = [module for module in list(_module_state_mapping) if isinstance(module, FSDPModule)]  # in order of sharding
         inner = {child for unit in units for child in unit.modules() if child is not unit}
-        models = held_by_all_ranks([unit for unit in units if unit not in inner])
-        places = {id(p): place for place, p in enumerate(p for model in models for p in model.parameters())}
-        found = [held for held in gc.get_objects() if issubclass(type(held), Optimizer)]
+        models = [unit for unit in units if unit not in inner and not getattr(unit, "_held_whole", False)]
+        places = {id(p): place for place, p in enumerate(p for model in units for p in model.parameters())}
+        found = [held for held in gc.get_objects() if issubclass(type(held), Optimizer) and any(_sharded_entries(held))]
         order = {id(held): [places.get(id(p), -1) for group in held.param_groups for p in group["params"]] for held in found}
-        found = [held for held in found if set(order[id(held)]) - {-1}]
-        optimizers = held_by_all_ranks(sorted(found, key=lambda held: order[id(held)]))
+        optimizers = sorted(found, key=lambda held: order[id(held)])
+        if models or optimizers:  # one rank alone may come here where all is whole already
+            models, optimizers = held_by_all_ranks(models), held_by_all_ranks(optimizers)
     with whole_on_each_rank(*models, *optimizers):
         yield
 
@@ -195,8 +196,7 @@ def _take_shards(unit: Any) -> bool:
 @contextmanager
 def _whole_optimizer(optimizer: Optimizer) -> Iterator[None]:
     """Whole tensors in the place of the sharded ones in the optimizer's state."""
-    entries = [(entry, key, value) for entry in optimizer.state.values() for key, value in entry.items()]
-    sharded = [(entry, key, value) for entry, key, value in entries if isinstance(value, DTensor)]
+    sharded = list(_sharded_entries(optimizer))
     full = [whole(value) for _, _, value in sharded]
     try:
         for (entry, key, _), value in zip(sharded, full, strict=True):
@@ -205,3 +205,9 @@ def _whole_optimizer(optimizer: Optimizer) -> Iterator[None]:
     finally:
         for entry, key, value in sharded:
             entry[key] = value
+
+
+def _sharded_entries(optimizer: Optimizer) -> Iterator[tuple[Any, Any, DTensor]]:
+    """The sharded tensors in an optimizer's state, each with the dictionary and the key that it stands under."""
+    for entry in optimizer.state.values():
+        yield from ((entry, key, value) for key, value in entry.items() if isinstance(value, DTensor))
