@@ -126,6 +126,8 @@ ONLY_KNOWN = frozenset(
      "set_state_dict_type", "get_state_dict_type", "fsdp_modules", "optim_state_dict", "optim_state_dict_to_load",
      *FSDP1_ONLY, *DDP_ONLY}
 )  # fmt: skip
+_METHODS = frozenset({"join", "state_dict_type", "set_state_dict_type", "get_state_dict_type", "fsdp_modules",
+                      "optim_state_dict", "optim_state_dict_to_load"})  # fmt: skip
 _SETTINGS = ONLY_KNOWN - {"named_parameters", "named_buffers", "named_modules"}
 """Members that modules may have of their own, under the same names."""
 """Members whose names say nothing about their owner: a site only where a wrapped model is known to come."""
@@ -281,6 +283,9 @@ def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:
             continue  # the module itself, which has no members of a wrapper
         if node.attr in _SETTINGS and (_is_of_other_wrapper(node.attr, found) or _is_modules_own(sharding, values, node.attr)):
             continue
+        if node.attr in _SETTINGS and call is None and _is_stored(file, node.attr):
+            if node.attr in _METHODS or not found.wrappers:
+                continue
         if node.attr in ONLY_KNOWN and not found.wrappers and not _is_context_of_ddp(file, node):
             if not _is_of_wrapper(node.attr, wrapper_asked_for(file, node, node.value)):
                 continue
@@ -296,6 +301,11 @@ def _is_of_other_wrapper(name: str, found: Sharding) -> bool:
     """Whether none of the wrappers that come to a place has a member."""
     kind = "ddp" if MEMBERS[name].startswith(f"{DDP}.") else "fsdp1"
     return bool(found.wrappers) and kind not in found.wrappers and name not in OF_BOTH
+
+
+def _is_stored(file: File, name: str) -> bool:
+    """Whether some class of the repository stores an attribute of a name: what nobody knows may be of it."""
+    return file.program.mentions(rf"\bself\.{name}\s*(:[^=\n]+)?=[^=]")
 
 
 def _is_modules_own(sharding: ShardingQueries, values: Sequence[Value], name: str) -> bool:

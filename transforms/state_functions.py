@@ -43,11 +43,12 @@ def taker_of_state(site: Site, migration: Migration) -> str | None:
     """The helper for ``state_dict()``: a model in DDP has ``module.`` in its keys, what is inside of the wrapper has not."""
     assert site.receiver is not None and site.sharding is not None
     optimizer = migration.sharding.of_optimizer(site.file, site.receiver)
+    inside = False
     if site.sharding.wrappers and not site.sharding.in_place:
         inside = comes_unwrapped(migration.sharding, site.file, site.receiver, by_name=not site.sharding.certain)
         if not inside and not is_in_plain_branch(site.file, site.receiver):
             return "model_state"
-    if _holds_ddp(site, migration):
+    if not inside and _holds_ddp(site, migration):
         return "model_state"
     if migration.stays_whole(site):
         return None

@@ -165,3 +165,41 @@ def test_a_helper_whose_name_the_file_has_comes_from_a_module_under_another() ->
     text = migrated(train=LISTED)["train"]
     assert "units = units_2(model)" in text and "units as units_2" in text
     assert text.count("FSDPModule") == 2
+
+
+STORED = """
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Sharded(FSDP):
+    def __init__(self, model, state_dict_type):
+        super().__init__(model)
+        self.state_dict_type = state_dict_type
+
+
+def save(model, kinds):
+    if isinstance(model, Sharded):
+        return model.state_dict_type in kinds
+    if isinstance(model, DDP):
+        model = model.module
+    return model.state_dict()
+
+
+def main():
+    save(Sharded(nn.Linear(2, 2), "full"), ["full"])
+    save(DDP(nn.Linear(2, 2)), [])
+
+
+main()
+"""
+
+
+def test_an_attribute_that_a_subclass_stores_is_no_method_of_the_wrapper() -> None:
+    assert "return model.state_dict_type in kinds" in migrated(train=STORED)["train"]
+
+
+def test_what_a_statement_unwraps_has_no_prefix_in_its_state() -> None:
+    text = migrated(train=STORED)["train"]
+    assert "model_state(" not in text and ("state_of(model)" in text or "return model.state_dict()" in text)

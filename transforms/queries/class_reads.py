@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ..flow.values import Constant, Container
 from .answers import Sharding
 from .file import File
 from .sharding import ShardingQueries
@@ -27,6 +28,8 @@ def classes_read(file: File, sharding: ShardingQueries) -> Iterator[tuple[ast.ex
             continue
         if isinstance(parent, ast.FormattedValue) or _is_compared_with_wrapper(file, parent):
             continue
+        if any(isinstance(v, Container) or (isinstance(v, Constant) and v.value is not None) for v in file.values(model)):
+            continue  # of code for values of many kinds, such as a walk through nested ones
         found = sharding.of(file, model)
         if not found.wrappers:
             found = sharding.of_part(file, model)

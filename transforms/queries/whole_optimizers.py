@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 
 from ..flow.values import ClassValue, Opaque, Optimizer
@@ -38,6 +39,8 @@ def optimizers_made(file: File, sharding: ShardingQueries) -> Iterator[tuple[ast
 
 def _looks_at_wholes(name: str) -> bool:
     last = name.rpartition(".")[2]
+    if name.partition(".")[0] in sys.stdlib_module_names:
+        return False  # `Path(folder)` in an object that holds optimizers too
     return last[:1].isupper() and (last.lower() not in _BY_ELEMENT or name.startswith(_WITH_KERNELS))
 
 

@@ -70,7 +70,8 @@ def _template(site: Site, migration: Migration) -> str | None:
     if member in _SETTINGS:
         return f'getattr({{receiver}}, "{member}", {_SETTINGS[member]})'
     if member == "device":
-        return "next({receiver}.parameters()).device"
+        first = "next({receiver}.parameters()).device"
+        return first if site.sharding and site.sharding.certain else f'(getattr({{receiver}}, "device", None) or {first})'
     if member == "device_ids":
         return 'getattr({receiver}, "device_ids", [next({receiver}.parameters()).device.index])'
     if member == _LOGS:
