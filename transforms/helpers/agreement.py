@@ -8,13 +8,13 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 
-def true_on_any_rank(condition: Any) -> bool:
-    """Whether `condition` is true on some rank: for what all ranks then do together. Every rank calls it."""
+def true_on_any_rank(condition: Any, group: Any = None) -> bool:
+    """Whether `condition` is true on some rank (of a group): for what all of them then do together. Every one calls it."""
     if not dist.is_initialized():
         return bool(condition)
     device = "cpu" if "cpu" in dist.get_backend_config() else torch.accelerator.current_accelerator()
     answer = torch.tensor(bool(condition), dtype=torch.uint8, device=device)
-    dist.all_reduce(answer, dist.ReduceOp.MAX)
+    dist.all_reduce(answer, dist.ReduceOp.MAX, group)
     return bool(answer)
 
 

@@ -23,7 +23,8 @@ def allow_double_backward(module: Any) -> None:
     module._awaits_second_backward = False
 
     def is_changed() -> bool:
-        return true_on_any_rank(not all(map(torch.equal, recorded, (p.to_local() for p in sharded))))
+        changed = not all(map(torch.equal, recorded, (p.to_local() for p in sharded)))
+        return true_on_any_rank(changed, sharded[0].device_mesh.get_group())
 
     def begin() -> None:
         recorded[:] = [p.to_local().detach().clone() for p in sharded] if torch.is_grad_enabled() else []

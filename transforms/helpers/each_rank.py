@@ -209,5 +209,5 @@ def _whole_optimizer(optimizer: Optimizer) -> Iterator[None]:
 
 def _sharded_entries(optimizer: Optimizer) -> Iterator[tuple[Any, Any, DTensor]]:
     """The sharded tensors in an optimizer's state, each with the dictionary and the key that it stands under."""
-    for entry in optimizer.state.values():
+    for entry in (entry for entry in optimizer.state.values() if isinstance(entry, dict)):  # not what is kept for all
         yield from ((entry, key, value) for key, value in entry.items() if isinstance(value, DTensor))
