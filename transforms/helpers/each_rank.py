@@ -75,7 +75,8 @@ def everything_whole_on_each_rank(needed: bool = True) -> Iterator[None]:
     """`whole_on_each_rank` with every sharded model and every optimizer there is. Also a decorator."""
     models: list[nn.Module] = []
     optimizers: list[Optimizer] = []
-    if needed:
+    outermost = needed and not getattr(DTensor, "_all_is_whole", False)  # inside of another, one rank alone may come here
+    if outermost:
         gc.collect()  # what is garbage on one rank shall not be alive on another
         units = [module for module in list(_module_state_mapping) if isinstance(module, FSDPModule)]  # in order of sharding
         inner = {child for unit in units for child in unit.modules() if child is not unit}
@@ -84,10 +85,14 @@ def everything_whole_on_each_rank(needed: bool = True) -> Iterator[None]:
         found = [held for held in gc.get_objects() if issubclass(type(held), Optimizer) and any(_sharded_entries(held))]
         order = {id(held): [places.get(id(p), -1) for group in held.param_groups for p in group["params"]] for held in found}
         optimizers = sorted(found, key=lambda held: order[id(held)])
-        if models or optimizers:  # one rank alone may come here where all is whole already
+        if models or optimizers:  # else all is whole already, and again one rank may be alone
             models, optimizers = held_by_all_ranks(models), held_by_all_ranks(optimizers)
     with whole_on_each_rank(*models, *optimizers):
-        yield
+        try:
+            DTensor._all_is_whole = outermost or getattr(DTensor, "_all_is_whole", False)  # pyright: ignore
+            yield
+        finally:
+            DTensor._all_is_whole = not outermost and getattr(DTensor, "_all_is_whole", False)  # pyright: ignore
 
 
 def _open_questions() -> list[Callable[[bool], None]]:

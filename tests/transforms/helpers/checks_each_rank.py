@@ -261,6 +261,8 @@ def check_what_one_rank_keeps_is_its_own() -> None:
     with everything_whole_on_each_rank():
         if dist.get_rank() == 0:
             assert is_whole(model, optimizer) and not any(is_whole(old) for old, _ in kept)
+            with everything_whole_on_each_rank():  # alone: nothing more is gathered
+                assert is_whole(model, optimizer)
     assert not is_whole(model)
 
 
