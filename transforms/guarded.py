@@ -9,6 +9,7 @@ from typing import cast
 
 from .facts.symbols import FSDP1
 from .flow.values import Annotated, Bound, ClassValue, Constant, Derived, Instance, Opaque, Unknown, Value, Wrapped
+from .queries.backwards import may_learn
 from .queries.conditions import is_rank_condition
 from .queries.early_leaves import behind_leaves
 from .queries.effects import computes_with_parameters, only_asks
@@ -169,13 +170,28 @@ def _guards_around(
     guards: Guards, sharding: ShardingQueries, file: File, node: ast.AST, thing: ast.expr | None, site: Site | None
 ) -> Iterator[tuple[Guard, Hidden]]:
     """The guards of a collective place, in its own function and in those that lead to it."""
-    found = guards.of(file, node)
+    found = guards.of(file, node, _may_meet_measured_tests(guards.program, sharding, file, node, thing))
     if not found:
         return
     spelling = Spelling(sharding, file, node, thing)
     for guard, calls in found:
         if not spelling.is_plain(guard, calls):
             yield guard, Hidden(file, node, spelling.at(guard, calls), site, calls, spelling.is_known, thing, guard.many)
+
+
+def _may_meet_measured_tests(
+    program: Program, sharding: ShardingQueries, file: File, node: ast.AST, thing: ast.expr | None
+) -> bool:
+    """Whether some ranks alone could come here by what they measured: what FSDP1 gathers, all came to together."""
+    if isinstance(node, ast.Call) and node.func is thing and may_learn(file, node):
+        return False  # its backward takes all ranks
+    found = [sharding.of(file, thing), sharding.of_optimizer(file, thing)] if thing is not None else []
+    wrappers = {kind for sharded in found for kind in sharded.wrappers}
+    return "ddp" in (wrappers or program.once(_kinds_of_wrappers))
+
+
+def _kinds_of_wrappers(program: Program) -> set[str]:
+    return {value.kind.lower() for value in program.flow.values if isinstance(value, Wrapped)}
 
 
 def is_initialization(file: File, node: ast.AST) -> bool:

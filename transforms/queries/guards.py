@@ -11,6 +11,7 @@ from .backwards import is_trained_on_both
 from .conditions import is_rank_condition, is_rank_decorator
 from .early_leaves import leaves_of_some_ranks, parts_ranks
 from .file import File
+from .measured import leaves_some_ranks_out, lets_some_ranks_in
 from .program import Program
 from .uneven_loops import is_uneven
 
@@ -36,13 +37,16 @@ class Guard:
     many: bool = False
 
 
-def guard_of(file: File, node: ast.AST, asked: frozenset[ast.AST] = frozenset()) -> Guard | None:
-    """The outermost guard around a place in its own function; the decorators of those `asked` for are not looked into."""
+def guard_of(file: File, node: ast.AST, asked: frozenset[ast.AST] = frozenset(), measured: bool = False) -> Guard | None:
+    """The outermost guard around a place in its own function; the decorators of those `asked` for are not looked into.
+
+    With ``measured``, tests of what ranks have measured are guards too.
+    """
     found: Guard | None = None
     inside: ast.AST = node
     for around in file.ancestors(node):
         if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            leaving = _left_before(file, inside)
+            leaving = _left_before(file, inside, measured)
             within = asked | {around}
             decorators = around.decorator_list if around not in asked else []  # registries decorate functions of their own
             if any(is_rank_decorator(d) or _calls_on_some_ranks(file, d, within) for d in decorators):
@@ -50,24 +54,26 @@ def guard_of(file: File, node: ast.AST, asked: frozenset[ast.AST] = frozenset())
             return leaving or found
         if isinstance(around, ast.Lambda):
             return found
-        by = _guard_by(file, around, inside)
+        by = _guard_by(file, around, inside, measured)
         if by is not None and isinstance(around, ast.If) and by.statement is around and is_trained_on_both(file, around, node):
-            by = _left_before(file, inside)
+            by = _left_before(file, inside, measured)
         found = by or found
         inside = around
-    return _left_before(file, inside) or found if isinstance(inside, ast.stmt) else found
+    return _left_before(file, inside, measured) or found if isinstance(inside, ast.stmt) else found
 
 
-def _guard_by(file: File, around: ast.AST, inside: ast.AST) -> Guard | None:
+def _guard_by(file: File, around: ast.AST, inside: ast.AST, measured: bool = False) -> Guard | None:
     """The guard that a node is for what lies right inside of it, or else a statement in front of that, in its block."""
     if isinstance(around, (ast.If, ast.While)) and inside is not around.test:
         if is_rank_condition(file, around.test) or parts_ranks(file, around, inside):
+            return Guard(file, around)
+        if measured and lets_some_ranks_in(file, around):
             return Guard(file, around)
     elif isinstance(around, (ast.For, ast.AsyncFor)) and inside in around.body and is_uneven(file, around):
         return Guard(file, around)
     elif isinstance(around, ast.expr) and _guards_expression(file, around, inside):
         return Guard(file, file.statement(around))
-    return _left_before(file, inside) if not isinstance(inside, (ast.FunctionDef, ast.ClassDef)) else None
+    return _left_before(file, inside, measured) if not isinstance(inside, (ast.FunctionDef, ast.ClassDef)) else None
 
 
 def is_guarded_again(file: File, node: ast.AST, calls: Calls, block: Sequence[ast.stmt]) -> bool:
@@ -113,45 +119,48 @@ class Guards:
         """``is_early`` says of a place that nothing is sharded there yet, so that no guard matters."""
         self.program = program
         self._is_early = is_early
-        self._known: dict[ast.AST, tuple[list[tuple[Guard, Calls]], bool] | None] = {}
+        self._known: dict[tuple[ast.AST, bool], tuple[list[tuple[Guard, Calls]], bool] | None] = {}
 
-    def of(self, file: File, node: ast.AST) -> list[tuple[Guard, Calls]]:
-        """The guards of a place, with the calls that lead from each to it, outermost first.
+    def of(self, file: File, node: ast.AST, measured: bool = False) -> list[tuple[Guard, Calls]]:
+        """The guards of a place, with the calls that lead from each to it, outermost first; see `guard_of`.
 
         A guard in the place's own function, without calls, is not among them where all ways there are guarded further
         out: the other ranks have to join in out there already.
         """
-        found = self._of(file, node, 0)[0]
+        found = self._of(file, node, 0, measured)[0]
         return [] if found and self._is_early(file, node) else found
 
-    def _of(self, file: File, node: ast.AST, depth: int) -> tuple[list[tuple[Guard, Calls]], bool]:
+    def _of(self, file: File, node: ast.AST, depth: int, measured: bool) -> tuple[list[tuple[Guard, Calls]], bool]:
         """Guards, and whether all ways to the place lead through one."""
-        own = guard_of(file, node)
+        own = guard_of(file, node, measured=measured)
         function = file.function(node)
-        outer = self._around(file, function, depth) if function is not None else None
+        outer = self._around(file, function, depth, measured) if function is not None else None
         found, all_guarded = outer or ([], False)
         if own is not None and not all_guarded:
             found = [*found, (own, ())]
         return found, all_guarded or own is not None
 
-    def _around(self, file: File, function: ast.AST, depth: int) -> tuple[list[tuple[Guard, Calls]], bool] | None:
+    def _around(
+        self, file: File, function: ast.AST, depth: int, measured: bool
+    ) -> tuple[list[tuple[Guard, Calls]], bool] | None:
         """The guards in all that call a function, and whether no call is without one; None while that is being asked."""
-        if function in self._known or depth > _DEEPEST:
-            return self._known.get(function)
-        self._known[function] = None
+        key = (function, measured)
+        if key in self._known or depth > _DEEPEST:
+            return self._known.get(key)
+        self._known[key] = None
         found: list[tuple[Guard, Calls]] = []
         ways = []
         sites = self._objects_of_some_ranks(file, function)
         for caller, call in self.program.callers(file, function):
             if _is_made_by_decorator(file, function, caller, call):
                 continue  # the decorated function has that guard itself
-            further, guarded = self._of(caller, call, depth + 1)
+            further, guarded = self._of(caller, call, depth + 1, measured)
             if sites and not guarded and _is_called_on(caller, call, sites):
                 further, guarded = [(Guard(caller, _dispatching(caller, call)), ())], True
             found += [(guard, (*calls, (caller, call))) for guard, calls in further]
             ways.append(guarded)
-        self._known[function] = _fewer(found), bool(ways) and all(ways)
-        return self._known[function]
+        self._known[key] = _fewer(found), bool(ways) and all(ways)
+        return self._known[key]
 
     def _objects_of_some_ranks(self, file: File, function: ast.AST) -> set[int]:
         """Where only some ranks make an object whose method a function is, in some program: hooks that rank 0 alone has."""
@@ -217,7 +226,7 @@ def _guards_expression(file: File, around: ast.expr, inside: ast.AST) -> bool:
     return any(is_rank_condition(file, part) for part in earlier)
 
 
-def _left_before(file: File, inside: ast.AST) -> Guard | None:
+def _left_before(file: File, inside: ast.AST, measured: bool = False) -> Guard | None:
     """The first statement in front of another one, in its block, by which some ranks leave the block."""
     if not isinstance(inside, ast.stmt):
         return None
@@ -226,4 +235,5 @@ def _left_before(file: File, inside: ast.AST) -> Guard | None:
     except (ValueError, KeyError):
         return None
     found = leaves_of_some_ranks(file)
-    return next((Guard(file, statement, leaves=True) for statement in block[:index] if statement in found), None)
+    left = (s for s in block[:index] if s in found or (measured and leaves_some_ranks_out(file, s)))
+    return next((Guard(file, statement, leaves=True) for statement in left), None)

@@ -7,19 +7,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..flow.values import Derived
+from .answers import Answer
 from .arguments import given_for_parameter
-from .assignments import assigned_values
 from .conditions import is_own_object, is_rank_condition
 from .file import File
 from .guards import guard_of
+from .measured import answered_alike
 
 _IMPURE = (ast.Call, ast.Await, ast.NamedExpr, ast.Yield, ast.YieldFrom)
 _SCOPES = (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.In: ast.NotIn, ast.NotIn: ast.In
 }  # fmt: skip
-_SAME_ON_ALL_RANKS = frozenset({"int", "len", "min", "max", "bool", "abs", "round", "range", "ceil", "floor", "getattr", "get"})
 _DEEPEST = 3
 _MOST_ALTERNATIVES = 3
 
@@ -64,14 +63,16 @@ def _divided(
     kept: list[ast.expr] = []
     others: list[ast.expr] = []
     left_out: set[str] = set()
+    first = set(ast.walk(block[0].test)) if isinstance(block[0], ast.If) else set()  # asked before the block writes anything
     for test in _tests_on_the_way(file, block, place):
         chains = set(_chains(test))
+        changed = left_out if first.intersection(ast.walk(test)) else left_out | written
         if is_rank_condition(file, test):
             others.append(test)
             continue
         if (
             any(isinstance(n, _IMPURE) and not _is_length(file, n) for n in ast.walk(test))
-            or any(_is_part(chain, other) for chain in chains for other in left_out | written)
+            or any(_is_part(chain, other) for chain in chains for other in changed)
             or _is_of_some_ranks(file, test, differing)
         ):
             left_out |= chains  # it may be what makes later tests possible: `isinstance(x, C)` in front of `x.flag`
@@ -244,7 +245,7 @@ def _is_of_some_ranks(file: File, test: ast.expr, differing: bool, depth: int = 
         return True
     if any(_is_assigned_by_some(file, n) for n in read if isinstance(n, ast.Name)):
         return True
-    if not differing and _is_measured(file, test, False, 0):
+    if not differing and answered_alike(file, test) is not Answer.YES:
         return True
     given = (pair for n in read for pair in given_for_parameter(file, n)) if depth < _DEEPEST else ()
     return any(
@@ -269,15 +270,3 @@ def _is_assigned_by_some(file: File, name: ast.Name) -> bool:
     inside = (store for store in stores if scope is None or scope in file.ancestors(store))
     return any(guard_of(file, store) is not None for store in inside)
 
-
-def _is_measured(file: File, value: ast.expr, compared: bool, depth: int) -> bool:
-    """Whether a value comes of comparing what a rank may have computed from data of its own: a loss for one."""
-    inner = list(ast.walk(value))
-    compared = compared or any(isinstance(n, ast.Compare) and isinstance(n.ops[0], _ORDER) for n in inner)
-    calls = [n for n in inner if isinstance(n, ast.Call)]
-    if compared and any(ast.unparse(call.func).rpartition(".")[2] not in _SAME_ON_ALL_RANKS for call in calls):
-        return True
-    read = [n for n in inner if isinstance(n, (ast.Name, ast.Attribute)) and isinstance(n.ctx, ast.Load)]
-    further = [(file, v) for n in read for v in assigned_values(file, n)]
-    further += [pair for n in read for pair in given_for_parameter(file, n)]
-    return depth < _DEEPEST and any(_is_measured(owner, v, compared, depth + 1) for owner, v in further)

@@ -1,4 +1,4 @@
-"""Places that a guard in a training loop leads to now and then only, as the rank behind the guard alone finds out."""
+"""Places that a guard leads to now and then only, as the rank behind the guard alone finds out: in each step, or by a loss."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import cast
 from .backwards import is_at_each_step
 from .conditions import is_rank_condition
 from .file import File
+from .known_conditions import parts_that_hold
+from .measured import lets_some_ranks_in
 
 Way = Sequence[tuple[File, ast.AST]]
 """How a guard leads to a place: the call in the guard's function, those in the functions called, and the place itself."""
@@ -17,11 +19,12 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 def statements_to_ask_at(file: File, guard: ast.stmt, ways: Sequence[Way]) -> list[tuple[File, ast.stmt]]:
     """The statements in front of which what the ways lead to is asked for; none where some way is gone with every step."""
-    if not ways or not is_at_each_step(file, guard):
+    if not ways or not (is_at_each_step(file, guard) or lets_some_ranks_in(file, guard)):
         return []
+    outside = None if _asks_for_more(file, guard) else guard
     found: dict[ast.stmt, File] = {}
     for way in ways:
-        rare = next(_conditional(guard, way), None)
+        rare = next(_conditional(outside, way), None)
         if rare is None:
             return []
         found[rare[1]] = rare[0]
@@ -32,7 +35,12 @@ def statements_to_ask_at(file: File, guard: ast.stmt, ways: Sequence[Way]) -> li
     return [(found[statement], statement) for statement in outer]
 
 
-def _conditional(guard: ast.stmt, way: Way) -> Iterator[tuple[File, ast.stmt]]:
+def _asks_for_more(file: File, guard: ast.stmt) -> bool:
+    """Whether a guard's test is about more than the rank."""
+    return isinstance(guard, ast.If) and any(not is_rank_condition(file, part) for part in parts_that_hold(guard.test, True))
+
+
+def _conditional(guard: ast.stmt | None, way: Way) -> Iterator[tuple[File, ast.stmt]]:
     """The statements of a way that a test stands around, outermost first."""
     for step, (file, node) in enumerate(way):
         statement = file.statement(node)

@@ -54,9 +54,11 @@ def gathered_in_front(site: Site, migration: Migration) -> Outcome | None:
             shared.append(item)
         else:
             reads.append([item])
+    if len(reads) > 1 and any((needed := _needed_for(site, same)) is not None and needed.differing for same in reads):
+        return None  # ranks would agree for each of them
     changes: list[Change] = []
     for same in reads:
-        changes += _moved(same, statement, migration.names(site.file).local(_name_for(same[0])))
+        changes += _moved(site, migration, same)
     return Outcome("all ranks gather the state in front of the guard; what is done with it stays behind it", changes)
 
 
@@ -102,8 +104,7 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
     if asking:
         name = migration.helper(site, "whole_when_asked")
     if needed is not None:
-        answer = f"{migration.helper(site, 'true_on_any_rank')}({needed.text})" if needed.differing else needed.text
-        given = [*given, f"needed={answer}"]
+        given = [*given, f"needed={_answer(site, migration, needed)}"]
     if rest:
         return Outcome(held, _around_rest(site, rest, f"{name}({', '.join(given)})"), level=Level.REVIEW)
 
@@ -128,6 +129,16 @@ def _needed(site: Site, rest: Sequence[ast.stmt], hidden: Sequence[Hidden]) -> N
     if left is None or needed is None or " or " in left.text + needed.text:
         return left or needed
     return Needed(f"{left.text} and {needed.text}", left.differing or needed.differing)
+
+
+def _needed_for(site: Site, reads: Sequence[Hidden]) -> Needed | None:
+    assert isinstance(site.node, ast.stmt)
+    return needed_for(site.file, [site.node], [item.node for item in reads])
+
+
+def _answer(site: Site, migration: Migration, needed: Needed) -> str:
+    """A condition as all ranks answer it alike."""
+    return f"{migration.helper(site, 'true_on_any_rank')}({needed.text})" if needed.differing else needed.text
 
 
 def _asking(site: Site, hidden: Sequence[Hidden]) -> list[tuple[File, ast.stmt]]:
@@ -274,23 +285,25 @@ def _excludes(file: File, item: Hidden, other: Hidden) -> bool:
     return bool(tests) and sum(any(_inside(i.node, s) for s in tests[0].body) for i in (item, other)) == 1
 
 
-def _moved(same: list[Hidden], guard: ast.stmt, name: str) -> list[Change]:
+def _moved(site: Site, migration: Migration, same: list[Hidden]) -> list[Change]:
     """One variable in front of the guard, for one read of a state or for several of which one is made."""
     cell: list[cst.BaseExpression] = []
-    file = same[0].file
+    file, guard = same[0].file, site.node
+    assert isinstance(guard, ast.stmt)
+    name = migration.names(file).local(_name_for(same[0]))
 
     def take(node: cst.CSTNode) -> cst.CSTNode:
         assert isinstance(node, cst.BaseExpression)
         cell.append(node)
         return cst.Name(name)
 
-    needed = needed_for(file, [guard], [item.node for item in same])
-    is_known = needed is not None and not needed.differing
+    needed = _needed_for(site, same)
+    condition = _answer(site, migration, needed) if needed is not None else None
 
     def put():
         value = cell[-1]
-        if needed is not None and is_known:
-            value = expression(f"{{it}} if {needed.text} else None", it=value)
+        if condition is not None:
+            value = expression(f"{{it}} if {condition} else None", it=value)
         return statements(f"{name} = {{value}}\n", value=value)
 
     return [*(replace(file, item.node, take, late=True) for item in same), insert_before(file, guard, put)]
