@@ -35,12 +35,19 @@ def test_what_the_rank_in_a_loop_alone_finds_out_is_asked_for() -> None:
 
 @pytest.mark.parametrize("other", [
     _LOOP.replace("if spent > 60:", "for _ in range(2):"),
-    _LOOP.replace("model(batch).sum().backward()", "for one in batch:\n            model(one).sum().backward()"),
+    _LOOP.replace("model(batch).sum().backward()",
+                  "for one in batch:\n            model(one).sum().backward()\n            progress.step()"),
     _LOOP.replace("for batch in batches:", "if batches:\n        batch = batches[0]"),
 ])  # fmt: skip
 def test_what_comes_with_every_batch_or_seldom_is_gathered_at_once(other: str) -> None:
     new = migrated(train=other)["train"]
     assert "ask_for_whole" not in new and ("model_state_dict = model_state(model)" in new or "with whole_on_each_rank(" in new)
+
+
+def test_a_loop_over_the_parts_of_a_batch_is_one_step() -> None:
+    step = "for one in batch:\n            model(one).sum().backward()\n        progress.step()"
+    parts = _LOOP.replace("model(batch).sum().backward()", step)
+    assert "ask_for_whole()" in migrated(train=parts)["train"]
 
 
 def test_asked_in_front_of_an_elif_and_once_in_a_block() -> None:

@@ -52,7 +52,8 @@ def _migrated(body: str, wrap: str = "DDP", end: str = "") -> list[str]:
     analysis = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"])
     assert not analysis.errors
     lines = [line.strip() for line in analysis.texts["train.py"].splitlines()]
-    return [line for line in lines[lines.index("def evaluate(model, loader):") :] if "whole_" in line or "any_rank" in line or "ask_" in line]
+    own = lines[lines.index("def evaluate(model, loader):") :]
+    return [line for line in own if "whole_" in line or "any_rank" in line or "ask_" in line]
 
 
 @pytest.mark.parametrize(

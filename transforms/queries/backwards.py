@@ -39,9 +39,11 @@ def is_at_each_step(file: File, node: ast.AST) -> bool:
 
 
 def _makes_step(file: File, node: ast.AST, depth: int = 0) -> bool:
-    """Whether a backward is made below a node, or in a function called there, in no further loop."""
-    if isinstance(node, (*_FUNCTIONS, *_LOOPS, ast.ClassDef)):
+    """Whether a backward is made below a node, or in a function called there, in no further loop but over parts of a batch."""
+    if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
         return False
+    if isinstance(node, _LOOPS):
+        return has_backward(node) and not any(isinstance(n, ast.Attribute) and n.attr == "step" for n in ast.walk(node))
     if isinstance(node, ast.Attribute) and node.attr == "backward" and isinstance(node.ctx, ast.Load):
         return True
     if isinstance(node, ast.Call) and depth < _DEEPEST_STEP:

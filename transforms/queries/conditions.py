@@ -25,6 +25,7 @@ _MAIN = re.compile(
 _NEEDS_PREFIX = re.compile(r"(?i)^_?(main|primary|leader|coordinator|master|chief)$")
 """Words that mean a rank only behind ``is_`` and the like: ``main()`` runs on all of them."""
 _DECORATOR = re.compile(r"(?i)(rank_?(zero|0)|main_?process|master|primary).*(only|_fn|decorator)?$|only_?(on|main|rank|master)")
+_OTHER_DIMENSION = re.compile(r"(?i)(^|[^a-z])(pp|tp|ep|mp|p2p|pipe(line)?|stage|tensor|model_parallel|expert)([^a-z]|$)")
 _DEEPEST = 4
 
 
@@ -97,7 +98,7 @@ def _is_rank(file: File, node: ast.expr, depth: int) -> bool:
     if isinstance(node, ast.Call):
         name = _last_name(node) or ""
         if name in ("get_rank", "get_local_rank", "get_global_rank", "get_node_rank", "get_process_index", "process_index"):
-            return True
+            return not _is_in_other_dimension(node)
         if name in ("int", "getenv", "get", "getattr") and node.args:
             return any(is_rank(file, a, depth) or _is_rank_key(a) for a in node.args)
         callees = file.program.callees(file, node)
@@ -116,6 +117,12 @@ def _is_rank(file: File, node: ast.expr, depth: int) -> bool:
             return True
         return _is_made_of_rank(file, node, depth)
     return False
+
+
+def _is_in_other_dimension(call: ast.Call) -> bool:
+    """Whether a rank is that in a pipeline or of a part of each tensor: ranks that share the shards of a model have one there."""
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return any(_OTHER_DIMENSION.search(ast.unparse(group)) for group in given)
 
 
 def _is_made_of_rank(file: File, node: ast.expr, depth: int) -> bool:

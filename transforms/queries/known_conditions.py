@@ -103,13 +103,28 @@ def _shared(file: File, block: Sequence[ast.stmt], places: Sequence[ast.AST], di
     shared: list[str] = []
     while ways and all(len(way) > len(shared) and way[len(shared)] == ways[0][len(shared)] for way in ways):
         shared.append(ways[0][len(shared)])
-    rest = list(dict.fromkeys(" and ".join(way[len(shared) :]) for way in ways))
+    rest = _without_implied(_alternatives([way[len(shared) :] for way in ways]))
     if any(_without_parentheses(way.removeprefix("not ")) in rest for way in rest if way.startswith("not ")):
         rest = []  # one or its contrary, which is always
-    if all(rest) and 0 < len(rest) <= _MOST_ALTERNATIVES:
+    if all(rest) and rest:
         either = " or ".join(f"({way})" if " and " in way and len(rest) > 1 else way for way in rest)
         shared.append(f"({either})" if shared and len(rest) > 1 else either)
     return _without_parentheses(shared[0]) if len(shared) == 1 else " and ".join(shared) or None
+
+
+def _alternatives(ways: list[list[str]]) -> list[str]:
+    """The conditions of each way, of as many tests as leave few alternatives: fewer tests hold more often."""
+    longest = max(map(len, ways), default=0)
+    by_length = (list(dict.fromkeys(" and ".join(way[:length]) for way in ways)) for length in range(longest, 0, -1))
+    return next((found for found in by_length if len(found) <= _MOST_ALTERNATIVES), [])
+
+
+def _without_implied(ways: list[str]) -> list[str]:
+    """Without those that another one names as its own alternative: ``a`` beside ``(a or b)``."""
+    parsed = {way: ast.parse(way, mode="eval").body for way in ways if way}
+    choices = (test.values for test in parsed.values() if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or))
+    implied = {ast.dump(value) for values in choices for value in values}
+    return [way for way in ways if not way or ast.dump(parsed[way]) not in implied]
 
 
 def _without_parentheses(text: str) -> str:

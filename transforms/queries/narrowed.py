@@ -20,13 +20,13 @@ def wrapper_asked_for(file: File, place: ast.AST, model: ast.expr) -> str | None
         return WRAPPERS[FSDP1]
     if isinstance(model, ast.Subscript) and _gives_units(file, model.value):
         return WRAPPERS[FSDP1]
-    kinds = (_asks(file, test, 0) for test in _tests_of(file, place, model))
+    kinds = (_asks(file, test, 0) for test in tests_of(file, place, model))
     return next((kind for kind in kinds if kind is not None), None)
 
 
 def asks_for_other_class(file: File, place: ast.AST, model: ast.expr) -> bool:
     """Whether a condition around a place asks for a class of the repository that is derived from no wrapper."""
-    for test in _tests_of(file, place, model):
+    for test in tests_of(file, place, model):
         if file.external(test.func) == "builtins.isinstance" and len(test.args) == 2:
             classes = file.values(test.args[1])
             if classes and all(isinstance(v, ClassValue) and not _wraps(file, v) for v in classes):
@@ -34,7 +34,7 @@ def asks_for_other_class(file: File, place: ast.AST, model: ast.expr) -> bool:
     return False
 
 
-def _tests_of(file: File, place: ast.AST, model: ast.expr) -> Iterator[ast.Call]:
+def tests_of(file: File, place: ast.AST, model: ast.expr) -> Iterator[ast.Call]:
     """The calls with a model as first argument that have to answer yes for a place to be reached."""
     text = ast.unparse(model)
     for test in _conditions(file, place):

@@ -38,6 +38,7 @@ from ..flow.values import (
     Value,
     Wrapped,
 )
+from .annotated_types import says_no_model
 from .answers import Answer, Sharding
 from .file import File
 from .loaded_objects import comes_from_file
@@ -187,6 +188,8 @@ class ShardingQueries:
         if (said := self._said.of(file, node)) is Answer.YES or (said is Answer.NO and found.answer is not Answer.YES):
             kinds = {v.kind.lower() for v in list(self.program.flow.values) if isinstance(v, Wrapped) and not self.kept(v)}
             return replace(found, answer=said, wrappers=found.wrappers or frozenset(kinds if said is Answer.YES else ()))
+        if found.answer is Answer.UNKNOWN and says_no_model(file, node):
+            return Sharding(Answer.NO)
         if found.answer is Answer.NO and self._before is not None:
             return self._before.of(self._before.program.file(file.path), node)  # another run may show something else
         return _unless_loaded(found, file, node)
@@ -223,6 +226,8 @@ class ShardingQueries:
     def of_optimizer(self, file: File, node: ast.AST) -> Sharding:
         """Whether an expression is an optimizer over sharded parameters."""
         found = self._of_optimizers(file.values(node))
+        if found.answer is Answer.UNKNOWN and says_no_model(file, node):
+            return Sharding(Answer.NO)
         if found.answer is Answer.NO and self._before is not None:
             return self._before.of_optimizer(self._before.program.file(file.path), node)
         return _unless_loaded(found, file, node)
@@ -317,9 +322,10 @@ class ShardingQueries:
 
     def _may_be_a_models(self, values: Sequence[Value], name: str) -> bool:
         """Whether a method may be one of a model that nothing shows; where other things come as well, it may be theirs."""
-        if not any(isinstance(v, (Constant, Container, FunctionValue, Bound, External, ClassValue)) for v in values):
-            return True
         flow = self.program.flow
+        is_mixed = any(isinstance(v, (Constant, Container, FunctionValue, Bound, External, ClassValue)) for v in values)
+        if not is_mixed and name not in TENSOR_MATH | _OF_TENSORS:
+            return True
         methods = flow.methods_by_name().get(name, ())
         owners = [ClassValue(m.file, flow.files[m.file].functions[m.index].owner_class) for m in methods]
         if owners:

@@ -24,8 +24,8 @@ class Names:
     """Name in this file → canonical name of what it stands for."""
     helpers: dict[str, str] = field(default_factory=dict)
     """Name in this file → helper."""
-    locals: set[tuple[ast.AST | None, str]] = field(default_factory=set)
-    """Variables of generated code, each with the function that it is in; None for those that no function may share."""
+    locals: set[tuple[ast.AST, str]] = field(default_factory=set)
+    """Variables of generated code, each with the place that it is for."""
 
     def torch(self, symbol: str) -> str:
         """How generated code spells a symbol of torch: as the file does already, else by a name to be imported."""
@@ -59,19 +59,18 @@ class Names:
                         return alias.asname or name
         return None
 
-    def local(self, wanted: str, place: ast.AST | None = None) -> str:
-        """A name for a generated variable: none that the file mentions, none of another variable, and no helper's.
+    def local(self, wanted: str, place: ast.AST) -> str:
+        """A name for a generated variable that is only used at a place: at another one of the function it may be the same.
 
-        With a ``place`` none that its function mentions, or at module level none that is used there or from there.
+        None that the function mentions (at module level: that is used there or from there), and no helper's.
         """
-        scope = None if place is None else self.file.function(place) or self.file.tree
-        taken = self.file.names if scope is None else _mentioned(self.file, scope)
-        others = {name for at, name in self.locals if None in (at, scope) or at is scope}
+        scope = self.file.function(place) or self.file.tree
+        taken = _mentioned(self.file, scope) | definitions().keys() | self.symbols.keys()
         number, name = 1, wanted
-        while name in taken or name in others or name in definitions() or name in self.symbols:
+        while name in taken or (place, name) in self.locals:
             number += 1
             name = f"{wanted}_{number}"
-        self.locals.add((scope, name))
+        self.locals.add((place, name))
         return name
 
     def _wanted(self, table: dict[str, str], meaning: str, wanted: str) -> str:

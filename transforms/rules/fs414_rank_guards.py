@@ -290,7 +290,7 @@ def _moved(site: Site, migration: Migration, same: list[Hidden]) -> list[Change]
     cell: list[cst.BaseExpression] = []
     file, guard = same[0].file, site.node
     assert isinstance(guard, ast.stmt)
-    name = migration.names(file).local(_name_for(same[0]))
+    name = migration.names(file).local(_name_for(same[0]), guard)
 
     def take(node: cst.CSTNode) -> cst.CSTNode:
         assert isinstance(node, cst.BaseExpression)

@@ -116,7 +116,7 @@ def _attribute(site: Site) -> ast.Attribute:
 
 
 def _is_own(site: Site) -> bool:
-    """Whether ``self.module`` is an attribute that the class itself assigns."""
+    """Whether ``self.module`` is an attribute of the class around it: no wrapper but its own subclasses' looks into itself."""
     if not (isinstance(site.receiver, ast.Name) and site.receiver.id in ("self", "cls")):
         return False
     around = site.file.enclosing_class(site.node)
@@ -124,8 +124,12 @@ def _is_own(site: Site) -> bool:
         return False
     if any(site.file.external(base) in WRAPPERS for base in around.bases):
         return True
-    classes = (value for value in site.file.values(around) if isinstance(value, ClassValue))
-    return any(class_stores(site.file.program, cls, "module") for cls in classes)
+    flow = site.file.program.flow
+    wrappers = [v for v in flow.values if isinstance(v, ClassValue) and flow.wrapper_kind(v) is not None]
+    for cls in (value for value in site.file.values(around) if isinstance(value, ClassValue)):
+        if any(cls in flow.ancestors(wrapper) for wrapper in wrappers) and not class_stores(site.file.program, cls, "module"):
+            return False
+    return True
 
 
 RULE = Rule(

@@ -1,0 +1,78 @@
+"""Names that annotations or tests say hold no model: nothing is rewritten for them."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+from to_fsdp2.transforms.engine import Options, analyse, extract
+from to_fsdp2.transforms.text.source import Source
+
+PROGRAM = """
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2)
+
+    def features(self):
+        return self.layer(torch.ones(2))
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def look({parameter}):
+    {body}
+
+
+def main(parts):
+    model = DDP(Net())
+    for part in [model, *parts]:
+        look(part)
+    return model
+
+
+main([])
+"""
+
+
+def _line(parameter: str, body: str) -> str:
+    text = PROGRAM.format(parameter=parameter, body=body)
+    source = Source.decode("train.py", text.encode())
+    analysis = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"])
+    assert not analysis.errors
+    lines = analysis.texts["train.py"].splitlines()
+    begin = lines.index(f"def look({parameter}):") + 1
+    return textwrap.dedent("\n".join(lines[begin : lines.index("def main(parts):") - 2]))
+
+
+@pytest.mark.parametrize(
+    "parameter, body",
+    [
+        ("x: torch.Tensor", "return x.features()"),
+        ("x: Optional[torch.Tensor]", "return x.features()"),
+        ("x: 'torch.Tensor | None'", "return x.features()"),
+        ("x: str", "return x.features()"),
+        ("x", "return x.features() if isinstance(x, torch.Tensor) else 0"),
+        ("x", "return torch.is_tensor(x) and x.features()"),
+        ("x", "return x.detach()"),
+    ],
+)
+def test_what_is_no_model_is_left(parameter: str, body: str) -> None:
+    assert _line(parameter, body) == body
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    ["x", "x: torch.nn.Module", "x: Union[torch.Tensor, Net]", "x: 'what it is'"],
+)
+def test_what_may_be_one_is_not(parameter: str) -> None:
+    assert _line(parameter, "return x.features()") == 'return forward_method(x, "features")()'
+
+
+def test_a_name_of_a_model_may_be_given_for_the_model() -> None:
+    assert "forward_method" in _line("x: str", "x = DDP(Net()) if x else None\n    return x.features()")

@@ -1,0 +1,65 @@
+"""What annotations and tests say of a name: that it holds a tensor, a number or a text, so no model."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from .file import File
+from .narrowed import tests_of
+
+_TENSORS = frozenset({"Tensor", "FloatTensor", "LongTensor", "BoolTensor", "Parameter", "ndarray"})
+_PLAIN = frozenset({"str", "int", "float", "bool", "bytes", "Path"})
+_CHOICES = frozenset({"Optional", "Union"})
+
+
+def says_no_model(file: File, node: ast.AST) -> bool:
+    """Whether a parameter's annotation, or a test around a place, says of a name that no model is in it."""
+    if not isinstance(node, ast.Name):
+        return False
+    if any(_asks_for_tensor(file, test) for test in tests_of(file, node, node)):
+        return True
+    function = file.function(node)
+    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return False
+    arguments = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+    annotation = next((a.annotation for a in arguments if a.arg == node.id and a.annotation is not None), None)
+    named = _names(annotation) if annotation is not None else set()
+    if not named or not named <= _TENSORS | _PLAIN:
+        return False
+    # A name or path of a model is often given for what is built of it, under the same name.
+    return named <= _TENSORS or not any(file.function(b) is function for b in file.bindings.get(node.id, ()))
+
+
+def _asks_for_tensor(file: File, test: ast.Call) -> bool:
+    name = file.external(test.func)
+    return name == "torch.is_tensor" or (name == "builtins.isinstance" and _names(test.args[1]) <= _TENSORS)
+
+
+def _names(annotation: ast.expr) -> set[str]:
+    """The last names of all types that an annotation, or the second argument of ``isinstance``, chooses from; "?" for others."""
+    return {name for name in _types(annotation) if name != "None"}
+
+
+def _parsed(text: str) -> ast.expr:
+    try:
+        return ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return ast.Slice()  # no type
+
+
+def _types(node: ast.expr) -> Iterator[str]:
+    if isinstance(node, ast.Constant):
+        yield from _types(_parsed(node.value)) if isinstance(node.value, str) else (str(node.value),)
+    elif isinstance(node, (ast.Name, ast.Attribute)):
+        yield node.attr if isinstance(node, ast.Attribute) else node.id
+    elif isinstance(node, ast.BinOp):
+        yield from _types(node.left)
+        yield from _types(node.right)
+    elif isinstance(node, ast.Tuple):
+        for part in node.elts:
+            yield from _types(part)
+    elif isinstance(node, ast.Subscript) and next(_types(node.value)) in _CHOICES:
+        yield from _types(node.slice)
+    else:
+        yield "?"
