@@ -187,11 +187,7 @@ def _may_meet_measured_tests(
         return False  # its backward takes all ranks
     found = [sharding.of(file, thing), sharding.of_optimizer(file, thing)] if thing is not None else []
     wrappers = {kind for sharded in found for kind in sharded.wrappers}
-    return "ddp" in (wrappers or program.once(_kinds_of_wrappers))
-
-
-def _kinds_of_wrappers(program: Program) -> set[str]:
-    return {value.kind.lower() for value in program.flow.values if isinstance(value, Wrapped)}
+    return "ddp" in (wrappers or {value.kind.lower() for value in program.wraps})
 
 
 def is_initialization(file: File, node: ast.AST) -> bool:

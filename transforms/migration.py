@@ -423,7 +423,7 @@ class Migration:
         symbols = {site.symbol for site in sites if site.role in ("call", "value", "base")}
         ends = {"fsdp1": "FullyShardedDataParallel", "ddp": "DistributedDataParallel"}
         found = {kind for kind, end in ends.items() if any(symbol.endswith(end) for symbol in symbols)}
-        return frozenset(found | {kind for kind, word in _MIGRATED.items() if re.search(word, self.program.text(path))})
+        return frozenset(found | self.program.once(_migrated_kinds).get(path, frozenset()))
 
     @cached_property
     def tells_apart(self) -> bool:
@@ -465,3 +465,9 @@ def _shards(file: File, call: ast.Call) -> bool:
     """Whether a call is one of torch's ``fully_shard``."""
     symbol = file.external(call.func) or ""
     return symbol.startswith("torch.") and symbol.endswith(".fully_shard")
+
+
+def _migrated_kinds(program: Program) -> dict[str, frozenset[str]]:
+    """The wrappers whose wraps an earlier run has migrated in each file with facts."""
+    texts = {facts.path: program.text(facts.path) for facts in program.facts}
+    return {path: frozenset(kind for kind, word in _MIGRATED.items() if re.search(word, text)) for path, text in texts.items()}

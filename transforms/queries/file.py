@@ -209,7 +209,15 @@ class File:
 
     def function(self, node: ast.AST) -> Function | None:
         """The innermost function around a node, None at module or class level."""
-        return next((a for a in self.ancestors(node) if isinstance(a, Function)), None)
+        return self._functions.get(node)
+
+    @cached_property
+    def _functions(self) -> dict[ast.AST, Function | None]:
+        found: dict[ast.AST, Function | None] = {}
+        for node in self._walked:  # what is above a node comes before it
+            parent = self.parents.get(node)
+            found[node] = parent if isinstance(parent, Function) else found.get(parent) if parent is not None else None
+        return found
 
     def enclosing_class(self, node: ast.AST) -> ast.ClassDef | None:
         """The innermost class around a node."""

@@ -95,13 +95,24 @@ def _calls_on_some_ranks(file: File, decorator: ast.expr, asked: frozenset[ast.A
     for value in file.values(decorator):
         if isinstance(value, FunctionValue):
             owner, function = file.program.function_node(value)
-            if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or not function.args.args:
-                continue
-            given = function.args.args[0].arg
-            calls = (n for n in ast.walk(function) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name))
-            if any(call.func.id == given and guard_of(owner, call, asked) is not None for call in calls):  # type: ignore[attr-defined]
+            if any(guard_of(owner, call, asked) is not None for call in file.program.once(_Decorators).calls(function)):
                 return True
     return False
+
+
+class _Decorators:
+    """The calls of what decorators decorate, found once for all that they do."""
+
+    def __init__(self, _: Program) -> None:
+        self._calls: dict[ast.AST, list[ast.Call]] = {}
+
+    def calls(self, function: ast.AST) -> list[ast.Call]:
+        if function not in self._calls:
+            is_def = isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) and bool(function.args.args)
+            given = function.args.args[0].arg if is_def else None  # type: ignore[attr-defined]
+            named = (n for n in ast.walk(function) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)) if given else ()
+            self._calls[function] = [call for call in named if call.func.id == given]  # type: ignore[attr-defined]
+        return self._calls[function]
 
 
 def _is_made_by_decorator(file: File, function: ast.AST, caller: File, call: ast.Call) -> bool:

@@ -60,14 +60,19 @@ def leaves_some_ranks_out(file: File, statement: ast.stmt) -> bool:
 
 
 class _Known:
-    """What has been found out about tests, and which functions make some calls."""
+    """What has been found out about tests, functions and files."""
 
     def __init__(self, _: Program) -> None:
         self.answers: dict[ast.expr, Answer] = {}
         self.callers: dict[re.Pattern[str], set[ast.AST]] = {}
+        self.unpacked: dict[File, dict[tuple[ast.AST | None, str], list[ast.expr]]] = {}
+        self.evaluates: dict[ast.AST, bool] = {}
+        self.agreed: dict[File, set[tuple[ast.AST | None, str]]] = {}
 
 
 def _answered_alike(file: File, test: ast.expr) -> Answer:
+    if not any(isinstance(node, (ast.Name, ast.Attribute, ast.Compare)) for node in ast.walk(test)):
+        return Answer.YES
     parts = list(_slice(file, test))
     if not any(_is_comparison(node) for _, node in parts):
         return Answer.YES
@@ -97,17 +102,22 @@ def _slice(file: File, value: ast.expr) -> Iterator[tuple[File, ast.expr]]:
             pending += [(caller, v, depth + 1) for caller, v in given_for_parameter(owner, node)]
 
 
-def _unpacked(file: File, node: ast.expr) -> Iterator[ast.expr]:
+def _unpacked(file: File, node: ast.expr) -> list[ast.expr]:
     """What a name is one of several results of, or what is added to it."""
-    scope = file.function(node)
-    for store in file.names_by_id.get(node.id, ()) if isinstance(node, ast.Name) else ():
-        parent = file.parents[store]
-        if not isinstance(store.ctx, ast.Store) or file.function(store) is not scope:
-            continue
-        if isinstance(parent, (ast.Tuple, ast.List)) and isinstance(statement := file.parents[parent], ast.Assign):
-            yield statement.value
-        elif isinstance(parent, ast.AugAssign):
-            yield parent.value
+    known = file.program.once(_Known).unpacked
+    if file not in known:
+        known[file] = _unpacked_in(file)
+    return known[file].get((file.function(node), node.id), []) if isinstance(node, ast.Name) else []
+
+
+def _unpacked_in(file: File) -> dict[tuple[ast.AST | None, str], list[ast.expr]]:
+    found: dict[tuple[ast.AST | None, str], list[ast.expr]] = {}
+    for statement in file.nodes(ast.Assign, ast.AugAssign):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        for target in (t for t in targets if not (isinstance(t, ast.Name) and isinstance(statement, ast.Assign))):
+            for name in (n for n in ast.walk(target) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)):
+                found.setdefault((file.function(statement), name.id), []).append(statement.value)
+    return found
 
 
 def _is_comparison(node: ast.expr) -> bool:
@@ -120,26 +130,36 @@ def _agrees(file: File, node: ast.expr) -> bool:
     """Whether ranks agree about a value: in the call that gives it, or in one that is made with it in its function."""
     if isinstance(node, ast.Call):
         return _is_or_calls(file, node, _AGREES)
-    if not isinstance(node, (ast.Name, ast.Attribute)):
-        return False
-    function, text = file.function(node), ast.unparse(node)
-    others = (n for n in (file.names_by_id.get(node.id, ()) if isinstance(node, ast.Name) else file.nodes(ast.Attribute)))
-    for other in others:
-        if file.function(other) is not function or (isinstance(node, ast.Attribute) and ast.unparse(other) != text):
-            continue
-        around = next((a for a in file.ancestors(other) if isinstance(a, (ast.Call, ast.stmt))), None)
-        if isinstance(around, ast.Call) and isinstance(file.parents[around], ast.Expr) and _is_or_calls(file, around, _AGREES):
-            return True
-    return False
+    known = file.program.once(_Known).agreed
+    if file not in known:
+        known[file] = _agreed_in(file)
+    return isinstance(node, (ast.Name, ast.Attribute)) and (file.function(node), ast.unparse(node)) in known[file]
+
+
+def _agreed_in(file: File) -> set[tuple[ast.AST | None, str]]:
+    """The names and attributes that calls by which ranks agree are made with, for what they change: each with its function."""
+    calls = (n.value for n in file.nodes(ast.Expr) if isinstance(n.value, ast.Call) and _is_or_calls(file, n.value, _AGREES))
+    found: set[tuple[ast.AST | None, str]] = set()
+    for call in calls:
+        named = (n for n in ast.walk(call) if isinstance(n, (ast.Name, ast.Attribute)) and n is not call.func)
+        found |= {(file.function(call), ast.unparse(n)) for n in named}
+    return found
 
 
 def _measures(file: File, call: ast.Call) -> bool:
     """Whether a call gives a number that each rank has of its own: read off a tensor or a clock, or by an evaluation."""
     if _last_name(call.func) in _MEASURES:
         return True
-    functions = [file.program.function_node(value) for value in file.program.callees(file, call)]
-    names = (_last_name(n.func) for _, function in functions for n in ast.walk(function) if isinstance(n, ast.Call))
-    return any(name in _EVALUATES for name in names)
+    functions = [file.program.function_node(value)[1] for value in file.program.callees(file, call)]
+    return any(_evaluates(file.program, function) for function in functions)
+
+
+def _evaluates(program: Program, function: ast.AST) -> bool:
+    known = program.once(_Known).evaluates
+    if function not in known:
+        names = (_last_name(n.func) for n in ast.walk(function) if isinstance(n, ast.Call))
+        known[function] = any(name in _EVALUATES for name in names)
+    return known[function]
 
 
 def _compares_numbers(node: ast.expr) -> bool:

@@ -110,8 +110,9 @@ def _conditions(file: File, place: ast.AST) -> Iterator[ast.expr]:
 def _is_bound_between(file: File, test: ast.expr, place: ast.AST, text: str) -> bool:
     """Whether a name, or what it begins with, is assigned behind a test and in front of a place."""
     begin, end = (test.lineno, test.col_offset), (place.lineno, place.col_offset)  # type: ignore[attr-defined]
-    stores = (n for n in file.nodes(ast.Name, ast.Attribute) if isinstance(n.ctx, ast.Store | ast.Del))
-    return any(begin < (n.lineno, n.col_offset) < end and f"{text}.".startswith(f"{ast.unparse(n)}.") for n in stores)
+    parts = text.split(".")
+    stores = (n for length in range(1, len(parts) + 1) for n in file.bindings.get(".".join(parts[:length]), ()))
+    return any(begin < (n.lineno, n.col_offset) < end for n in stores)
 
 
 def _asks(file: File, test: ast.Call, depth: int) -> str | None:

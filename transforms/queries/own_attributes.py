@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from fnmatch import fnmatchcase
 
 from ..facts.facts import ClassFacts
@@ -62,9 +61,8 @@ def _stored_by(file: File, cls: ClassFacts) -> set[str]:
 def _stored(file: File, name: str) -> list[Value] | None:
     """What code stores in attributes of a name; None where nobody knows some of it."""
     found: list[Value] = []
-    for index in file.program.relevant_files():
-        if not re.search(rf"\b{name}\b", file.program.text(file.program.facts[index].path)):
-            continue
+    relevant = set(file.program.relevant_files())
+    for index in (index for index in file.program.files_by_word.get(name, ()) if index in relevant):
         other = file.program.file(index)
         for node in other.nodes(ast.Attribute):
             if node.attr != name or isinstance(node.ctx, ast.Load):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable, Iterable, Sequence
+from weakref import WeakKeyDictionary
 
 from ..facts.facts import NOTHING
-from ..flow.values import Unknown, Wrapped
+from ..flow.values import Unknown, Value, Wrapped
 from .file import File
 from .sharding import ShardingQueries
+
+_known: WeakKeyDictionary[ShardingQueries, dict[tuple[str, tuple[Value, ...]], frozenset[Value]]] = WeakKeyDictionary()
 
 
 def wraps_inside(sharding: ShardingQueries, file: File, node: ast.expr) -> list[Wrapped]:
@@ -24,4 +28,16 @@ def wraps_another(sharding: ShardingQueries, file: File, wrap: ast.AST, model: a
     inner = [v for field in fields if field != NOTHING for v in flow.values_of(field)]
     if not models or not inner or any(isinstance(v, Unknown) or getattr(v, "name", "") == "?" for v in (*models, *inner)):
         return False
-    return set(sharding.held_values(models)).isdisjoint([*made, *sharding.with_parts(inner)])
+    reached = _reached(sharding, sharding.held_values, models)
+    return reached.isdisjoint(made) and reached.isdisjoint(_reached(sharding, sharding.with_parts, inner))
+
+
+def _reached(
+    sharding: ShardingQueries, walk: Callable[[Iterable[Value]], Iterable[Value]], models: Sequence[Value]
+) -> frozenset[Value]:
+    """What a walk finds from models: there are few of them, and each is asked about with every method."""
+    known = _known.setdefault(sharding, {})
+    key = (walk.__name__, tuple(models))
+    if key not in known:
+        known[key] = frozenset(walk(models))
+    return known[key]
