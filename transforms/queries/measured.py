@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _SAME_ON_ALL_RANKS = frozenset({"int", "len", "min", "max", "bool", "abs", "round", "range", "ceil", "floor", "getattr", "get",
                                 "get_world_size", "device_count", "is_available", "is_initialized", "float", "str"})  # fmt: skip
-_MEASURES = frozenset({"item", "time", "perf_counter", "monotonic", "time_ns", "isnan", "isinf", "isfinite", "random"})
+_MEASURES = frozenset({"item", "time", "perf_counter", "monotonic", "time_ns", "random"})
 _EVALUATES = frozenset({"item", "eval", "no_grad", "inference_mode"})
 _AGREES = re.compile(r"all_?reduce|all_?gather|(?<!non_)broadcast|^reduce_\w+|^synchronize\w*|^gather_for_metrics$|^compute$")
 _TAKES_ALL = re.compile(rf"{_AGREES.pattern}|barrier|load_state_dict|^step$")
@@ -27,6 +27,7 @@ _NUMBER = re.compile(
     r"(?i)(^|_)(loss(es)?|acc(uracy)?\d?|scores?|metrics?|psnr|ssim|bleu|rouge|wer|cer|ppl|perplexity|f1|auc|m?iou|fid|r?mse"
     r"|nll|bpd|rewards?|top\d|error)(_|$)"
 )
+_ASKS_FOR_NUMBER = frozenset({"isnan", "isinf", "isfinite"})
 _DEEPEST = 4
 
 
@@ -71,18 +72,38 @@ class _Known:
 
 
 def _answered_alike(file: File, test: ast.expr) -> Answer:
-    if not any(isinstance(node, (ast.Name, ast.Attribute, ast.Compare)) for node in ast.walk(test)):
-        return Answer.YES
-    parts = list(_slice(file, test))
-    if not any(_is_comparison(node) for _, node in parts):
-        return Answer.YES
-    if any(_agrees(owner, node) for owner, node in parts):
+    compared = list(_comparisons(file, test, 0))
+    parts = [part for owner, comparison in compared for part in _slice(owner, comparison)]
+    if not parts or any(_agrees(owner, node) for owner, node in parts):
         return Answer.YES
     calls = [(owner, node) for owner, node in parts if isinstance(node, ast.Call)]
     calls = [(owner, node) for owner, node in calls if _last_name(node.func) not in _SAME_ON_ALL_RANKS]
-    if any(_measures(owner, call) for owner, call in calls) or any(_compares_numbers(node) for _, node in parts):
+    if any(_measures(owner, call) for owner, call in calls) or any(_compares_numbers(node) for _, node in compared):
         return Answer.NO
     return Answer.UNKNOWN if calls else Answer.YES
+
+
+def _comparisons(file: File, test: ast.expr, depth: int) -> Iterator[tuple[File, ast.expr]]:
+    """The comparisons of numbers that decide a test: itself, its parts, what its names were assigned or callers hand in."""
+    if isinstance(test, ast.Compare):
+        if not any(isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for op in test.ops):
+            yield file, test
+        return
+    further: list[tuple[File, ast.expr]] = []
+    if isinstance(test, ast.BoolOp):
+        further = [(file, value) for value in test.values]
+    elif isinstance(test, (ast.UnaryOp, ast.NamedExpr, ast.IfExp)):
+        further = [(file, child) for child in ast.iter_child_nodes(test) if isinstance(child, ast.expr)]
+    elif isinstance(test, ast.Call):
+        if _last_name(test.func) in _ASKS_FOR_NUMBER:
+            yield file, test
+        for owner, function in map(file.program.function_node, file.program.callees(file, test)):
+            further += [(owner, n.value) for n in owner.returns_of(function) if n.value is not None and depth < _DEEPEST]
+    elif isinstance(test, (ast.Name, ast.Attribute)) and depth < _DEEPEST:
+        further = [(file, value) for value in assigned_values(file, test)]
+        further += given_for_parameter(file, test)
+    for owner, value in further:
+        yield from _comparisons(owner, value, depth + 1)
 
 
 def _slice(file: File, value: ast.expr) -> Iterator[tuple[File, ast.expr]]:
@@ -120,12 +141,6 @@ def _unpacked_in(file: File) -> dict[tuple[ast.AST | None, str], list[ast.expr]]
     return found
 
 
-def _is_comparison(node: ast.expr) -> bool:
-    if isinstance(node, ast.Compare):
-        return not any(isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for op in node.ops)
-    return isinstance(node, ast.Call) and _last_name(node.func) in ("isnan", "isinf", "isfinite")
-
-
 def _agrees(file: File, node: ast.expr) -> bool:
     """Whether ranks agree about a value: in the call that gives it, or in one that is made with it in its function."""
     if isinstance(node, ast.Call):
@@ -148,7 +163,7 @@ def _agreed_in(file: File) -> set[tuple[ast.AST | None, str]]:
 
 def _measures(file: File, call: ast.Call) -> bool:
     """Whether a call gives a number that each rank has of its own: read off a tensor or a clock, or by an evaluation."""
-    if _last_name(call.func) in _MEASURES:
+    if _last_name(call.func) in _MEASURES | _ASKS_FOR_NUMBER:
         return True
     functions = [file.program.function_node(value)[1] for value in file.program.callees(file, call)]
     return any(_evaluates(file.program, function) for function in functions)
