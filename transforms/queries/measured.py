@@ -27,6 +27,7 @@ _NUMBER = re.compile(
     r"(?i)(^|_)(loss(es)?|acc(uracy)?\d?|scores?|metrics?|psnr|ssim|bleu|rouge|wer|cer|ppl|perplexity|f1|auc|m?iou|fid|r?mse"
     r"|nll|bpd|rewards?|top\d|error)(_|$)"
 )
+_COUNTER = re.compile(r"(?i)(^|_)(steps?|epochs?|iters?|iterations?)$")
 _ASKS_FOR_NUMBER = frozenset({"isnan", "isinf", "isfinite"})
 _DEEPEST = 4
 
@@ -86,7 +87,8 @@ def _answered_alike(file: File, test: ast.expr) -> Answer:
 def _comparisons(file: File, test: ast.expr, depth: int) -> Iterator[tuple[File, ast.expr]]:
     """The comparisons of numbers that decide a test: itself, its parts, what its names were assigned or callers hand in."""
     if isinstance(test, ast.Compare):
-        if not any(isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for op in test.ops):
+        is_of_objects = any(isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for op in test.ops)
+        if not is_of_objects and not any(_COUNTER.search(_last_name(side) or "") for side in (test.left, *test.comparators)):
             yield file, test
         return
     further: list[tuple[File, ast.expr]] = []
