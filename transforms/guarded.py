@@ -123,6 +123,8 @@ def _all_hidden(
             for tensor in _copies_read(sharding, site):
                 found = _guards_around(guards, sharding, file, site.node, tensor, None)
                 yield from ((guard, hidden) for guard, hidden in found if _is_there(guard, hidden.thing))
+            if _is_made_here(file, _thing(site)):
+                continue  # by the ranks that come here, for themselves
             if site.symbol in COLLECTIVE and _may_be_sharded(site, sharding) and not _is_local(program, site):
                 yield from _guards_around(guards, sharding, file, work_of(site), _thing(site), site)
         for parameter, model in parameters_picked(file, sharding):
@@ -207,6 +209,13 @@ def _thing(site: Site) -> ast.expr | None:
     if site.receiver is not None:
         return site.receiver
     return site.call.args[0] if site.call is not None and site.call.args else None
+
+
+def _is_made_here(file: File, thing: ast.expr | None) -> bool:
+    """Whether an expression makes the object that it is about."""
+    while isinstance(thing, (ast.Attribute, ast.Subscript)):
+        thing = thing.value
+    return isinstance(thing, ast.Call) and any(isinstance(value, ClassValue) for value in file.values(thing.func))
 
 
 def _models_taken(sharding: ShardingQueries, site: Site) -> Iterator[ast.expr | None]:

@@ -69,6 +69,24 @@ def _is_beside_step(file: File, place: ast.AST, reset: ast.Attribute) -> bool:
     return False
 
 
+def is_right_behind_step(file: File, reset: ast.AST) -> bool:
+    """Whether an optimizer has made a step in the same block, and nothing but other steps has been called since."""
+    block, index = file.block_of(file.statement(reset))
+    has_stepped = False
+    for statement in reversed(block[:index]):
+        calls = [n for n in ast.walk(statement) if isinstance(n, ast.Call)]
+        if not all(isinstance(call.func, ast.Attribute) and call.func.attr in ("step", "update") for call in calls):
+            break
+        has_stepped = has_stepped or any(_is_of_optimizer(call) for call in calls)
+    return has_stepped
+
+
+def _is_of_optimizer(call: ast.Call) -> bool:
+    """Whether this is ``optimizer.step()`` or ``scaler.step(optimizer)``, no scheduler's."""
+    method = call.func
+    return isinstance(method, ast.Attribute) and method.attr == "step" and "sched" not in ast.unparse(method.value).lower()
+
+
 def _is_repeated(file: File, node: ast.AST, seen: frozenset[ast.AST] = frozenset()) -> bool:
     """Whether a place may be reached again: it is in a loop, or in a function that nobody is seen to call just once."""
     function = file.function(node)

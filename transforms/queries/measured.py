@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _SAME_ON_ALL_RANKS = frozenset({"int", "len", "min", "max", "bool", "abs", "round", "range", "ceil", "floor", "getattr", "get",
-                                "get_world_size", "device_count", "is_available", "is_initialized", "float", "str"})  # fmt: skip
+                                "get_world_size", "device_count", "is_available", "is_initialized", "float", "str",
+                                "ArgumentParser", "parse_args", "parse_known_args", "add_argument", "safe_load"})  # fmt: skip
 _MEASURES = frozenset({"item", "time", "perf_counter", "monotonic", "time_ns", "random"})
 _EVALUATES = frozenset({"item", "eval", "no_grad", "inference_mode"})
 _AGREES = re.compile(r"all_?reduce|all_?gather|(?<!non_)broadcast|^reduce_\w+|^synchronize\w*|^gather_for_metrics$|^compute$")
@@ -88,7 +89,8 @@ def _comparisons(file: File, test: ast.expr, depth: int) -> Iterator[tuple[File,
     """The comparisons of numbers that decide a test: itself, its parts, what its names were assigned or callers hand in."""
     if isinstance(test, ast.Compare):
         is_of_objects = any(isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for op in test.ops)
-        if not is_of_objects and not any(_COUNTER.search(_last_name(side) or "") for side in (test.left, *test.comparators)):
+        named = (_last_name(n) or "" for side in (test.left, *test.comparators) for n in ast.walk(side))
+        if not is_of_objects and not any(map(_COUNTER.search, named)):
             yield file, test
         return
     further: list[tuple[File, ast.expr]] = []

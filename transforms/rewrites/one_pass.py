@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from ..text.source import Source
+from .alignment import realigned
 from .changes import Change, Statement, Where
 from .positions import NodeMap
 from .printed import Printed
@@ -53,6 +54,8 @@ class _OnePass(cst.CSTTransformer):
         for change in self.replaced.get(original_node, ()):
             node = change.build(node)  # type: ignore[arg-type]
             assert isinstance(node, cst.CSTNode)
+        if isinstance(original_node, cst.Call) and isinstance(node, cst.Call):
+            node = realigned(self._nodes, original_node, node)
         if isinstance(node, cst.FormattedString):
             node = cst.ensure_type(node.visit(_OtherQuotes(node.quote)), cst.FormattedString)
         if isinstance(original_node, cst.SimpleStatementLine) and isinstance(node, cst.SimpleStatementLine):

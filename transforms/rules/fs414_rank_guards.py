@@ -28,6 +28,7 @@ from ..queries.message_guards import message_guards
 from ..queries.rare_places import statements_to_ask_at
 from ..queries.sure_names import is_surely_assigned, surely_there
 from ..queries.uneven_loops import trains
+from ..queries.unwrapping import is_unwrapped
 from ..rewrites.changes import Change, insert_before, replace, replace_statement
 from ..rewrites.templates import expression, statements
 from ..rule import Example, Outcome, Rule
@@ -270,6 +271,8 @@ def _can_move(item: Hidden, guard: ast.stmt) -> bool:
         if isinstance(around, (ast.For, ast.While, ast.Lambda, ast.FunctionDef, ast.comprehension, ast.ListComp, ast.DictComp,
                                ast.GeneratorExp, ast.SetComp, ast.AsyncFor)):  # fmt: skip
             return False
+    if any(isinstance(n, ast.Call) and n is not item.site.call and not is_unwrapped(file, n) for n in ast.walk(item.site.node)):
+        return False  # it may do more than to give a model: make one
     read = {n.id for n in ast.walk(item.node) if isinstance(n, ast.Name)}
     written = {n.id for n in ast.walk(guard) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     assert isinstance(item.node, ast.expr)
