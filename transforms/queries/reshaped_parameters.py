@@ -66,7 +66,7 @@ def is_in_module_or_optimizer(file: File, sharding: ShardingQueries, node: ast.A
 
 def model_taken_apart(file: File, sharding: ShardingQueries, node: ast.AST) -> ast.expr | None:
     """The model whose parameters the function around a place takes, or those of its parts."""
-    scope = file.function(node) or file.tree
-    reads = [n for n in ast.walk(scope) if isinstance(n, ast.Attribute)]
+    scope = file.function(node)
+    reads = [n for n in ast.walk(scope or file.tree) if isinstance(n, ast.Attribute) and file.function(n) is scope]
     taken = [n.value for names in (PARAMETERS_OF, _PARTS_OF) for n in reads if n.attr in names]
     return next((model for model in taken if sharding.of(file, model).wrappers), None)

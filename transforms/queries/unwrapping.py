@@ -203,6 +203,9 @@ def comes_unwrapped(sharding: ShardingQueries, file: File, node: ast.expr, by_na
     put = [(owner, item) for owner, item in items_of(file, node) if "ddp" in sharding.of(owner, item).wrapped_in]
     if put and depth <= _DEEPEST:
         return all(comes_unwrapped(sharding, owner, item, by_name, depth + 1) for owner, item in put)
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self" and depth <= _DEEPEST:
+        kept = [value for value in assigned_values(file, node) if "ddp" in sharding.of(file, value).wrapped_in]
+        return bool(kept) and all(comes_unwrapped(sharding, file, value, by_name, depth + 1) for value in kept)
     function = file.function(node)
     if not isinstance(node, ast.Name) or not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) or depth > _DEEPEST:
         return False

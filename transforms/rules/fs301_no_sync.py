@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from itertools import takewhile
 
 import libcst as cst
 
@@ -79,8 +80,8 @@ def _reads_own_gradients(site: Site) -> bool:
     inside = set(ast.walk(block)) if block is not None else set()
     goes_on = any(n.attr in ("step", "backward") and n not in inside for n in names)
     is_read = any(n.attr == "grad" and isinstance(n.ctx, ast.Load) and is_tensor_read(site.file, n) for n in names)
-    is_choice = isinstance(site.call, ast.Call) and isinstance(site.file.parents[site.call], ast.IfExp)
-    if is_choice or block is None:
+    around = takewhile(lambda node: node is not block, site.file.ancestors(site.node))
+    if block is None or any(isinstance(node, (ast.If, ast.IfExp)) for node in around):  # only for some of the micro-batches
         return False
     return (is_read and not goes_on) or reads_gradients(site.file, block) or steps_behind(site.file, block)
 
