@@ -193,7 +193,7 @@ class Calls(NamedAttributes):
         elif is_anything(value):
             self.add(call.result, value)
         elif isinstance(value, (Opaque, Unknown)):
-            self.add(call.result, Opaque(self.written_at(site), "?"))
+            self.add(call.result, Opaque(self.copied_for(site), "?"))  # each call of a factory gives something else
 
     def call_attribute_of_object(self, site: int, value: Instance, name: str) -> None:
         key = (site, value, name)

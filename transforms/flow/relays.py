@@ -27,8 +27,8 @@ class Relays(NamedHooks):
 
     def __init__(self, files: Sequence[FileFacts]) -> None:
         super().__init__(files)
-        self._copied: dict[int, tuple[Call, int, int]] = {}
-        """Calls in copied bodies by their (negative) numbers: the call, the one in the text, how deep it is."""
+        self._copied: dict[int, tuple[Call, int, int, int]] = {}
+        """Calls in copied bodies by their (negative) numbers: itself, as written, how deep it is, what it is copied for."""
         self._bodies: dict[tuple[int, FunctionValue], int] = {}
         self._copies_of: list[tuple[int, int, int]] = []
         """(first variable, end, first variable in the text) of every copied body."""
@@ -44,6 +44,10 @@ class Relays(NamedHooks):
 
     def written_at(self, site: int) -> int:
         return site if site >= 0 else self._copied[site][1]
+
+    def copied_for(self, site: int) -> int:
+        """The call in the text that a body with this call was copied for; the call itself if it is in none."""
+        return site if site >= 0 else self._copied[site][3]
 
     def variable_in_text(self, variable: int) -> int:
         """The variable that one in a copied body is a copy of; any other variable itself."""
@@ -96,7 +100,7 @@ class Relays(NamedHooks):
         for position in range(*body.calls):
             call = shifted_call(file.calls[position], shift)
             number = -2 - len(self._copied)
-            self._copied[number] = (call, first + position, depth + 1)
+            self._copied[number] = (call, first + position, depth + 1, self.copied_for(site))
             self.register_call(number, call)
         return own
 

@@ -1,4 +1,4 @@
-"""What annotations and tests say of a name: that it holds a tensor, a number or a text, so no model."""
+"""What annotations and tests say of a name: that it holds a tensor, a number, a text or a container, so no model."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from .narrowed import tests_of
 
 _TENSORS = frozenset({"Tensor", "FloatTensor", "LongTensor", "BoolTensor", "Parameter", "ndarray"})
 _PLAIN = frozenset({"str", "int", "float", "bool", "bytes", "Path"})
+_CONTAINERS = frozenset({"dict", "list", "tuple", "set", "Mapping", "Sequence"})
 _CHOICES = frozenset({"Optional", "Union"})
 
 
@@ -17,7 +18,7 @@ def says_no_model(file: File, node: ast.AST) -> bool:
     """Whether a parameter's annotation, or a test around a place, says of a name that no model is in it."""
     if not isinstance(node, ast.Name):
         return False
-    if any(_asks_for_tensor(file, test) for test in tests_of(file, node, node)):
+    if any(_asks_for_other(file, test) for test in tests_of(file, node, node)):
         return True
     function = file.function(node)
     if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -31,9 +32,12 @@ def says_no_model(file: File, node: ast.AST) -> bool:
     return named <= _TENSORS or not any(file.function(b) is function for b in file.bindings.get(node.id, ()))
 
 
-def _asks_for_tensor(file: File, test: ast.Call) -> bool:
+def _asks_for_other(file: File, test: ast.Call) -> bool:
+    """Whether a test is only passed by what is no model."""
     name = file.external(test.func)
-    return name == "torch.is_tensor" or (name == "builtins.isinstance" and _names(test.args[1]) <= _TENSORS)
+    if name != "builtins.isinstance" or len(test.args) != 2:
+        return name == "torch.is_tensor"
+    return _names(test.args[1]) <= _TENSORS | _PLAIN | _CONTAINERS
 
 
 def _names(annotation: ast.expr) -> set[str]:

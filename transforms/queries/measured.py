@@ -76,13 +76,12 @@ class _Known:
 def _answered_alike(file: File, test: ast.expr) -> Answer:
     compared = list(_comparisons(file, test, 0))
     parts = [part for owner, comparison in compared for part in _slice(owner, comparison)]
-    if not parts or any(_agrees(owner, node) for owner, node in parts):
+    if not parts or any(_agrees(owner, node) for owner, node, _ in parts):
         return Answer.YES
-    calls = [(owner, node) for owner, node in parts if isinstance(node, ast.Call)]
-    calls = [(owner, node) for owner, node in calls if _last_name(node.func) not in _SAME_ON_ALL_RANKS]
-    if any(_measures(owner, call) for owner, call in calls) or any(_compares_numbers(node) for _, node in compared):
+    calls = [part for part in parts if isinstance(part[1], ast.Call) and _last_name(part[1].func) not in _SAME_ON_ALL_RANKS]
+    if any(_measures(owner, call) for owner, call, _ in calls) or any(_compares_numbers(node) for _, node in compared):  # type: ignore[arg-type]
         return Answer.NO
-    return Answer.UNKNOWN if calls else Answer.YES
+    return Answer.UNKNOWN if any(is_value for _, _, is_value in calls) else Answer.YES
 
 
 def _comparisons(file: File, test: ast.expr, depth: int) -> Iterator[tuple[File, ast.expr]]:
@@ -110,21 +109,25 @@ def _comparisons(file: File, test: ast.expr, depth: int) -> Iterator[tuple[File,
         yield from _comparisons(owner, value, depth + 1)
 
 
-def _slice(file: File, value: ast.expr) -> Iterator[tuple[File, ast.expr]]:
-    """The expressions that a value is made of: its own parts, what their names were assigned, what callers hand in."""
+def _slice(file: File, value: ast.expr) -> Iterator[tuple[File, ast.expr, bool]]:
+    """The expressions that a value is made of: its own parts, what their names were assigned, what callers hand in.
+
+    The last entry is False for what makes an object that the value is read off.
+    """
     seen: set[ast.expr] = set()
-    pending = [(file, value, 0)]
+    pending = [(file, value, 0, True)]
     while pending:
-        owner, current, depth = pending.pop()
+        owner, current, depth, is_value = pending.pop()
         if current in seen:
             continue
         seen.add(current)
         for node in (n for n in ast.walk(current) if isinstance(n, ast.expr)):
-            yield owner, node
+            yield owner, node, is_value
             if depth >= _DEEPEST or not isinstance(node, (ast.Name, ast.Attribute)) or not isinstance(node.ctx, ast.Load):
                 continue
-            pending += [(owner, v, depth + 1) for v in (*assigned_values(owner, node), *_unpacked(owner, node))]
-            pending += [(caller, v, depth + 1) for caller, v in given_for_parameter(owner, node)]
+            is_own = is_value and not isinstance(owner.parents.get(node), ast.Attribute)
+            further = [(owner, v) for v in (*assigned_values(owner, node), *_unpacked(owner, node))]
+            pending += [(other, v, depth + 1, is_own) for other, v in (*further, *given_for_parameter(owner, node))]
 
 
 def _unpacked(file: File, node: ast.expr) -> list[ast.expr]:
