@@ -123,8 +123,8 @@ def _all_hidden(
             for tensor in _copies_read(sharding, site):
                 found = _guards_around(guards, sharding, file, site.node, tensor, None)
                 yield from ((guard, hidden) for guard, hidden in found if _is_there(guard, hidden.thing))
-            if _is_made_here(file, _thing(site)):
-                continue  # by the ranks that come here, for themselves
+            if _is_made_here(file, _thing(site)) or _is_libraries_of_fsdp1(program, site):
+                continue  # by the ranks that come here, for themselves; or nothing was gathered for it
             if site.symbol in COLLECTIVE and _may_be_sharded(site, sharding) and not _is_local(program, site):
                 yield from _guards_around(guards, sharding, file, work_of(site), _thing(site), site)
         for parameter, model in parameters_picked(file, sharding):
@@ -216,6 +216,14 @@ def _is_made_here(file: File, thing: ast.expr | None) -> bool:
     while isinstance(thing, (ast.Attribute, ast.Subscript)):
         thing = thing.value
     return isinstance(thing, ast.Call) and any(isinstance(value, ClassValue) for value in file.values(thing.func))
+
+
+def _is_libraries_of_fsdp1(program: Program, site: Site) -> bool:
+    """Whether a model of FSDP1 is handed to a library's method: one that gathered would have waited for the other ranks."""
+    if site.symbol != MODULE_METHODS or site.sharding is None or site.sharding.wrappers != {"fsdp1"}:
+        return False
+    name = site.call.func.attr if site.call is not None and isinstance(site.call.func, ast.Attribute) else None
+    return name is not None and name not in program.flow.methods_by_name()
 
 
 def _models_taken(sharding: ShardingQueries, site: Site) -> Iterator[ast.expr | None]:

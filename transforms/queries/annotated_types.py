@@ -1,8 +1,9 @@
-"""What annotations and tests say of a name: that it holds a tensor, a number, a text or a container, so no model."""
+"""What annotations, tests and names say of a value: that it is a tensor, a scheduler, a container or the like, so no model."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from .file import File
@@ -11,11 +12,14 @@ from .narrowed import tests_of
 _TENSORS = frozenset({"Tensor", "FloatTensor", "LongTensor", "BoolTensor", "Parameter", "ndarray"})
 _PLAIN = frozenset({"str", "int", "float", "bool", "bytes", "Path"})
 _CONTAINERS = frozenset({"dict", "list", "tuple", "set", "Mapping", "Sequence"})
+_OTHERS = re.compile(r"(?i)(^|_)((lr_?)?sched(uler)?s?|(grad_?|loss_?)?scaler|data_?loader|logger|writer)$")
 _CHOICES = frozenset({"Optional", "Union"})
 
 
 def says_no_model(file: File, node: ast.AST) -> bool:
-    """Whether a parameter's annotation, or a test around a place, says of a name that no model is in it."""
+    """Whether a name itself, its annotation as a parameter or a test around a place says that no model is in it."""
+    if isinstance(node, (ast.Name, ast.Attribute)) and _OTHERS.search(node.attr if isinstance(node, ast.Attribute) else node.id):
+        return True
     if not isinstance(node, ast.Name):
         return False
     if any(_asks_for_other(file, test) for test in tests_of(file, node, node)):

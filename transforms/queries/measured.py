@@ -28,7 +28,7 @@ _NUMBER = re.compile(
     r"(?i)(^|_)(loss(es)?|acc(uracy)?\d?|scores?|metrics?|psnr|ssim|bleu|rouge|wer|cer|ppl|perplexity|f1|auc|m?iou|fid|r?mse"
     r"|nll|bpd|rewards?|top\d|error)(_|$)"
 )
-_COUNTER = re.compile(r"(?i)(^|_)(steps?|epochs?|iters?|iterations?|it)(_?(num|idx|index|count))?$")
+_COUNTER = re.compile(r"(?i)(^|_)(steps?|epochs?|iters?|iterations?|it|batch)(_?(num|idx|index|count))?$")
 _ASKS_FOR_NUMBER = frozenset({"isnan", "isinf", "isfinite"})
 _DEEPEST = 4
 
