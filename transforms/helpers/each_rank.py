@@ -176,7 +176,7 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
         for owner, name, p in shards:
             owner._parameters[name] = full[p]
             p._held_whole = full[p]  # pyright: ignore[reportAttributeAccessIssue]
-        with without_sharding_hooks(module):
+        with without_sharding_hooks(module), _moved_as_registered():
             yield
         if any(p.grad is not None and (p.grad is not grad or p.grad._version != version) for p, grad, version in given):
             raise RuntimeError(lost)
@@ -187,6 +187,21 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
             vars(p).pop("_held_whole", None)
     for unit in gathered:
         unit.unshard()
+
+
+@contextmanager
+def _moved_as_registered() -> Iterator[None]:
+    """Inside, `model.to(...)` of a model that is held whole moves what is registered: fully_shard would look for shards there."""
+    shards_moved = FSDPModule._apply
+
+    def moved(unit: Any, *args: Any, **kwargs: Any) -> Any:
+        return (nn.Module._apply if getattr(unit, "_held_whole", False) else shards_moved)(unit, *args, **kwargs)
+
+    FSDPModule._apply = moved
+    try:
+        yield
+    finally:
+        FSDPModule._apply = shards_moved
 
 
 def _take_shards(unit: Any) -> bool:

@@ -249,6 +249,17 @@ def check_everything_is_every_model() -> None:
         assert not is_whole(pairs[0][0])
 
 
+def check_a_held_model_is_moved_as_a_plain_one() -> None:
+    model, _ = trained()
+    expected = parameters_of(model)
+    with whole_on_each_rank(model):
+        if dist.get_rank() == 0:
+            assert model.to("cpu") is model and next(model.double().parameters()).dtype == torch.float64
+            assert not isinstance(next(model.parameters()), DTensor)
+    close(parameters_of(model.to("cpu")), expected)
+    model(*batch(0)).backward()
+
+
 def check_what_one_rank_keeps_is_its_own() -> None:
     """Rank 0 still has a model and an optimizer that the others dropped, as a name in a guard does."""
     kept = [trained(), trained()]
