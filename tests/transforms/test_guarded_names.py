@@ -101,3 +101,42 @@ def test_an_object_that_is_called_is_the_self_of_what_runs() -> None:
         main()
     """)
     assert "    with whole_on_each_rank(outer.inner.net):\n" in migrated(train).texts["train.py"]
+
+
+SAVED_BY_NAME = """
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    def save(path, model=None, epoch=0, **kwargs):
+        data = {"model": model.state_dict(), "epoch": epoch}
+        for key, value in kwargs.items():
+            if hasattr(value, "state_dict"):
+                inner = value.module if isinstance(value, DDP) else value
+                data[key] = inner.state_dict()
+        torch.save(data, path)
+
+    def main(step):
+        model, critic = DDP(nn.Linear(4, 4)), DDP(nn.Linear(4, 4))
+        optimizer = torch.optim.AdamW(model.parameters())
+        scaler = torch.amp.GradScaler(enabled=False)
+        if dist.get_rank() == 0:
+            save("a.pt", model, step, GIVEN)
+
+    main(1)
+"""
+
+
+@pytest.mark.parametrize(
+    "given, held",
+    [
+        ("scaler=scaler", "whole_on_each_rank(model)"),
+        ("critic=critic, scaler=scaler", "whole_on_each_rank(model, critic)"),
+        ("critic=critic, optimizer=optimizer", "whole_on_each_rank(model, critic, optimizer)"),
+        ("**{'critic': critic}", "everything_whole_on_each_rank()"),
+    ],
+)
+def test_what_is_handed_in_by_any_keyword_is_named_at_the_guard(given: str, held: str) -> None:
+    text = migrated(dedent(SAVED_BY_NAME.replace("GIVEN", given))).texts["train.py"]
+    assert f"    with {held}:\n        if dist.get_rank() == 0:\n" in text

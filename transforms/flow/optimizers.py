@@ -21,6 +21,10 @@ class Optimizers(Objects):
         """The number of the call in the text that a call stands for: its own, unless it is in a copy of a body."""
         return site
 
+    def copied_for(self, site: int) -> int:
+        """The call in the text that a body with this call was copied for; the call itself if it is in none."""
+        return site
+
     def build_optimizer(self, site: int, call: Call, name: str) -> Optimizer:
         """An optimizer is built from the first argument of a call."""
         value = Optimizer(self.written_at(site), name)

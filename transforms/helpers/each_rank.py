@@ -197,7 +197,7 @@ def _moved_as_registered() -> Iterator[None]:
     def moved(unit: Any, *args: Any, **kwargs: Any) -> Any:
         return (nn.Module._apply if getattr(unit, "_held_whole", False) else shards_moved)(unit, *args, **kwargs)
 
-    FSDPModule._apply = moved
+    FSDPModule._apply = moved  # pyright: ignore[reportAttributeAccessIssue]
     try:
         yield
     finally:

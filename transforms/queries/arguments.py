@@ -27,6 +27,17 @@ def handed_in(file: File, place: ast.AST, name: str, call: ast.Call) -> ast.expr
     return _argument_for(function, name, call, is_method=file.enclosing_class(function) is not None)
 
 
+def handed_in_by_keywords(file: File, place: ast.AST, name: str, call: ast.Call) -> list[ast.expr] | None:
+    """What a call hands in for the ``**name`` of the function around a place; None if some of it is out of sight."""
+    function = file.function(place)
+    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) or function.args.kwarg is None:
+        return None
+    if function.args.kwarg.arg != name or any(keyword.arg is None for keyword in call.keywords):
+        return None
+    named = {a.arg for a in (*function.args.args, *function.args.kwonlyargs)}
+    return [keyword.value for keyword in call.keywords if keyword.arg not in named]
+
+
 def parameter_for(
     function: ast.FunctionDef | ast.AsyncFunctionDef, argument: ast.expr, call: ast.Call, is_method: bool
 ) -> str | None:

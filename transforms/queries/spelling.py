@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..flow.values import Instance, Opaque, Optimizer, Value, Wrapped
 from .answers import Answer
-from .arguments import handed_in
+from .arguments import handed_in, handed_in_by_keywords
 from .assignments import assigned_values
 from .conditions import is_own_object
 from .file import File
@@ -38,6 +38,8 @@ class Spelling:
 
     def is_plain(self, guard: Guard, calls: Calls) -> bool:
         """Whether what comes here by these calls is surely not sharded."""
+        if not guard.many and calls and (given := self._given_by_keywords(calls[-1][1])) is not None:
+            return all(about.answer is Answer.NO for value in given for about in self._about(calls[-1][0], value))
         if guard.many or not isinstance(self.thing, ast.Name):
             return False
         file, place, current = self.file, self.node, self.thing
@@ -56,6 +58,8 @@ class Spelling:
         """An expression that is good at a guard, for the thing or for what holds it; None if there is none for all ways."""
         if self.thing is None or guard.many:
             return None
+        if calls and (named := self._named_by_keywords(guard, calls)) is not None:
+            return named
         scope = self.file.function(self.node) or self.file.tree
         sources = list(self._sources(self.thing, 0))
         owner: str | None = None
@@ -73,6 +77,29 @@ class Spelling:
                     return ast.unparse(holder)
                 owner = "self"  # which may hold more than this
         return (self._other_name(guard) if calls else None) or owner
+
+    def _given_by_keywords(self, call: ast.Call) -> list[ast.expr] | None:
+        """What a call hands in for the ``**kwargs`` that the thing is an entry of; None if it is none of one."""
+        holders = {holder.id for name in self._names_of(self.thing) for holder in _iterated(self.file, name)
+                   if isinstance(holder, ast.Name)}  # fmt: skip
+        found = (handed_in_by_keywords(self.file, self.node, holder, call) for holder in holders)
+        return next((given for given in found if given is not None), None)
+
+    def _names_of(self, node: ast.expr | None, depth: int = 0) -> Iterator[ast.Name]:
+        """The names that a thing is made of: of ``raw``, after ``raw = x.module if wrapped else x``, also ``x``."""
+        for name in (n for n in ast.walk(node) if isinstance(n, ast.Name)) if node is not None and depth < _DEEPEST else ():
+            yield name
+            for value in assigned_values(self.file, name):
+                yield from self._names_of(value, depth + 1)
+
+    def _named_by_keywords(self, guard: Guard, calls: Calls) -> str | None:
+        """The entries of ``**kwargs`` that may be sharded, as the caller behind the guard names them."""
+        caller, call = calls[-1]
+        given = self._given_by_keywords(call) if len(calls) == 1 else None
+        may_be = [value for value in given or () if any(about.answer is not Answer.NO for about in self._about(caller, value))]
+        if not may_be or any(is_made_behind(guard.file, value, guard) for value in may_be):
+            return None
+        return ast.unparse(may_be[0] if len(may_be) == 1 else ast.List(may_be, ast.Load()))
 
     def _about(self, file: File, node: ast.expr):
         return self.sharding.of(file, node), self.sharding.of_optimizer(file, node)

@@ -88,7 +88,7 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
         return Outcome("some ranks alone give a sharded parameter new values: none can hold what others then have",
                        level=Level.MANUAL, form=Form.NOTE,
                        advice="Let all ranks do it, with the same random numbers; no broadcast is needed then.")  # fmt: skip
-    found = dict.fromkeys(_held(site, item, behind) for item in hidden if item.thing)
+    found = dict.fromkeys(_held(site, item, thing, behind) for item in hidden if item.thing for thing in _each(item.thing))
     things = _outermost(_one_name_each(site.file.function(statement) or site.file.tree, list(found)))
     unnamed = [item for item in hidden if item.thing is None and (item.known or item.calls)]
     if not things and not unnamed:
@@ -201,10 +201,15 @@ def _place(item: Hidden) -> ast.AST:
     return item.calls[0][1] if item.calls else item.node
 
 
-def _held(site: Site, item: Hidden, behind: list[ast.stmt]) -> str:
+def _each(thing: str) -> list[str]:
+    """The things that one text names: of ``[model, optimizer]`` both."""
+    node = ast.parse(thing, mode="eval").body
+    return [ast.unparse(one) for one in node.elts] if isinstance(node, ast.List) else [thing]
+
+
+def _held(site: Site, item: Hidden, thing: str, behind: list[ast.stmt]) -> str:
     """What is held for a thing: where the way to it asks for what has it, or it may not be there, what has it."""
-    assert item.thing is not None
-    asked = asked_about(site.file, behind, _place(item), item.thing)
+    asked = asked_about(site.file, behind, _place(item), thing)
     asked = re.split(r"\.module(?=\.|$)", asked)[0]  # what lies inside of a wrapper is held with the model
     held: ast.expr = ast.parse(asked, mode="eval").body
     while isinstance(held, (ast.Attribute, ast.Subscript, ast.Call)) and may_be_missing(site.file, behind, _place(item), held):
