@@ -53,7 +53,7 @@ def gather(
         for label, result in zip(batch, extract_all(workspace, batch, jobs, progress), strict=True):
             read[label] = result
         flow = None  # two at a time would take twice the memory
-        flow = Flow([facts for _, facts in sorted(read.items()) if isinstance(facts, FileFacts)])
+        flow = Flow([facts for _, facts in sorted(read.items()) if isinstance(facts, FileFacts)], paths=contents.keys())
         wanted = _next(flow, neighbours, contents) - set(read)
     return Gathered([read[label] for label in sizes if label in read], flow)
 

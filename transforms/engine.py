@@ -76,7 +76,7 @@ def analyse(
     are all files of the repository, those without facts as well; ``is_said`` tells whether other files hold a name.
     """
     ordered = sorted(facts, key=lambda file: file.path)
-    program = Program(ordered, load, flow or Flow(ordered, blind=options.blind), paths)
+    program = Program(ordered, load, flow or Flow(ordered, options.blind, paths), paths)
     if options.trace is not None:
         program = observed_program(program, options.trace)
     migration = with_sites(Migration(program, options, wraps_left_out=wraps_left_out(program)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from ..facts.facts import ANY_KEY, NOTHING, FileFacts
 from ..facts.symbols import canonical
@@ -22,9 +22,13 @@ _BUILTINS = frozenset(dir(builtins))
 class Flow(UnseenOptimizers):
     """The constraints of all files and their solution."""
 
-    def __init__(self, files: Sequence[FileFacts], blind: bool = False) -> None:
-        """``blind``: nothing is followed through calls and attributes; names of one scope and imports are."""
+    def __init__(self, files: Sequence[FileFacts], blind: bool = False, paths: Collection[str] = ()) -> None:
+        """``blind``: nothing is followed through calls and attributes; names of one scope and imports are.
+
+        ``paths`` are all files of the repository: those without facts tell which folders are packages.
+        """
         super().__init__(files)
+        self.modules.add_packages(paths)
         self.instances = {}
         self.dictionaries = {}
         self.getters = {}

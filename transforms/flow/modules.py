@@ -35,6 +35,8 @@ class ModuleTable:
             self.files.setdefault(parts, index)
             for start in range(1, len(parts)):
                 self.endings.setdefault(parts[start:], []).append(index)
+        self._initialized: set[tuple[str, ...]] = set()
+        """Packages with an ``__init__`` that is none of these files, as empty ones are."""
         self.folders = {parts[:end] for parts in self.files for end in range(1, len(parts) + 1)}
 
     def absolute(self, importer: int, module: str) -> tuple[str, ...]:
@@ -46,7 +48,13 @@ class ModuleTable:
         package = self.packages[importer]
         return package[: len(package) - (dots - 1)] + rest
 
+    def add_packages(self, paths: Iterable[str]) -> None:
+        """Tells of all files of the repository, so that packages with an empty ``__init__`` are known as well."""
+        self._initialized |= {module_parts(path) for path in paths if path.endswith("__init__.py")}
+
     def _is_package(self, folder: tuple[str, ...]) -> bool:
+        if folder in self._initialized:
+            return True
         index = self.files.get(folder)
         return index is not None and self.packages[index] == folder
 

@@ -12,6 +12,7 @@ from .conditions import is_rank_condition, is_rank_decorator
 from .early_leaves import leaves_of_some_ranks, parts_ranks
 from .file import File
 from .measured import leaves_some_ranks_out, lets_some_ranks_in
+from .packages import is_test
 from .program import Program
 from .uneven_loops import is_uneven
 
@@ -180,8 +181,9 @@ class Guards:
             return set()
         value = next((v for v in file.values(cls) if isinstance(v, ClassValue)), None)
         sites = self.program.sites_of_objects.get(value, set()) if value is not None else set()
-        written = [site for site in sites if self.program.is_written_as_call(site)]
-        return {site for site in written if guard_of(*self.program.call_node(site)) is not None}
+        written = [(*self.program.call_node(site), site) for site in sites if self.program.is_written_as_call(site)]
+        # What tests make is for themselves.
+        return {site for made_in, call, site in written if not is_test(made_in.path) and guard_of(made_in, call) is not None}
 
 
 def _is_called_on(file: File, call: ast.Call, sites: set[int]) -> bool:
@@ -192,7 +194,10 @@ def _is_called_on(file: File, call: ast.Call, sites: set[int]) -> bool:
     own = function.args.args[0].arg if function is not None and function.args.args and file.enclosing_class(function) else None
     if isinstance(receiver, ast.Name) and receiver.id == own:
         return False
-    made = [value.site for value in file.values(receiver) if isinstance(value, Instance)]
+    values = file.values(receiver)
+    if values and all(isinstance(value, ClassValue) for value in values):
+        return False  # a static method
+    made = [value.site for value in values if isinstance(value, Instance)]
     return not made or not sites.isdisjoint(made)
 
 

@@ -33,7 +33,13 @@ _OTHER_FRAMEWORKS = re.compile(
     re.MULTILINE,
 )
 _OF_TORCH = re.compile(r"^\s*(?:import|from)\s+torch\b|\btorch\.[a-z]|[\"']torch\b", re.MULTILINE)
+_OF_TESTS = re.compile(r"(^|/)(tests?/|test_[^/]*$|conftest)")
 _BY_NAME = re.compile(r"\b(?:importlib\.import_module|import_module\(|__import__|hub\.load|instantiate\(|locate\()")
+
+
+def is_test(path: str) -> bool:
+    """Whether a file holds tests, or what they share."""
+    return _OF_TESTS.search(path) is not None
 
 
 def strange_packages(files: Iterable[File], known: frozenset[str] = NO_MODELS) -> frozenset[str]:

@@ -13,6 +13,7 @@ from functools import cached_property
 from ..facts.facts import NOTHING
 from ..flow.values import ClassValue, FunctionValue, Instance, Opaque, Unknown
 from .file import File
+from .packages import is_test
 from .program import Program
 from .programs import IMPORTED_BY_NAME, Programs
 
@@ -30,7 +31,6 @@ HARMLESS_DECORATORS = re.compile(
 )
 """Decorators that hand what they get to nobody."""
 _FINDS_BY_NAME = re.compile(r"__dict__\s*\[|\bgetattr\([\w.]+,\s*[^\"'\s]|attrgetter|methodcaller|(?<![\w.])eval\(")
-_OF_TESTS = re.compile(r"(^|/)(tests?/|test_[^/]*$|conftest)")
 
 Place = tuple[File, ast.AST]
 
@@ -105,7 +105,7 @@ class VisibleCallers:
         """Whether nothing in the repository says a function's name but its own definition, and no framework finds it by that."""
         name = self.program.flow.files[function.file].functions[function.index].name
         file, node = self.program.function_node(function)
-        if isinstance(node, ast.Lambda) or name.startswith("test") or _OF_TESTS.search(file.path) or _decorators(node):
+        if isinstance(node, ast.Lambda) or name.startswith("test") or is_test(file.path) or _decorators(node):
             return False
         return not self._finds_by_name and name not in self._names_said
 
