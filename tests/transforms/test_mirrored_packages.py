@@ -1,4 +1,4 @@
-"""Folders of tests that are called like the package: what tests import is the package, also where ``__init__`` files are empty."""
+"""Folders of tests that are called like the package: what tests import is the package, also with empty ``__init__`` files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from to_fsdp2.transforms.text.source import Source
 
 FILES = {
     "kit/__init__.py": "from .handlers import Saver\n",
-    "kit/handlers/__init__.py": "import torch\n\n\nclass Saver:\n    def __call__(self, model):\n        return model.state_dict()\n",
+    "kit/handlers/__init__.py": (
+        "import torch\n\n\nclass Saver:\n    def __call__(self, model):\n        return model.state_dict()\n"
+    ),
     "tests/kit/handlers/test_saver.py": (
         "import torch\n"
         "from torch.nn.parallel import DistributedDataParallel\n"

@@ -145,3 +145,13 @@ def test_a_writer_that_one_rank_has_guards_like_a_test_of_the_rank() -> None:
     source = Source.decode("train.py", text.encode())
     written = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"]).texts["train.py"]
     assert "with everything_whole_on_each_rank():\n            if writer is not None:" in written
+
+
+def test_a_long_condition_has_a_line_of_its_own() -> None:
+    long = " and ".join(f"args.something_long_{number} > {number}" for number in range(4))
+    body = [f"if {long}:", "    keep(model(1))"]
+    text = HEAD + textwrap.dedent(SAVES).replace("{body}", "\n        ".join(body))
+    source = Source.decode("train.py", text.encode())
+    analysis = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"])
+    assert f"    with whole_on_each_rank(\n        model,\n        needed={long},\n    ):\n        if is_main():\n" in (
+        analysis.texts["train.py"])  # fmt: skip

@@ -107,10 +107,11 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
     if needed is not None:
         given = [*given, f"needed={_answer(site, migration, needed)}"]
     if rest:
-        return Outcome(held, _around_rest(site, rest, f"{name}({', '.join(given)})"), level=Level.REVIEW)
+        return Outcome(held, _around_rest(site, rest, _block(name, given, statement)), level=Level.REVIEW)
+    head = _block(name, given, statement)
 
     def build(node):
-        (block,) = statements(f"with {name}({', '.join(given)}):\n    pass\n")
+        (block,) = statements(head)
         bare = node.with_changes(leading_lines=[])
         return [block.with_changes(leading_lines=node.leading_lines, body=cst.IndentedBlock([bare]))]
 
@@ -242,12 +243,21 @@ def _decorated(site: Site, function: ast.FunctionDef, value: cst.BaseExpression,
     return Outcome(held, [replace_statement(site.file, function, build)], level=Level.REVIEW)  # type: ignore[arg-type]
 
 
+_WIDEST = 120
 _HELD = "every rank holds the model whole while some of them work on it alone, as the old wrapper did"
 _ASKED = "only ranks behind the guard know whether it comes to that: they ask, and every rank holds the model whole from then on"
 _ALL_HELD = "which model some ranks work on alone cannot be written here: every rank holds all sharded ones whole for it"
 
 
-def _around_rest(site: Site, rest: list[ast.stmt], context: str) -> list[Change]:
+def _block(name: str, given: Sequence[str], at: ast.stmt) -> str:
+    """The text of a block inside of a context, with the arguments on lines of their own if they are long."""
+    line = f"with {name}({', '.join(given)}):"
+    if at.col_offset + len(line) > _WIDEST:
+        line = f"with {name}(\n" + "".join(f"    {argument},\n" for argument in given) + "):"
+    return f"{line}\n    pass\n"
+
+
+def _around_rest(site: Site, rest: list[ast.stmt], block_text: str) -> list[Change]:
     """Everything from an early return on goes into the block."""
     held: list[cst.BaseStatement] = []
 
@@ -257,7 +267,7 @@ def _around_rest(site: Site, rest: list[ast.stmt], context: str) -> list[Change]
 
     def close(node):
         held.append(node)
-        (block,) = statements(f"with {context}:\n    pass\n")
+        (block,) = statements(block_text)
         return [block.with_changes(body=cst.IndentedBlock(list(held)))]
 
     return [*(replace_statement(site.file, s, keep) for s in rest[:-1]), replace_statement(site.file, rest[-1], close)]
