@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..flow.values import ClassValue
 from .constructors import functions_of_constructors
+from .differentiated import inputs_of_gradients
 from .file import File
 from .group_reads import is_setting
 from .local_values import local_value
@@ -95,9 +96,7 @@ def tensors_by_name(file: File) -> Iterator[ast.expr]:
         for inside in ast.walk(file.parents[loop] if isinstance(loop, ast.comprehension) else loop):
             if isinstance(inside, ast.Name) and isinstance(inside.ctx, ast.Load) and inside.id in names:
                 yield inside
-    for call in file.nodes(ast.Call):
-        if file.external(call.func) == "torch.autograd.grad":
-            yield from (inputs for inputs in _inputs(call) if _TENSORS.search(ast.unparse(inputs)))
+    yield from inputs_of_gradients(file)
 
 
 def _is_of_state(file: File, over: ast.expr) -> bool:
@@ -131,11 +130,6 @@ def _names_of_tensors(target: ast.expr, over: ast.expr) -> Iterator[str]:
         yield from (n.id for n in ast.walk(parts[1]) if isinstance(n, ast.Name))
     else:
         yield from (n.id for n in ast.walk(target) if isinstance(n, ast.Name))
-
-
-def _inputs(call: ast.Call) -> Iterator[ast.expr]:
-    yield from call.args[1:2]
-    yield from (keyword.value for keyword in call.keywords if keyword.arg == "inputs")
 
 
 def _is_computed_with(file: File, node: ast.expr) -> bool:
