@@ -97,7 +97,7 @@ def _with_imports(
     if file.path.endswith("__init__.py"):
         kept |= file.imported_names
     without = {statement for statement in new.body if "import" not in printed.of(new, statement)}
-    return mend_imports(read_names(file.nodes(ast.Name, ast.Constant)), read, new, wanted, kept, without)
+    return mend_imports(read_names(ast.walk(file.tree)), read, new, wanted, kept, without)
 
 
 def _parsed(line: str) -> Wanted:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import libcst as cst
 import pytest
+from to_fsdp2.transforms.engine import Options, analyse, extract
 from to_fsdp2.transforms.rewrites.import_order import place_in_order, put_in_order
+from to_fsdp2.transforms.text.source import Source
 
 SORTED = """import os
 
@@ -39,3 +41,22 @@ def test_what_heads_a_block_heads_it_still() -> None:
     assert module is not None
     assert module.code == "import os\n\n# Ours\nfrom .a import z\nfrom .b import x\nfrom .c import y\n"
     assert put_in_order(cst.parse_module("from .c import y\nfrom .b import x\n"), ".a", line) is None
+
+
+@pytest.mark.parametrize(
+    "line, is_kept",
+    [
+        ('print("DDP")', False),
+        ('MODES = ["DDP", "FSDP"]', False),
+        ('chosen = {"DDP": 1}["DDP"]', False),
+        ('__all__ = ["DDP", "wrapped"]', True),
+        ('chosen: "dict[str, DDP]" = {}', True),
+        ('chosen = cast("DDP", None)', True),
+    ],
+)
+def test_a_word_in_a_text_keeps_no_import(line: str, is_kept: bool) -> None:
+    text = "from typing import cast\n\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n\n"
+    text += f"{line}\n\n\ndef wrapped(net, options):\n    return DDP(net, **options)\n"
+    source = Source.decode("train.py", text.encode())
+    analysis = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"])
+    assert ("DistributedDataParallel as DDP" in analysis.texts["train.py"]) == is_kept

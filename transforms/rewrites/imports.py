@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -14,6 +14,7 @@ from ..facts.symbols import canonical
 from .changes import Statement
 from .import_order import put_in_order
 
+_OF_TYPES = frozenset({"Optional", "Union", "List", "Dict", "Tuple", "Type", "Callable", "list", "dict", "tuple", "type"})
 _WORDS = re.compile(r"[A-Za-z_]\w*")
 _LONGEST = 110
 
@@ -51,21 +52,44 @@ def mend_imports(
 
 
 def read_names(nodes: Iterable[ast.AST]) -> set[str]:
-    """The names that code reads or writes outside of import statements, with the words in short strings: such strings
-    are entries of ``__all__`` and annotations in quotes.
+    """The names that code reads or writes outside of import statements, with those in entries of ``__all__`` and in
+    annotations in quotes. ``nodes`` are all that there are.
     """
     found = set()
     for node in nodes:
         if isinstance(node, ast.Name):
             found.add(node.id)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found.update(_words_in(node.value))
+        for part in _types_in(node):
+            texts = (n.value for n in ast.walk(part) if isinstance(n, ast.Constant) and isinstance(n.value, str))
+            found.update(word for text in texts for word in _words_in(text))
     return found
+
+
+def _types_in(node: ast.AST) -> Iterator[ast.AST]:
+    """What may hold names in quotes below a node: annotations, types that are made or asked for, and ``__all__``."""
+    if isinstance(node, (ast.arg, ast.AnnAssign)):
+        found: list[ast.AST | None] = [node.annotation]
+    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        found = [node.returns]
+    elif isinstance(node, ast.Subscript) and _last_name(node.value) in _OF_TYPES:
+        found = [node.slice]
+    elif isinstance(node, ast.Call) and _last_name(node.func) in ("cast", "TypeVar", "NewType", "ForwardRef"):
+        found = [*node.args, *node.keywords]
+    elif isinstance(node, (ast.Assign, ast.AugAssign)):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        found = [node.value] if any(_last_name(target) == "__all__" for target in targets) else []
+    else:
+        found = []
+    yield from (part for part in found if part is not None)
+
+
+def _last_name(node: ast.AST) -> str | None:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)
 
 
 @cache
 def _words_in(text: str) -> list[str]:
-    """The names in a string that may be an annotation or an entry of ``__all__``: not those in a sentence."""
+    """The names in a string that is an annotation or an entry of ``__all__``."""
     if len(text) >= 100 or not re.fullmatch(r"[\w.\[\], |]+", text):
         return []
     try:
