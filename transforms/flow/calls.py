@@ -6,7 +6,7 @@ from ..facts.facts import ANY_KEY, NOTHING, Call, FunctionFacts
 from ..facts.symbols import CONSTRUCTORS, canonical
 from . import library
 from .named_attributes import READ, WRITTEN, NamedAttributes
-from .objects import VALUES, is_anything
+from .objects import VALUES, WRAPPED, is_anything
 from .values import (
     MODEL_LIKE,
     Bound,
@@ -119,9 +119,7 @@ class Calls(NamedAttributes):
         self.call_attribute(site, value, method)
         kind = self.wrapper_kind(value.cls)
         if kind is not None and method == "__init__" and call.arguments:
-            # A subclass of a wrapper hands the model on to the wrapper's own constructor.
-            for receiver in self.values_of(value.receiver):
-                self.connect(call.arguments[0], self.field(receiver, "module"))
+            self.read_of_super(value, WRAPPED, call.arguments[0])
 
     def call_model_method(self, call: Call, value: Value, method: str) -> None:
         if method in library.RETURN_SELF:

@@ -33,6 +33,7 @@ class Flow(UnseenOptimizers):
         self.dictionaries = {}
         self.getters = {}
         self.packages = {}
+        self.super_reads = {}
         self._ancestors = {}
         self.calls = []
         self.wrapped_models = {}
@@ -208,8 +209,8 @@ class Flow(UnseenOptimizers):
             loads, stores = self.loads.get(variable), self.stores.get(variable)
             binds, calls = self.binds.get(variable), self.calls_on.get(variable)
             computed = self.computed_from.get(variable)
-            named = self.named_by.get(variable)
-            if not (loads or stores or binds or calls or computed or named):
+            named, of_super = self.named_by.get(variable), self.super_reads.get(variable)
+            if not (loads or stores or binds or calls or computed or named or of_super):
                 continue
             for number in new:
                 value = self.values[number]
@@ -217,6 +218,8 @@ class Flow(UnseenOptimizers):
                     self.load(value, attribute, to, variable)
                 for attribute, origin in list(stores or ()):
                     self.store(value, attribute, origin)
+                for cls, attribute, to in list(of_super or ()):
+                    self.load_from_base(cls, attribute, to, value)
                 for to, receiver in binds or ():
                     self.bind(value, to, receiver, variable)
                 for result, kind in list(computed or ()):

@@ -29,6 +29,8 @@ from .values import (
 
 VALUES = "[values]"
 """The elements of what is made a dictionary: of pairs the second ones, where pairs are told from others."""
+WRAPPED = "[wrapped]"
+"""What a subclass of a wrapper hands on to the wrapper's own constructor."""
 _DEEPEST_NAME = 8
 
 
@@ -48,6 +50,8 @@ class Objects(Solver):
     """Objects whose attributes are read as a dictionary."""
     getters: dict[Value, int]
     """The variables that hold the functions of ``property(function)``."""
+    super_reads: dict[int, dict[tuple[ClassValue, str, int], None]]
+    """What is read of ``super()``, by the variable of the object that the method runs on."""
     _ancestors: dict[ClassValue, list[ClassValue]]
     packages: dict[str, tuple[str, ...]]
     """Folders without a file of their own that are imported as packages, by name."""
@@ -62,6 +66,23 @@ class Objects(Solver):
         readers[to, attribute] = None
         for number in self.points_to[base] or ():
             self.load(self.values[number], attribute, to, base)
+
+    def read_of_super(self, value: SuperValue, attribute: str, to: int) -> None:
+        """Reads what ``super()`` gives of every object that the method runs on, now and later."""
+        reads = self.super_reads.setdefault(value.receiver, {})
+        if (value.cls, attribute, to) not in reads:
+            reads[value.cls, attribute, to] = None
+            for receiver in self.values_of(value.receiver):
+                self.load_from_base(value.cls, attribute, to, receiver)
+
+    def load_from_base(self, cls: ClassValue, attribute: str, to: int, receiver: Value) -> None:
+        """``to`` receives what the nearest base of a class has under a name; for `WRAPPED`, it is what a wrapper holds."""
+        if attribute == WRAPPED:
+            self.connect(to, self.field(receiver, "module"))
+            return
+        for base_class in self.ancestors(cls)[1:]:
+            if self.load_own_member(base_class, attribute, to, receiver):
+                break
 
     def store_later(self, base: int, attribute: str, origin: int) -> None:
         """Writes ``attribute`` of everything that ``base`` holds, now and later."""
@@ -102,10 +123,7 @@ class Objects(Solver):
                 self.load_member(value.cls, attribute, to, value)
             self.load_derived(value, attribute, to)
         elif isinstance(value, SuperValue):
-            for receiver in self.values_of(value.receiver):
-                for base_class in self.ancestors(value.cls)[1:]:
-                    if self.load_own_member(base_class, attribute, to, receiver):
-                        break
+            self.read_of_super(value, attribute, to)
         elif isinstance(value, Derived):
             self.load_from_derived(value, attribute, to, base)
         elif isinstance(value, Wrapped):
