@@ -25,10 +25,12 @@ _OPTIMIZER = re.compile(r"(?i)opt(im(izers?)?)?$|optim")
 def behind_a_step(site: Site, migration: Migration) -> Outcome | None:
     """Right behind an optimizer's step, a backward has left the shards registered, so that the model's own method finds them.
 
-    In front of a loop with such a step nothing is left to reset.
+    In front of a loop with such a step nothing is left to reset. Of several models, another one may have made the step.
     """
     assert site.call is not None and site.sharding is not None
     if not site.sharding.wrappers or not (is_right_behind_step(site.file, site.call) or _is_in_front_of_loop(site)):
+        return None
+    if migration.wraps_near(site.file.path) > 1:
         return None
     return Outcome("behind a step the shards are registered, and the model resets their gradients", level=Level.OK)
 
