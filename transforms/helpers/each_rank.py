@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 from torch.distributed._composable_state import _module_state_mapping
 from torch.distributed.fsdp import FSDPModule
@@ -25,8 +26,9 @@ def whole_on_each_rank(*things: Any, needed: bool = True) -> Iterator[None]:
     """Inside, each rank has these models and optimizers whole and may use them alone, as under DDP. Every rank enters.
 
     Forwards, saves and reads inside are local to a rank. What is written to parameters is lost at the end. Training
-    takes all ranks: an optimizer's step raises RuntimeError, and at the end gradients that are left do. Of other objects,
-    the models, optimizers and sharded tensors that they hold are taken; with `needed=False` nothing is gathered.
+    takes all ranks: an optimizer's step raises RuntimeError, at the end gradients that are left do, and a later backward of
+    what was computed inside. Of other objects, the models, optimizers and sharded tensors that they hold are taken; with
+    `needed=False` nothing is gathered.
     """
     with ExitStack() as stack:
         if needed:  # needed for: questions
@@ -171,6 +173,15 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
         if any(p in full for group in optimizer.param_groups for p in group["params"]):
             raise RuntimeError(lost)
 
+    has_ended: list[bool] = []
+
+    def refuse_late(_: torch.Tensor) -> None:
+        if has_ended:  # inside, gradients that are cleared again do no harm
+            raise RuntimeError(lost)
+
+    for whole_one in full.values():
+        if whole_one.requires_grad:
+            whole_one.register_hook(refuse_late)
     handle = register_optimizer_step_pre_hook(refuse)
     try:
         for owner, name, p in shards:
@@ -182,6 +193,7 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
             raise RuntimeError(lost)
     finally:
         handle.remove()
+        has_ended.append(True)
         for owner, name, p in shards:
             owner._parameters[name] = p
             vars(p).pop("_held_whole", None)

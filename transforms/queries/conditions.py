@@ -142,6 +142,8 @@ def _compares_ranks(file: File, test: ast.Compare, depth: int) -> bool:
     sides = [test.left, *test.comparators]
     if not any(is_rank(file, side, depth) for side in sides):
         return False
+    if any(isinstance(side, ast.Call) and _last_name(side) == "get_rank" and _is_in_other_dimension(side) for side in sides):
+        return False
     if len(sides) == 2 and isinstance(sides[1], (ast.Constant, ast.UnaryOp)):
         # Whether there are ranks at all is the same on all of them.
         value = ast.unparse(sides[1])

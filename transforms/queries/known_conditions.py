@@ -258,7 +258,7 @@ def _is_of_some_ranks(file: File, test: ast.expr, differing: bool, depth: int = 
     read = [n for n in ast.walk(test) if isinstance(n, (ast.Name, ast.Attribute))]
     if any(is_own_object(file, n) or _is_state(file, n) for n in read):
         return True
-    if any(_is_assigned_by_some(file, n) for n in read if isinstance(n, ast.Name)):
+    if any(_is_assigned_by_some(file, n) for n in read):
         return True
     if not differing and answered_alike(file, test) is not Answer.YES:
         return True
@@ -279,9 +279,9 @@ def _is_state(file: File, node: ast.expr) -> bool:
     return any(isinstance(v, Derived) and v.kind == "state_dict" for v in file.values(node))
 
 
-def _is_assigned_by_some(file: File, name: ast.Name) -> bool:
+def _is_assigned_by_some(file: File, name: ast.Name | ast.Attribute) -> bool:
     scope = file.function(name)
-    stores = (n for n in file.bindings.get(name.id, ()) if isinstance(n.ctx, ast.Store))
+    stores = (n for n in file.bindings.get(ast.unparse(name), ()) if isinstance(n.ctx, ast.Store))
     inside = (store for store in stores if scope is None or scope in file.ancestors(store))
     return any(guard_of(file, store) is not None for store in inside)
 

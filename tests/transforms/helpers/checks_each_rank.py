@@ -299,6 +299,19 @@ def check_training_inside_raises() -> None:
     assert "training ran" in str(error_of(run))
 
 
+def check_a_backward_behind_it_raises() -> None:
+    """What it learns would reach tensors that nobody has any more."""
+    model, _ = trained()
+    with whole_on_each_rank(model):
+        loss = model(*batch(0))
+        with torch.no_grad():
+            silent = model(*batch(1))
+    assert "training ran" in str(error_of(loss.backward))
+    assert not silent.requires_grad
+    model(*batch(0)).backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
 def check_a_step_inside_raises_at_once() -> None:
     """In front of gradients that are let go; other optimizers step, and once outside, this one does."""
     model, optimizer = trained()
