@@ -50,7 +50,7 @@ _BY_HELPER = {
 _WITHOUT_SCALARS = frozenset({"torchvision", "apex"})
 """Packages whose models have no parameters that fully_shard cannot take."""
 _DDP_KEYS = r"DistributedDataParallel|shard_like_ddp|LikeDDP\b|\bddp\b|\bDDP\b|[\"']module\b"
-_CLASS_NAMES = r"\.__name__\b|__qualname__|\b_get_name\b"
+_CLASS_NAMES = r"\.__name__\b|__qualname__|\b_get_name\b|\.save_pretrained\("
 _HELPERS = {"ddp": "shard_like_ddp", "fsdp1": "shard_like_fsdp1"}
 _HELPER_CLASSES = {"ddp": ("ClassLikeDDP", "ShardedLikeDDP"), "fsdp1": ("ClassLikeFSDP1", "ShardedLikeFSDP1")}
 _CLASSES = {"ddp": DDP, "fsdp1": FSDP1}

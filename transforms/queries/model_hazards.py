@@ -130,6 +130,10 @@ def _is_view(value: ast.expr) -> bool:
     return isinstance(method, ast.Attribute) and method.attr in _VIEWS
 
 
+_WRITES_CLASS_NAMES = r"\b_get_name\b|\.save_pretrained\("
+"""`save_pretrained` of transformers before 4.48 writes the class's name into the configuration as it is."""
+
+
 def asked_for_class_names(structure: ModelStructure, units: Iterable[Class]) -> bool:
     """Whether code may ask for the name of the class of a unit, once that is sharded."""
     program = structure.program
@@ -142,7 +146,7 @@ def asked_for_class_names(structure: ModelStructure, units: Iterable[Class]) -> 
             asked = _object_of_class(node) if node.attr in ("__name__", "__qualname__") else None
             if asked is not None and not _is_in_setup(file, node) and _may_be_unit(structure, file, asked, own):
                 return True
-    return program.mentions(r"\b_get_name\b")
+    return program.mentions(_WRITES_CLASS_NAMES)
 
 
 def _is_in_setup(file: File, node: ast.AST) -> bool:
