@@ -80,9 +80,11 @@ class Objects(Solver):
         if attribute == WRAPPED:
             self.connect(to, self.field(receiver, "module"))
             return
-        for base_class in self.ancestors(cls)[1:]:
-            if self.load_own_member(base_class, attribute, to, receiver):
-                break
+        if any(self.load_own_member(base_class, attribute, to, receiver) for base_class in self.ancestors(cls)[1:]):
+            return
+        if isinstance(receiver, ClassValue):  # `super().from_pretrained(...)` in a class method
+            for base in self.external_bases(cls):
+                self.add(to, External(canonical(f"{base}.{attribute}")))
 
     def store_later(self, base: int, attribute: str, origin: int) -> None:
         """Writes ``attribute`` of everything that ``base`` holds, now and later."""
