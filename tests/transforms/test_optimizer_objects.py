@@ -31,3 +31,17 @@ main()
 ])  # fmt: skip
 def test_what_stands_for_an_optimizer_steps_on_whole_parameters(made: str, stands_for_it: bool) -> None:
     assert ("step_on_whole(" in migrated(train=PROGRAM.format(made=made))["train"]) is stands_for_it
+
+
+@pytest.mark.parametrize("given", ["args, model", "model, opt='lamb'", "args, model.module"])
+def test_what_a_librarys_factory_makes_is_asked_for_its_kind_when_it_runs(given: str) -> None:
+    text = migrated(train=HEAD + f"""from timm.optim import create_optimizer
+
+
+def main(args, net):
+    model = DDP(net)
+    optimizer = create_optimizer({given})
+    model(1).sum().backward()
+    optimizer.step()
+""")["train"]
+    assert "optimizer = step_on_whole(create_optimizer(" in text and text.count("step_on_whole(") == 1

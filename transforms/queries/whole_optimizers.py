@@ -32,16 +32,28 @@ def optimizers_made(file: File, sharding: ShardingQueries) -> Iterator[tuple[ast
             continue
         for value in (v for v in values if _looks_at_wholes(v.name)):
             inner = [value] if isinstance(value, Optimizer) else optimizers_around(file.program, value)
-            found = [answer for answer in map(sharding.of_parameters, inner) if answer.wrappers]
+            if _is_factory(value.name):
+                found = [answer for answer in [sharding.of_optimizer(file, call)] if answer.possible]
+            else:
+                found = [answer for answer in map(sharding.of_parameters, inner) if answer.wrappers]
             if found:
                 yield call, found[0]
+                break
 
 
 def _looks_at_wholes(name: str) -> bool:
     last = name.rpartition(".")[2]
     if name.partition(".")[0] in sys.stdlib_module_names:
         return False  # `Path(folder)` in an object that holds optimizers too
+    if _is_factory(name):
+        return not name.startswith("torch.")  # the helper asks what came out
     return last[:1].isupper() and (last.lower() not in _BY_ELEMENT or name.startswith(_WITH_KERNELS))
+
+
+def _is_factory(name: str) -> bool:
+    """Whether this is a function that makes an optimizer, of a library's: ``timm.optim.create_optimizer``."""
+    last = name.rpartition(".")[2]
+    return last[:1].islower() and "optimizer" in last
 
 
 def steps_on_wholes(file: File, sharding: ShardingQueries) -> Iterator[ast.FunctionDef]:
