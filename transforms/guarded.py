@@ -78,7 +78,9 @@ def guarded_sites(
         known = hidden.get(guard.statement, [])
         if found.thing is not None and is_summoned(guard.file, guard.statement, ast.parse(found.thing, mode="eval").body):
             continue
-        if is_early(found.file, found.node) or (found.site is not None and is_plain(found.site)):
+        if is_early(guard.file, _inside(guard.statement)) or is_early(found.file, found.node):
+            continue
+        if found.site is not None and is_plain(found.site):
             continue
         if found.site is None and found.model is not None and is_fresh(found.file, found.node, found.model):
             continue
@@ -95,6 +97,11 @@ def guarded_sites(
             hidden[first] = [*hidden.get(first, []), *hidden.pop(guard.statement)]
             del guards[guard.statement]
     return [Site(g.file, g.statement, GUARD, "guard") for g in guards.values()], hidden
+
+
+def _inside(guard: ast.stmt) -> ast.AST:
+    """A guard's place: of a function that some ranks alone may call, one in it, which is reached when it is called."""
+    return guard.body[0] if isinstance(guard, (ast.FunctionDef, ast.AsyncFunctionDef)) else guard
 
 
 def _handed_on(hidden: Hidden) -> ast.expr | None:

@@ -379,11 +379,11 @@ class Migration:
             return None
         program = self.program.baseline or self.program  # one run is no proof of an order
         wrapped = [v for v in program.flow.values if isinstance(v, Wrapped) and v.site >= 0 and not self.stays_wrapped(v)]
-        wraps: list[tuple[File, ast.AST]] = [*map(program.call_node, (value.site for value in wrapped))]
+        wraps: list[tuple[tuple[File, ast.AST], Wrapped | None]] = [(program.call_node(v.site), v) for v in wrapped]
         for sites in self.sites.values():
             for site in sites:
                 if site.symbol in CONSTRUCTORS and (site.role == "value" or (site.role == "base" and not self._is_made(site))):
-                    wraps.append((program.file(site.file.path), site.node))
+                    wraps.append(((program.file(site.file.path), site.node), None))
         return BeforeWraps(program, self.programs, wraps)
 
     def _is_made(self, site: Site) -> bool:

@@ -155,6 +155,6 @@ def test_a_script_that_never_wraps_stays_as_it_is() -> None:
 ])  # fmt: skip
 def test_a_method_of_something_unknown_is_no_function_of_a_script_that_nobody_imports(imported: str, late: bool) -> None:
     probe = f"{imported}\n\nclass Probe:\n    def check(self):\n        self.predictor.run()\n"
-    body = "model = net.Net()\nprobe.Probe().check()\nmodel.read('x')\nmodel = FSDP(model)"
-    train = "import probe\n\ndef run():\n    main()\n\n" + script(body)
+    body = "model = net.Net()\nprobe.Probe().check()\nmodel.read('x')\nKEPT.append(FSDP(model))"
+    train = "import probe\n\nKEPT = []\n\n\ndef run():\n    main()\n\n" + script(body)
     assert helps(texts(train=train, net=NET, probe=probe)["net.py"]) == late

@@ -28,7 +28,8 @@ EMPTY = ["tests/__init__.py", "tests/kit/__init__.py", "tests/kit/handlers/__ini
 def test_tests_import_the_package_and_its_helpers() -> None:
     sources = {path: Source.decode(path, text.encode()) for path, text in FILES.items()}
     facts = [extract(source) for source in sources.values()]
-    analysis = analyse(facts, sources.__getitem__, Options(target_torch=(2, 13)), paths=[*sources, *EMPTY])
+    sources |= {path: Source.decode(path, b"") for path in EMPTY}
+    analysis = analyse(facts, sources.__getitem__, Options(target_torch=(2, 13)), paths=list(sources))
     assert not analysis.errors
     assert "from kit.handlers.fsdp2_helpers import shard_like_ddp" in analysis.texts["tests/kit/handlers/test_saver.py"]
     assert list(analysis.new_files) == ["kit/handlers/fsdp2_helpers.py"]

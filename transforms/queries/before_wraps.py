@@ -12,24 +12,32 @@ from collections.abc import Iterable
 from functools import cached_property
 
 from ..facts.facts import NOTHING
-from ..flow.values import FunctionValue
+from ..flow.values import FunctionValue, Wrapped
 from .file import File
 from .program import Program
 from .programs import IMPORTED_BY_NAME, Programs
 from .visible_callers import Place, VisibleCallers, may_be_ours
+from .wrap_lifetimes import WrapLifetimes
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.comprehension, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 class BeforeWraps:
-    """Whether places come before all wraps. ``wraps`` are the places where models are wrapped, or wrappers handed on."""
+    """Whether places come before all wraps. ``wraps`` are the places where models are wrapped, or wrappers handed on, each with
+    what the wrapper's constructor gives there, where it is known.
 
-    def __init__(self, program: Program, programs: Programs, wraps: Iterable[Place]) -> None:
+    A function at whose end nothing is left of what it has wrapped leads to no wrap for those who call it.
+    """
+
+    def __init__(self, program: Program, programs: Programs, wraps: Iterable[tuple[Place, Wrapped | None]]) -> None:
         self.program = program
         self.programs = programs
         self._callers = VisibleCallers(program, programs)
+        self._lifetimes = WrapLifetimes(program, programs, self._callers)
         self._unordered: set[str] = set()
         """Entry points of programs with a wrap to which no call is seen to lead."""
+        self._outlived: set[str] = set()
+        """Entry points of programs in which what is wrapped may be there as long as they run."""
         self._started: dict[FunctionValue, list[Place]] = {}
         """Functions that wrap and that code out of sight calls, with the places from which on it may: a program starts there."""
         self._starts: dict[FunctionValue, bool] = {}
@@ -61,24 +69,34 @@ class BeforeWraps:
             return not self.program.callees(file, call)
         return may_be_ours(file, call.func)
 
-    def _spread(self, wraps: Iterable[Place]) -> dict[tuple[int, FunctionValue | None], list[ast.AST]]:
+    def _spread(
+        self, wraps: Iterable[tuple[Place, Wrapped | None]]
+    ) -> dict[tuple[int, FunctionValue | None], list[ast.AST]]:
         """For each function (None for module level) the places in it that may wrap something, in however many steps."""
         found: dict[tuple[int, FunctionValue | None], list[ast.AST]] = {}
+        passed: set[tuple[ast.AST, Wrapped | None]] = set()
         pending = list(wraps)
         while pending:
-            file, node = pending.pop()
+            (file, node), wrapped = pending.pop()
             function = self._function(file, node)
             known = found.setdefault((file.index, function), [])
-            if any(node is other for other in known):
+            if not any(node is other for other in known):
+                known.append(node)
+            way = (file.function(node) or node, wrapped)
+            if function is None:
+                self._outlived |= set(self.programs.of(file.path))
+            if function is None or way in passed:
                 continue
-            known.append(node)
-            if function is not None and len(known) == 1:
-                callers = self._callers.of(function)
-                if not callers:
-                    callers = self._started[function] = self._callers.places_that_let_call(function)
-                if not callers:
-                    self._unordered |= set(self.programs.of(file.path))
-                pending += callers
+            passed.add(way)
+            if wrapped is not None and self._lifetimes.end_with(function, wrapped):
+                continue
+            callers = self._callers.of(function)
+            if not callers:
+                callers = self._started[function] = self._callers.places_that_let_call(function)
+            if not callers:
+                self._unordered |= set(self.programs.of(file.path))
+                self._outlived |= set(self.programs.of(file.path))
+            pending += ((caller, wrapped) for caller in callers)
         return found
 
     def _function(self, file: File, node: ast.AST) -> FunctionValue | None:
@@ -128,6 +146,7 @@ class BeforeWraps:
             callers = self._callers.of(function)
             around = [(file, self._function(file, node)) for file, node in callers or ()]
             is_so = bool(callers) or (callers == [] and self._callers.is_never_named(function))
+            is_so = is_so and (function.file, function) not in self._wrapping
             is_so = is_so and all(self._is_apart(file) or (f is not None and self._comes_from_apart(f)) for file, f in around)
             if not is_so:
                 self._apart = {one: self._apart[one] for one in known} | {function: False}  # the others built on this one
@@ -146,7 +165,10 @@ class BeforeWraps:
     def _starts_before(self, function: FunctionValue) -> bool:
         if function.index == NOTHING or _is_lazy(self.program.function_node(function)[1]):
             return False
-        callers = self._callers.of(function) or self._started.get(function)
+        callers = self._callers.of(function)
+        if callers == [] and not self._imports_by_name and self._callers.is_for_outside(function):
+            return self._outlived.isdisjoint(self.programs.of(self.program.facts[function.file].path))
+        callers = callers or self._started.get(function)
         return bool(callers) and all(self._is_before(*caller) for caller in callers)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -124,6 +124,11 @@ class File:
         """The analysis variable of an expression, a bound name, an import alias, a parameter or a definition."""
         local = self._variables.get(node, NOTHING)
         return NOTHING if local == NOTHING else local + self.program.flow.variable_offsets[self.index]
+
+    def nodes_of(self, variables: Collection[int]) -> Iterator[ast.AST]:
+        """The nodes whose analysis variables are among these."""
+        offset = self.program.flow.variable_offsets[self.index]
+        return (node for node, local in self._variables.items() if local + offset in variables)
 
     def values(self, node: ast.AST) -> list[Value]:
         """What an expression may evaluate to; empty when the analysis knows nothing."""

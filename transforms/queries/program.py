@@ -172,7 +172,7 @@ class Program:
         for variable in self.flow.chain(file.variable(node), value):
             is_observed = variable in self.observed_variables
             variable = self.flow.variable_in_text(variable)
-            index = self._file_of_variable(variable)
+            index = self.file_of_variable(variable)
             if index is None:
                 continue
             line = self.facts[index].lines[variable - self.flow.variable_offsets[index]]
@@ -219,7 +219,8 @@ class Program:
         lines = self._load(path).lines
         return lines[line - 1].strip() if 0 < line <= len(lines) else ""
 
-    def _file_of_variable(self, variable: int) -> int | None:
+    def file_of_variable(self, variable: int) -> int | None:
+        """The index of the file that a variable of the flow belongs to; None for an attribute's."""
         if not 0 <= variable < self.flow.first_field:
             return None
         return bisect_right(self.flow.variable_offsets, variable) - 1

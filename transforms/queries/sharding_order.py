@@ -34,7 +34,7 @@ class ShardingOrder:
             if any(_is_given_what(place, file.statement(node)) for place in places):
                 return True
         if calls not in self._before:
-            self._before[calls] = BeforeWraps(self.program, self.programs, [(call.file, call.node) for call in calls])
+            self._before[calls] = BeforeWraps(self.program, self.programs, [((call.file, call.node), None) for call in calls])
         return self._before[calls].holds(file, node)
 
     def is_after(self, file: File, node: ast.AST, calls: ShardCalls) -> bool:

@@ -109,6 +109,21 @@ class VisibleCallers:
             return False
         return not self._finds_by_name and name not in self._names_said
 
+    def is_for_outside(self, function: FunctionValue) -> bool:
+        """Whether a function that no visible call reaches is there for users alone: no decorator takes it, no string names it."""
+        node = self.program.function_node(function)[1]
+        name = self.program.flow.files[function.file].functions[function.index].name
+        if isinstance(node, ast.Lambda) or _decorators(node) or name in self._names_in_quotes:
+            return False
+        return not self.places_that_let_call(function)
+
+    @cached_property
+    def _names_in_quotes(self) -> frozenset[str]:
+        """All strings that may be names, or end with one."""
+        files = map(self.program.file, self.program.relevant_files())
+        strings = (node.value for file in files for node in file.nodes(ast.Constant) if isinstance(node.value, str))
+        return frozenset(text.rpartition(".")[2] for text in strings)
+
     @cached_property
     def _finds_by_name(self) -> bool:
         """Whether something in the repository may find functions by names that are put together."""
