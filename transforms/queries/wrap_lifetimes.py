@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from collections.abc import Iterable
 from functools import cached_property
 
 from ..facts.facts import NOTHING
@@ -70,7 +71,7 @@ class WrapLifetimes:
 
     def _gives_back(self, function: FunctionValue, wrapped: Wrapped) -> bool:
         """Whether a function may return a wrapped model, or what holds it."""
-        flow, kept = self.program.flow, self._kept[wrapped]
+        flow, kept = self.program.flow, self._with_closures[wrapped]
         returned = self.program.facts[function.file].functions[function.index].returns
         held = flow.points_to[returned + flow.variable_offsets[function.file]] if returned != NOTHING else None
         return bool(held) and not kept.isdisjoint(held)
@@ -94,16 +95,32 @@ class WrapLifetimes:
 
     @cached_property
     def _holding(self) -> dict[Wrapped, set[Scope]]:
-        """Where names and expressions stand that may hold each of these models."""
+        """Where names and expressions stand that may hold each wrapped model; without those that are there for good."""
+        return self._scopes(self._with_closures)
+
+    @cached_property
+    def _with_closures(self) -> dict[Wrapped, set[int]]:
+        """The same as ``_kept``, with the functions inside of others that may hold a model."""
+        holding = self._scopes(self._kept)
+        found = {wrapped: numbers | self._closures(holding[wrapped]) for wrapped, numbers in self._kept.items()}
+        return {wrapped: numbers for wrapped, numbers in found.items() if not self._outlives(numbers)}
+
+    def _closures(self, scopes: set[Scope]) -> set[int]:
+        """The numbers of functions inside of others that may hold a model, as long as somebody holds them."""
         flow = self.program.flow
-        wanted = frozenset[int]().union(*self._kept.values())
+        inner = [(self.program.file(index), scope) for index, scope in scopes if scope is not None]
+        values = (v for file, scope in inner if file.function(scope) is not None for v in file.values(scope))
+        return self._with_owners(v for v in values if isinstance(v, FunctionValue) and v in flow.ids)
+
+    def _scopes(self, kept: dict[Wrapped, set[int]]) -> dict[Wrapped, set[Scope]]:
+        flow, wanted = self.program.flow, frozenset[int]().union(*kept.values())
         variables: defaultdict[int, set[int]] = defaultdict(set)
         fields = set(flow.fields.values())
         for variable, held in enumerate(flow.points_to):
             if held and variable not in fields and not wanted.isdisjoint(held):
                 for number in wanted & held:
                     variables[number].add(flow.variable_in_text(variable))
-        return {w: self._scopes_of(set[int]().union(*(variables[n] for n in numbers))) for w, numbers in self._kept.items()}
+        return {w: self._scopes_of(set[int]().union(*(variables[n] for n in numbers))) for w, numbers in kept.items()}
 
     def _scopes_of(self, variables: set[int]) -> set[Scope]:
         by_file: defaultdict[int, set[int]] = defaultdict(set)
@@ -125,29 +142,36 @@ class WrapLifetimes:
         models = [value for value in inside if isinstance(value, (Instance, Opaque)) and value.site >= 0]
         if wrapped.site < 0 or not models or any(map(_is_unknown, inside)):
             return None
-        kept: set[int] = set()
-        pending: list[Value] = [wrapped, *models]
+        kept = self._with_owners([wrapped, *models])
+        return None if self._outlives(kept) else kept
+
+    def _with_owners(self, values: Iterable[Value]) -> set[int]:
+        """The numbers of values and of all that may hold them, at any depth."""
+        found: set[int] = set()
+        pending = [self.program.flow.ids[value] for value in values]
         while pending:
-            value = pending.pop()
-            number = flow.ids[value]
-            if isinstance(value, (ClassValue, ModuleValue)) or _is_unknown(value) or getattr(value, "site", 0) < 0:
-                return None
-            if number not in kept:
-                kept.add(number)
+            number = pending.pop()
+            if number not in found:
+                found.add(number)
                 pending += self._owners.get(number, ())
-        return kept
+        return found
+
+    def _outlives(self, numbers: set[int]) -> bool:
+        """Whether one of these values is there for good, or may be held by somebody out of sight."""
+        values = [self.program.flow.values[number] for number in numbers]
+        return any(isinstance(v, (ClassValue, ModuleValue)) or _is_unknown(v) or getattr(v, "site", 0) < 0 for v in values)
 
     @cached_property
-    def _owners(self) -> dict[int, list[Value]]:
+    def _owners(self) -> dict[int, list[int]]:
         """What each value is an attribute or an element of, or the object of."""
         flow = self.program.flow
-        found: defaultdict[int, list[Value]] = defaultdict(list)
+        found: defaultdict[int, list[int]] = defaultdict(list)
         for (owner, _), variable in flow.fields.items():
             for number in flow.points_to[variable] or ():
-                found[number].append(flow.values[owner])
+                found[number].append(owner)
         for value in flow.values:
             if isinstance(value, Bound) and (receiver := flow.ids.get(value.receiver)) is not None:  # type: ignore[call-overload]
-                found[receiver].append(value)
+                found[receiver].append(flow.ids[value])
         return found
 
 
