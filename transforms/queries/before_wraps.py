@@ -166,7 +166,7 @@ class BeforeWraps:
         if function.index == NOTHING or _is_lazy(self.program.function_node(function)[1]):
             return False
         callers = self._callers.of(function)
-        if callers == [] and not self._imports_by_name and self._callers.is_for_outside(function):
+        if callers == [] and self._callers.is_for_outside(function):
             return self._outlived.isdisjoint(self.programs.of(self.program.facts[function.file].path))
         callers = callers or self._started.get(function)
         return bool(callers) and all(self._is_before(*caller) for caller in callers)

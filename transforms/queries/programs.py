@@ -11,8 +11,11 @@ from ..flow.values import Wrapped
 from .program import Program
 
 IMPORTED_BY_NAME = (
-    r"\b(import_module|__import__|spec_from_file_location|hydra|pydoc|pkgutil|globals\(\)|__subclasses__|__init_subclass__)"
+    r"\b(import_module|__import__|spec_from_file_location|load_source|run_path|run_module|pydoc|walk_packages|iter_modules"
+    r"|instantiate|get_class|get_method|hydra\.utils)\b"
 )
+"""What code says that imports what no import statement shows."""
+FOUND_BY_NAME = IMPORTED_BY_NAME + r"|\bglobals\(\)\s*(\[[^]]*\](?!\s*=[^=])|\.get\b)|\b(__subclasses__|__init_subclass__|hydra)\b"
 """What code says that imports, or finds, what no import statement and no name shows."""
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -94,7 +97,7 @@ class Programs:
                     yield target
 
     def imports_by_name(self, index: int) -> bool:
-        """Whether a file imports, or finds, what no import statement and no name shows."""
+        """Whether a file imports what no import statement shows."""
         if index not in self._by_name:
             self._by_name[index] = re.search(IMPORTED_BY_NAME, self.program.text(self.program.facts[index].path)) is not None
         return self._by_name[index]

@@ -15,7 +15,7 @@ from ..flow.values import ClassValue, FunctionValue, Instance, Opaque, Unknown
 from .file import File
 from .packages import is_test
 from .program import Program
-from .programs import IMPORTED_BY_NAME, Programs
+from .programs import FOUND_BY_NAME, Programs
 
 HARMLESS_BASES = ("torch.nn.Module", "builtins.object", "abc.", "typing.", "enum.", "torch.utils.data.")
 """Bases that call no methods of their own accord but those in ``CALLED_BY_TORCH``."""
@@ -86,7 +86,7 @@ class VisibleCallers:
         calls, handed_on = self._named.get(facts.name, ([], []))
         handed_on = [*handed_on, *((owner, decorator) for decorator in _decorators(node))]
         handed_on = [place for place in handed_on if self._may_be(function, place)]
-        calls = [c for c in calls if self._sees(c[0], function) or re.search(IMPORTED_BY_NAME, c[0].source.text)]
+        calls = [c for c in calls if self._sees(c[0], function) or re.search(FOUND_BY_NAME, c[0].source.text)]
         return [*found, *calls, *handed_on]
 
     def _may_be(self, function: FunctionValue, place: Place) -> bool:
@@ -115,7 +115,7 @@ class VisibleCallers:
         name = self.program.flow.files[function.file].functions[function.index].name
         if isinstance(node, ast.Lambda) or _decorators(node) or name in self._names_in_quotes:
             return False
-        return not self.places_that_let_call(function)
+        return not any(re.search(FOUND_BY_NAME, text) for text in self.program.all_texts.values())
 
     @cached_property
     def _names_in_quotes(self) -> frozenset[str]:
@@ -128,7 +128,7 @@ class VisibleCallers:
     def _finds_by_name(self) -> bool:
         """Whether something in the repository may find functions by names that are put together."""
         texts = self.program.all_texts
-        return any(_FINDS_BY_NAME.search(text) or re.search(IMPORTED_BY_NAME, text) for text in texts.values())
+        return any(_FINDS_BY_NAME.search(text) or re.search(FOUND_BY_NAME, text) for text in texts.values())
 
     @cached_property
     def _names_said(self) -> frozenset[str]:
