@@ -15,6 +15,7 @@ from .guards import guard_of
 from .measured import answered_alike
 
 _IMPURE = (ast.Call, ast.Await, ast.NamedExpr, ast.Yield, ast.YieldFrom)
+_OF_NUMBERS = frozenset({"builtins.round", "builtins.abs", "math.floor", "math.ceil"})
 _SCOPES = (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.In: ast.NotIn, ast.NotIn: ast.In
@@ -64,22 +65,42 @@ def _divided(
     others: list[ast.expr] = []
     left_out: set[str] = set()
     first = set(ast.walk(block[0].test)) if isinstance(block[0], ast.If) else set()  # asked before the block writes anything
-    for test in _tests_on_the_way(file, block, place):
+
+    def askable(test: ast.expr) -> ast.expr | None:
+        """What of a test may be asked: all of it, or what it implies where parts of it may not; None for nothing."""
+        if isinstance(test, ast.BoolOp) and _has_parts_of_ranks(file, test):
+            parts = [askable(part) for part in test.values]
+            known = [part for part in parts if part is not None]
+            if not known or (isinstance(test.op, ast.Or) and len(known) < len(parts)):
+                return None
+            return known[0] if len(known) == 1 else ast.BoolOp(test.op, known)
         chains = set(_chains(test))
         changed = left_out if first.intersection(ast.walk(test)) else left_out | written
         if is_rank_condition(file, test):
-            others.append(test)
-            continue
+            return None
         if (
-            any(isinstance(n, _IMPURE) and not _is_length(file, n) for n in ast.walk(test))
+            any(isinstance(n, _IMPURE) and not _is_pure(file, n) for n in ast.walk(test))
             or any(_is_part(chain, other) for chain in chains for other in changed)
             or _is_of_some_ranks(file, test, differing)
         ):
-            left_out |= chains  # it may be what makes later tests possible: `isinstance(x, C)` in front of `x.flag`
+            left_out.update(chains)  # it may be what makes later tests possible: `isinstance(x, C)` in front of `x.flag`
+            return None
+        return test
+
+    for test in _tests_on_the_way(file, block, place):
+        found = askable(test)
+        if found is not None:
+            kept.append(found)
+        if found is not test:
             others.append(test)
-            continue
-        kept.append(test)
     return kept, others
+
+
+def _has_parts_of_ranks(file: File, test: ast.BoolOp) -> bool:
+    """Whether a test of several parts asks for the rank in one of them: what all ranks alike come to holds for the others."""
+    return any(
+        _has_parts_of_ranks(file, part) if isinstance(part, ast.BoolOp) else is_rank_condition(file, part) for part in test.values
+    )
 
 
 @dataclass(frozen=True)
@@ -218,11 +239,12 @@ def _negated(test: ast.expr) -> ast.expr:
     return ast.UnaryOp(ast.Not(), test)
 
 
-def _is_length(file: File, node: ast.AST) -> bool:
-    """`len(loader)`: what ranks that go through their data side by side have in common, as they have its items."""
+def _is_pure(file: File, node: ast.AST) -> bool:
+    """`round(steps * 0.1)`, and `len(loader)`: ranks that go through their data side by side have that in common."""
     if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords:
         return False
-    return file.external(node.func) == "builtins.len" and _chain(node.args[0]) is not None
+    name = file.external(node.func)
+    return name in _OF_NUMBERS or (name == "builtins.len" and _chain(node.args[0]) is not None)
 
 
 def _is_made(test: ast.expr) -> bool:

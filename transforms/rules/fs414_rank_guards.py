@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import libcst as cst
 
@@ -55,11 +55,14 @@ def gathered_in_front(site: Site, migration: Migration) -> Outcome | None:
             shared.append(item)
         else:
             reads.append([item])
-    if len(reads) > 1 and any((needed := _needed_for(site, same)) is not None and needed.differing for same in reads):
+    by_condition: dict[Needed | None, list[list[Hidden]]] = {}
+    for same in reads:
+        by_condition.setdefault(_needed_for(site, same), []).append(same)
+    if len(by_condition) > 1 and any(needed is not None and needed.differing for needed in by_condition):
         return None  # ranks would agree for each of them
     changes: list[Change] = []
-    for same in reads:
-        changes += _moved(site, migration, same)
+    for needed, together in by_condition.items():
+        changes += _moved(site, migration, needed, together)
     return Outcome("all ranks gather the state in front of the guard; what is done with it stays behind it", changes)
 
 
@@ -303,28 +306,40 @@ def _excludes(file: File, item: Hidden, other: Hidden) -> bool:
     return bool(tests) and sum(any(_inside(i.node, s) for s in tests[0].body) for i in (item, other)) == 1
 
 
-def _moved(site: Site, migration: Migration, same: list[Hidden]) -> list[Change]:
-    """One variable in front of the guard, for one read of a state or for several of which one is made."""
-    cell: list[cst.BaseExpression] = []
-    file, guard = same[0].file, site.node
+def _moved(site: Site, migration: Migration, needed: Needed | None, reads: Sequence[Sequence[Hidden]]) -> list[Change]:
+    """One variable in front of the guard for each state that is read, once or in several branches, where it is needed."""
+    guard = site.node
     assert isinstance(guard, ast.stmt)
-    name = migration.names(file).local(_name_for(same[0]), guard)
+    cells: dict[str, list[cst.BaseExpression]] = {}
+    changes: list[Change] = []
+    for same in reads:
+        name = migration.names(site.file).local(_name_for(same[0]), guard)
+        cell = cells[name] = []
+        changes += [replace(site.file, item.node, _taken(name, cell), late=True) for item in same]
+
+    def put() -> list[cst.BaseStatement]:
+        found = [(name, cell[-1]) for name, cell in cells.items()]
+        if needed is not None and len(found) == 1:
+            name, value = found[0]
+            return statements(f"{name} = {{it}} if {_answer(site, migration, needed)} else None\n", it=value)
+        lines = [line for name, value in found for line in statements(f"{name} = {{it}}\n", it=value)]
+        if needed is None:
+            return lines
+        (block,) = statements(f"if {_answer(site, migration, needed)}:\n    pass\n")
+        return [block.with_changes(body=cst.IndentedBlock(lines))]
+
+    return [*changes, insert_before(site.file, guard, put)]
+
+
+def _taken(name: str, cell: list[cst.BaseExpression]) -> Callable[[cst.CSTNode], cst.CSTNode]:
+    """Puts a name in the place of an expression, which goes into ``cell``."""
 
     def take(node: cst.CSTNode) -> cst.CSTNode:
         assert isinstance(node, cst.BaseExpression)
         cell.append(node)
         return cst.Name(name)
 
-    needed = _needed_for(site, same)
-    condition = _answer(site, migration, needed) if needed is not None else None
-
-    def put():
-        value = cell[-1]
-        if condition is not None:
-            value = expression(f"{{it}} if {condition} else None", it=value)
-        return statements(f"{name} = {{value}}\n", value=value)
-
-    return [*(replace(file, item.node, take, late=True) for item in same), insert_before(file, guard, put)]
+    return take
 
 
 def _inside(node: ast.AST, statement: ast.AST) -> bool:

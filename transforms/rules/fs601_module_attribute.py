@@ -29,8 +29,8 @@ def the_model_itself(site: Site, migration: Migration) -> Outcome | None:
     node = _attribute(site)
     choice = site.file.parents[node]
     others = migration.program.mentions(r"\bDataParallel\(")  # what nn.DataParallel wraps has a module of its own
-    if isinstance(choice, ast.IfExp) and _asks_for_attribute(choice.test) and not migration.is_sharded_here(site):
-        others = True
+    others = others or (isinstance(choice, ast.IfExp) and _asks_for_attribute(choice.test))
+    others = others and not migration.is_sharded_here(site)
     if isinstance(choice, ast.IfExp) and _is_same_but_for_module(site, choice) and migration.options.wraps and not others:
         change = replace(site.file, choice, lambda new: new.orelse if choice.body is node else new.body)  # type: ignore[attr-defined]
         return _told(site, migration, choice, "wrapped or not, the model is its own module", change)

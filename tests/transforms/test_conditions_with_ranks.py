@@ -1,0 +1,46 @@
+"""States that are gathered in front of a guard, under what is left of its test without the rank."""
+
+from __future__ import annotations
+
+import pytest
+from migrated_texts import HEAD, migrated
+
+PROGRAM = (
+    HEAD
+    + """import torch.distributed as dist
+
+
+def train(net, options, path, steps, every, batches):
+    model = DDP(net, **options)
+    optimizer = torch.optim.AdamW(model.parameters())
+    rank = dist.get_rank()
+    for step in range(steps):
+        if {test}:
+            torch.save({{{saved}}}, path)
+"""
+)
+MODEL = '"model": model.state_dict()'
+BOTH = MODEL + ', "optimizer": optimizer.state_dict()'
+
+
+@pytest.mark.parametrize(
+    ("test", "asked"),
+    [
+        ("rank == 0 and step % every == 0", "step % every == 0"),
+        ("rank == 0 and step > 0 and step % every == 0 or step == steps", "step > 0 and step % every == 0 or step == steps"),
+        ("(step % every == 0 or step == steps) and rank == 0", "step % every == 0 or step == steps"),
+        ("rank == 0 and step in (round(steps * 0.1), steps - 1)", "step in (round(steps * 0.1), steps - 1)"),
+        ("step % every == 0 and rank == 0 or step == 2 and rank == 0", "step % every == 0 or step == 2"),
+        ("rank == 0 or step % every == 0", None),
+        ("rank == 0 and pick(step)", None),
+    ],
+)
+def test_what_is_left_without_the_rank(test: str, asked: str | None) -> None:
+    one = migrated(train=PROGRAM.format(test=test, saved=MODEL))["train"]
+    suffix = f" if {f'({asked})' if ' or ' in asked else asked} else None" if asked else ""
+    assert f"        model_state_dict = model_state(model){suffix}\n        if {test}:\n" in one
+    two = migrated(train=PROGRAM.format(test=test, saved=BOTH))["train"]
+    lines = ["model_state_dict = model_state(model)", "optimizer_state_dict = optimizer.state_dict()"]
+    indent = " " * (12 if asked else 8)
+    gathered = "".join(f"{indent}{line}\n" for line in lines)
+    assert (f"        if {asked}:\n" if asked else "") + gathered + f"        if {test}:\n" in two
