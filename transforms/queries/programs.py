@@ -15,7 +15,9 @@ IMPORTED_BY_NAME = (
     r"|instantiate|get_class|get_method|hydra\.utils)\b"
 )
 """What code says that imports what no import statement shows."""
-FOUND_BY_NAME = IMPORTED_BY_NAME + r"|\bglobals\(\)\s*(\[[^]]*\](?!\s*=[^=])|\.get\b)|\b(__subclasses__|__init_subclass__|hydra)\b"
+FOUND_BY_NAME = (
+    IMPORTED_BY_NAME + r"|\bglobals\(\)\s*(\[[^]]*\](?!\s*=[^=])|\.get\b)|\b(__subclasses__|__init_subclass__|hydra)\b"
+)
 """What code says that imports, or finds, what no import statement and no name shows."""
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
