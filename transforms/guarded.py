@@ -250,9 +250,11 @@ def _models_taken(sharding: ShardingQueries, site: Site) -> Iterator[ast.expr | 
 
 def _is_result(program: Program, guard: Guard, hidden: Hidden, site: Site) -> bool:
     """Whether a number is read off what was computed in front of a guard: it is plain, and nothing is gathered for it."""
-    if site.symbol != NUMBER or site.receiver is None or guard.leaves or guard.many or (hidden.thing and hidden.calls):
+    if site.symbol != NUMBER or site.receiver is None or guard.many or (hidden.thing and hidden.calls):
         return False
-    places: list[tuple[File, ast.AST | None]] = [(guard.file, guard.statement)]
+    block, index = guard.file.block_of(guard.statement)
+    behind = block[index:] if guard.leaves else [guard.statement]
+    places: list[tuple[File, ast.AST | None]] = [(guard.file, statement) for statement in behind]
     if hidden.calls:
         places += [(file, file.function(node)) for file, node in (*hidden.calls[1:], (site.file, site.node))]
     return not any(_takes_tensors(program, file, n) for file, place in places if place is not None for n in ast.walk(place))
@@ -260,10 +262,10 @@ def _is_result(program: Program, guard: Guard, hidden: Hidden, site: Site) -> bo
 
 def _takes_tensors(program: Program, file: File, node: ast.AST) -> bool:
     """Whether an expression is a parameter or gradient, or what a function of the repository computes from some."""
-    kinds = {"parameters", "gradients"} if isinstance(node, (ast.Name, ast.Attribute)) else {"statistic"}
+    kinds = {"statistic"} if isinstance(node, ast.Call) else {"parameters", "gradients"}
     if isinstance(node, ast.Call) and not program.callees(file, node):
         return False
-    is_read = isinstance(node, (ast.Name, ast.Attribute, ast.Call))
+    is_read = isinstance(node, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
     return is_read and any(isinstance(v, Derived) and v.kind in kinds for v in file.values(node))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 PASS_THROUGH: frozenset[str] = frozenset(
@@ -148,12 +149,24 @@ def is_scheduler(name: str) -> bool:
 
 _NO_MODULES = (
     "torch.utils.data.", "torch.optim.lr_scheduler.", "torch.distributed.fsdp.", "torch.amp.", "torch.cuda.amp.", "numpy.",
+    "torchvision.transforms.", "torchvision.datasets.", "torchvision.utils.", "torchvision.io.", "PIL.", "cv2.", "skimage.",
+    "matplotlib.", "pandas.", "scipy.", "sklearn.", "albumentations.", "tiktoken.", "sentencepiece.", "tokenizers.",
 )  # fmt: skip
+_WITHOUT_PARAMETERS = re.compile(
+    r"torch\.nn\.(modules\.\w+\.)?(\w*(Loss|Pool[123]d|Pad[123]d)|Dropout\w*|Softm\w+|LogSoftmax|ReLU6?|LeakyReLU|GELU|SiLU|ELU|Tanh|Sigmoid"
+    r"|Hard\w+|Identity|(Unf|F)latten|Upsample\w*|PixelShuffle|PixelUnshuffle|CosineSimilarity|PairwiseDistance|Fold|Unfold)"
+)
+"""Modules of torch that have neither parameters nor buffers that change."""
 _PASSES_ON = frozenset(
     {"functools", "itertools", "contextlib", "pickle", "importlib", "multiprocessing", "concurrent", "queue", "weakref",
      "operator", "types", "dataclasses", "inspect", "threading", "asyncio", "unittest", "runpy"}
 )  # fmt: skip
 """Modules of the standard library that give what they were given, or what nobody sees."""
+
+
+def has_no_parameters(name: str) -> bool:
+    """Whether modules of a class of torch have no parameters, so that nothing is gathered for them."""
+    return _WITHOUT_PARAMETERS.fullmatch(name) is not None
 
 
 def makes_no_modules(name: str) -> bool:

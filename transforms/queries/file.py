@@ -111,6 +111,19 @@ class File:
         return found
 
     @cached_property
+    def changes_of(self) -> dict[str, list[ast.AST]]:
+        """Where what a name stands for is changed in place, by its text: by a method called for that, or one of its items."""
+        found: dict[str, list[ast.AST]] = {}
+        for statement in self.nodes(ast.Expr):
+            call = statement.value
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+                found.setdefault(ast.unparse(call.func.value), []).append(call)
+        for item in self.nodes(ast.Subscript):
+            if not isinstance(item.ctx, ast.Load):
+                found.setdefault(ast.unparse(item.value), []).append(item)
+        return found
+
+    @cached_property
     def functions_by_place(self) -> dict[tuple[int, str], Function]:
         """The functions by line and name; of several lambdas on a line the first."""
         found: dict[tuple[int, str], Function] = {}

@@ -302,8 +302,10 @@ def _is_state(file: File, node: ast.expr) -> bool:
 
 
 def _is_assigned_by_some(file: File, name: ast.Name | ast.Attribute) -> bool:
-    scope = file.function(name)
-    stores = (n for n in file.bindings.get(ast.unparse(name), ()) if isinstance(n.ctx, ast.Store))
+    """Whether only some ranks assign a name, or change what it stands for: ``left.remove(key)``, ``seen[key] = 1``."""
+    scope, text = file.function(name), ast.unparse(name)
+    stores: list[ast.AST] = [n for n in file.bindings.get(text, ()) if isinstance(n.ctx, ast.Store)]
+    stores += file.changes_of.get(text, ())
     inside = (store for store in stores if scope is None or scope in file.ancestors(store))
     return any(guard_of(file, store) is not None for store in inside)
 

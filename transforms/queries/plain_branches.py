@@ -46,13 +46,33 @@ def _tests_in_front(file: File, node: ast.AST) -> Iterator[tuple[ast.expr, ast.e
 def _denies_wrapper(file: File, part: ast.expr, wanted: str) -> bool:
     """Whether a condition says of the model that it is not, or has nothing that, DDP's wrapper."""
     if isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not):
-        return _asks_for_wrapper(file, part.operand, wanted)
+        return _holds_for_wrapper(file, part.operand, wanted)
     if not isinstance(part, ast.Compare) or len(part.ops) != 1:
         return False
     asked, (other,) = part.left, part.comparators
     if isinstance(part.ops[0], ast.Is) and isinstance(other, ast.Constant) and other.value is None:
         return _asks_for_wrapper(file, asked, wanted)  # getattr(x, "module", None) is None
     return isinstance(part.ops[0], _NOT) and _is_call(asked, "type", wanted) and _names_ddp(file, other)
+
+
+def _holds_for_wrapper(file: File, test: ast.expr, wanted: str) -> bool:
+    """Whether DDP's wrapper of the model surely passes a test: `hasattr(x, "module") and isinstance(x.module, nn.Module)`."""
+    if isinstance(test, ast.BoolOp):
+        passed = (_holds_for_wrapper(file, part, wanted) for part in test.values)
+        return all(passed) if isinstance(test.op, ast.And) else any(passed)
+    return _asks_for_wrapper(file, test, wanted) or _asks_for_its_module(file, test, wanted)
+
+
+def _asks_for_its_module(file: File, test: ast.expr, wanted: str) -> bool:
+    """Whether a test asks of what is in a wrapper whether it is a module, or there."""
+    is_class = isinstance(test, ast.Call) and file.external(test.func) == "builtins.isinstance" and len(test.args) == 2
+    if isinstance(test, ast.Call) and is_class and file.external(test.args[1]) == "torch.nn.Module":
+        inner = test.args[0]
+    elif isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot) and ast.unparse(test.comparators[0]) == "None":
+        inner = test.left
+    else:
+        return False
+    return isinstance(inner, ast.Attribute) and inner.attr == "module" and ast.dump(inner.value) == wanted
 
 
 def _asks_for_wrapper(file: File, test: ast.expr, wanted: str) -> bool:

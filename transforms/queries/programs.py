@@ -11,8 +11,8 @@ from ..flow.values import Wrapped
 from .program import Program
 
 IMPORTED_BY_NAME = (
-    r"\b(import_module|__import__|spec_from_file_location|load_source|run_path|run_module|pydoc|walk_packages|iter_modules"
-    r"|instantiate|get_class|get_method|hydra\.utils)\b"
+    r"\b(import_module|__import__|spec_from_file_location|load_source|runpy|pydoc|walk_packages|iter_modules|hydra\.utils)\b"
+    r"|\binstantiate\("
 )
 """What code says that imports what no import statement shows."""
 FOUND_BY_NAME = (

@@ -14,6 +14,7 @@ from ..flow.library import (
     MODULES_OF_MODULES,
     PASS_THROUGH,
     TENSOR_MATH,
+    has_no_parameters,
     is_optimizer,
     is_scheduler,
     is_tensor,
@@ -148,7 +149,7 @@ class ShardingQueries:
         """Whether what a module holds may be a module: also what a library's function made, such as a backbone."""
         if isinstance(value, Opaque) and not (value.name.startswith("torch.") or makes_no_modules(value.name)):
             return value.name != "?" and not is_scheduler(value.name) and not is_optimizer(value.name)
-        return self.is_module(value)
+        return self.is_module(value) and not (isinstance(value, Opaque) and has_no_parameters(value.name))
 
     def is_module(self, value: Value) -> bool:
         """Whether a value is a module: of a class of the repository, or of torch."""

@@ -60,13 +60,18 @@ def _subject(test: ast.expr) -> str | None:
     """What a test asks about, as a dump, if all its parts ask one thing what it is or has; None for other tests."""
     if isinstance(test, ast.BoolOp):
         subjects = {_subject(part) for part in test.values}
-        subjects.discard("")
+        subjects -= {"", *(_inside(subject, name) for subject in subjects for name in INNER)}
         return subjects.pop() if len(subjects) == 1 else None
     if isinstance(test, ast.Compare) and isinstance(test.left, ast.Call):
         test = test.left
     if isinstance(test, ast.Call) and isinstance(test.func, ast.Name) and test.func.id in _TESTS and test.args:
         return ast.dump(test.args[0])
     return None
+
+
+def _inside(subject: str | None, name: str) -> str:
+    """What a wrapper has in an attribute, as a dump."""
+    return f"Attribute(value={subject}, attr={name!r}, ctx=Load())"
 
 
 def _only_unwraps(file: File, choice: ast.If | ast.IfExp | ast.While, subject: str) -> bool:
@@ -96,7 +101,7 @@ def _unwrapped(node: ast.AST, subject: str, file: File | None = None) -> str:
     """The dump of a node with the subject in the place of the module in its wrapper, also where a function gives that."""
     dump = ast.dump(node)
     for name in INNER:
-        dump = dump.replace(f"Attribute(value={subject}, attr={name!r}, ctx=Load())", subject)
+        dump = dump.replace(_inside(subject, name), subject)
     for call in ast.walk(node) if file is not None else ():
         if isinstance(call, ast.Call) and len(call.args) == 1 and not call.keywords and ast.dump(call.args[0]) == subject:
             called = file.program.callees(file, call) if file is not None else []
