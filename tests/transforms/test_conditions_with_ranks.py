@@ -12,13 +12,15 @@ PROGRAM = (
     + """import torch.distributed as dist
 
 
-def train(net, options, path, steps, every, batches):
+def train(net, options, path, steps, every, left, seen):
     model = DDP(net, **options)
     optimizer = torch.optim.AdamW(model.parameters())
     rank = dist.get_rank()
     for step in range(steps):
         if {test}:
             torch.save({{{saved}}}, path)
+            left.remove(step)
+            seen[step] = path
 """
 )
 MODEL = '"model": model.state_dict()'
@@ -35,6 +37,8 @@ BOTH = MODEL + ', "optimizer": optimizer.state_dict()'
         ("step % every == 0 and rank == 0 or step == 2 and rank == 0", "step % every == 0 or step == 2"),
         ("rank == 0 or step % every == 0", None),
         ("rank == 0 and pick(step)", None),
+        ("rank == 0 and step in left", None),
+        ("rank == 0 and step not in seen", None),
     ],
 )
 def test_what_is_left_without_the_rank(test: str, asked: str | None) -> None:

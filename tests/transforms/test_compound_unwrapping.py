@@ -1,0 +1,41 @@
+"""Choices between a wrapped model and what is in it whose test asks for both: what has no wrapper is read in the other branch."""
+
+from __future__ import annotations
+
+import pytest
+from migrated_texts import HEAD, migrated
+
+PROGRAM = (
+    HEAD
+    + """class Learner:
+    def __init__(self, net, options):
+        self.model = DDP(net, **options)
+
+    def state(self):
+        if {test}:
+            found = self.model.module.state_dict()
+        else:
+            found = self.model.state_dict()
+        return found
+
+
+def main(net, options, path):
+    torch.save(Learner(net, options).state(), path)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("test", "stays"),
+    [
+        ("hasattr(self.model, 'module')", True),
+        ("hasattr(self.model, 'module') and isinstance(self.model.module, nn.Module)", True),
+        ("hasattr(self.model, 'module') and self.model.module is not None", True),
+        ("isinstance(self.model, DDP) or hasattr(self.model, 'module')", True),
+        ("hasattr(self.model, 'module') and self.finished", False),
+        ("hasattr(self.model, 'module') and isinstance(self.model.module, nn.Linear)", False),
+    ],
+)
+def test_the_branch_without_a_wrapper_has_no_prefix(test: str, stays: bool) -> None:
+    text = migrated(train=PROGRAM.format(test=test))["train"]
+    assert ("        else:\n            found = self.model.state_dict()\n" in text) == stays
