@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from .each_rank import whole_on_each_rank
 from .sharding_hooks import is_of_sharding
+from .units import is_sharded
 from .whole import map_tensors, shard_like, whole
 
 HOOKS = (
@@ -70,6 +71,26 @@ def plain_copy(model: Any, memo: Any = None) -> Any:
         if is_of_sharding(attributes.get("zero_grad")):  # it calls that of the class
             del attributes["zero_grad"]
     return copied
+
+
+class InWrapper(nn.Module):
+    """What stands for a copy of DDP's wrapper: it has the plain model in `module`, and so the names of before."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.train(module.training)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model gives."""
+        return self.module(*args, **kwargs)
+
+
+def wrapped_copy(model: Any) -> Any:
+    """`copy.deepcopy(model)` where `model` was DDP's wrapper: of a sharded model a plain copy, in `module` as it was there."""
+    if not isinstance(model, nn.Module) or getattr(model, "_wrapped_like", "ddp") != "ddp" or not is_sharded(model):
+        return copy.deepcopy(model)
+    return InWrapper(plain_copy(model))
 
 
 def copy_as_plain(model: nn.Module) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 
-from ..flow.values import Constant, Derived, Value
+from ..flow.values import Constant, Derived, Opaque, Value
 from .file import File
 from .model_classes import may_get_models
 from .order import is_before_wrap
+from .plain_branches import is_in_plain_branch
 from .sharding import ShardingQueries
+from .unwrapping import comes_unwrapped
 
 IsBefore = Callable[[File, ast.AST], bool]
 IsFresh = Callable[[File, ast.AST, ast.expr], bool]
@@ -25,6 +27,15 @@ def deep_copies(file: File) -> Iterator[ast.AST]:
             yield parent if isinstance(parent, ast.Call) and parent.func is node else node
 
 
+def copies_behind(file: File, model: ast.expr) -> list[tuple[File, ast.Call]]:
+    """The calls of ``copy.deepcopy`` that an expression stands for; none where it may be anything else."""
+    values = file.values(model)
+    if not values or not all(isinstance(value, Opaque) and value.name == "copy.deepcopy" for value in values):
+        return []
+    sites = sorted(value.site for value in values if isinstance(value, Opaque))
+    return [file.program.call_node(site) for site in sites if file.program.is_written_as_call(site)]
+
+
 def copies_model(sharding: ShardingQueries, file: File, call: ast.Call, is_before: IsBefore, is_fresh: IsFresh) -> bool:
     """Whether a call copies what is seen to come out of a wrapper, or what a class gets that works on modules."""
     if not call.args or is_before(file, call) or is_fresh(file, call, call.args[0]):
@@ -33,6 +44,14 @@ def copies_model(sharding: ShardingQueries, file: File, call: ast.Call, is_befor
     if not found.wrappers and not may_get_models(file, call.args[0]):
         return False
     return not is_before_wrap(file.program, file, call, found)
+
+
+def copies_wrapper(sharding: ShardingQueries, file: File, call: ast.Call) -> bool:
+    """Whether DDP's wrapper itself is what a call copies, and not the model in it: names in the copy begin with ``module.``."""
+    found, model = sharding.of(file, call.args[0]), call.args[0]
+    if found.wrappers != {"ddp"} or found.in_place or len(call.args) > 1 or call.keywords:
+        return False
+    return not comes_unwrapped(sharding, file, model) and not is_in_plain_branch(file, model)
 
 
 def may_copy_unseen_model(

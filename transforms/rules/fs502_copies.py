@@ -9,7 +9,7 @@ import libcst as cst
 from ..findings import Level
 from ..flow.values import ClassValue
 from ..migration import Migration
-from ..queries.copied_models import copies_model
+from ..queries.copied_models import copies_model, copies_wrapper
 from ..queries.file import File
 from ..queries.order import is_before_wrap
 from ..queries.saved_models import WRITERS, given_to, is_writer, saved_models
@@ -33,7 +33,7 @@ def plain(site: Site, migration: Migration) -> Outcome | None:
         return _saved(site, migration)
     if not copies_model(migration.sharding, site.file, site.call, migration.runs_before_wraps, migration.is_fresh):
         return None
-    name = migration.helper(site, "plain_copy")
+    name = migration.helper(site, "wrapped_copy" if copies_wrapper(migration.sharding, site.file, site.call) else "plain_copy")
     return Outcome("models of FSDP2 cannot be deep-copied: a plain copy with whole parameters is made",
                    [call_instead(site.file, site.call, name)])  # fmt: skip
 
@@ -170,12 +170,12 @@ RULE = Rule(
                 "    return model, copy.deepcopy(model)\n"
             ),
             after=(
-                "from fsdp2_helpers import plain_copy, shard_like_ddp\n"
+                "from fsdp2_helpers import shard_like_ddp, wrapped_copy\n"
                 "\n"
                 "\n"
                 "def f(net, options):\n"
                 "    model = shard_like_ddp(net, **options)\n"
-                "    return model, plain_copy(model)\n"
+                "    return model, wrapped_copy(model)\n"
             ),
             level=Level.REVIEW,
         ),

@@ -9,6 +9,7 @@ from ..findings import Level
 from ..flow.values import ClassValue
 from ..migration import Migration
 from ..queries.answers import Answer
+from ..queries.copied_models import copies_behind, copies_model, copies_wrapper
 from ..queries.narrowed import asks_for_other_class
 from ..queries.own_attributes import class_stores, has_own_module, stores_module
 from ..queries.past_ddp import past_ddp
@@ -63,6 +64,10 @@ def unwrapped(site: Site, migration: Migration) -> Outcome | None:
     """The model itself if it is sharded, else its attribute."""
     assert site.sharding is not None and site.receiver is not None
     node = _attribute(site)
+    if _is_of_copy(site, migration):
+        model = ast.unparse(site.receiver)
+        change = attribute_as_call(site.file, node, f'getattr({{receiver}}, "module", {model})')
+        return Outcome("a copy of a sharded model is the plain one: there is no wrapper around it", [change])
     if site.sharding.answer is Answer.NO or _is_own(site) or has_own_module(site.file, site.receiver):
         return None
     if asks_for_other_class(site.file, node, site.receiver):
@@ -76,6 +81,17 @@ def unwrapped(site: Site, migration: Migration) -> Outcome | None:
     name = migration.helper(site, "unwrap")
     changes = [attribute_as_call(site.file, node, name + "({receiver})"), *_stops_at_itself(site, name)]
     return _told(site, migration, node, "a sharded model is its own module; anything else keeps its attribute", *changes)
+
+
+def _is_of_copy(site: Site, migration: Migration) -> bool:
+    """Whether a model is a copy of one that may be sharded, and so a plain one: of DDP's wrapper a copy was a wrapper too."""
+    assert site.receiver is not None
+    before, fresh = migration.runs_before_wraps, migration.is_fresh
+    copies = copies_behind(site.file, site.receiver)
+    copied = [(file, call) for file, call in copies if copies_model(migration.sharding, file, call, before, fresh)]
+    if all(copies_wrapper(migration.sharding, file, call) for file, call in copied):
+        return False
+    return unwrapping_choice(site.file, site.node) is None
 
 
 def _ends_with_module(site: Site) -> bool:
