@@ -51,3 +51,29 @@ def main():
 main()
 """
     assert "shard_like_ddp(net)" in migrated(train=HEAD + program)["train"]
+
+
+CALLED = """
+def wrap(net):
+    return DDP(net)
+
+
+def main():
+    net = nn.Linear(4, 4)
+    model = {first}
+    model(torch.ones(2, 4)).sum().backward()
+    {made}
+    model = {second}
+    model(torch.ones(2, 4)).sum().backward()
+
+
+main()
+"""
+
+
+@pytest.mark.parametrize(("first", "second"), [("wrap(net)", "wrap(net)"), ("wrap(net)", "DDP(net)")])
+def test_a_function_that_wraps_what_several_callers_hand_in(first: str, second: str) -> None:
+    again = migrated(train=HEAD + CALLED.format(first=first, second=second, made="net.requires_grad_(True)"))["train"]
+    assert "shard_like_ddp(net)" in again and "    fully_shard(net)" not in again
+    anew = migrated(train=HEAD + CALLED.format(first=first, second=second, made="net = nn.Linear(4, 4)"))["train"]
+    assert "fully_shard(net)" in anew and "shard_like_ddp" not in anew

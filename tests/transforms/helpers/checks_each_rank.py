@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from models import Net, batch, build, close, error_of, gradients_of, parameters_of
 from to_fsdp2.transforms.helpers import each_rank, sharding_hooks
-from to_fsdp2.transforms.helpers.copies import as_plain
+from to_fsdp2.transforms.helpers.copies import as_plain, wrapped_copy
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.each_rank import (
     ask_for_whole,
@@ -32,6 +32,7 @@ from to_fsdp2.transforms.helpers.state import load_model_state, state_of
 from to_fsdp2.transforms.helpers.whole import whole
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 
 def trained() -> tuple[Any, torch.optim.Optimizer]:
@@ -151,6 +152,24 @@ def check_models_are_saved_as_plain_ones() -> None:
                 assert close(saved["net"](ids), plain(ids))
     model(*batch(0)).backward()
     assert close(gradients_of(model), gradients_of_plain(plain))
+
+
+def check_a_copy_of_a_wrapper_is_one_around_a_plain_model() -> None:
+    """It has DDP's names, runs as the model does, and may be copied and saved again; anything else is copied as it is."""
+    torch.manual_seed(0)
+    plain = Net()
+    wrapper = DistributedDataParallel(copy.deepcopy(plain)).eval()
+    old = copy.deepcopy(wrapper)
+    model: Any = shard_like_ddp(copy.deepcopy(plain)).eval()
+    copied = wrapped_copy(model)
+    ids = torch.arange(3)
+    assert copied is not model and type(copied.module) is Net and not copied.training and not copied.module.training
+    assert [name for name, _ in copied.named_parameters()] == [name for name, _ in old.named_parameters()]
+    assert list(copied.state_dict()) == list(old.state_dict()) and close(copied(ids), old(ids))
+    copied.load_state_dict(old.state_dict())
+    again = pickle.loads(pickle.dumps(copy.deepcopy(copied)))
+    assert close(list(again.parameters()), list(old.parameters()))
+    assert type(wrapped_copy(plain)) is Net and wrapped_copy([ids])[0] is not ids
 
 
 def check_hooks_of_another_copy_of_the_helpers_are_known() -> None:
