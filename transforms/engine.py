@@ -18,6 +18,7 @@ from .flow.values import Wrapped
 from .guarded import guarded_sites
 from .migration import Migration, Options
 from .queries.observed import observed_program
+from .queries.own_gradients import uses_own_gradients
 from .queries.program import OBSERVED, Program
 from .reachable_sites import drop_in_whole_steps, drop_members_of_fsdp1, drop_unreachable, unused_wraps
 from .rewrites.changes import Change
@@ -84,6 +85,9 @@ def analyse(
         calls = [s.file.call_site(s.call) for found in migration.sites.values() for s in found if s.node in unused and s.call]
         migration = with_sites(Migration(program, options, unused=frozenset(unused),
                                          wraps_left_out=migration.wraps_left_out.union(calls)))  # fmt: skip
+    if differing := wraps_that_differ(migration):
+        migration = with_sites(Migration(program, options, unused=migration.unused, wraps_that_differ=differing,
+                                         wraps_left_out=migration.wraps_left_out | differing))  # fmt: skip
     if program.baseline is not None:
         before = Migration(program.baseline, options, wraps_left_out=migration.wraps_left_out)
         migration.before_run = with_sites(before)
@@ -127,6 +131,16 @@ def _about_suppressions(migration: Migration, findings: Sequence[Finding]) -> li
         programs = migration.programs.of(file.path)
         found += suppression_findings(file, programs, own, migration.sharding, options.contract, is_whole)
     return found
+
+
+def wraps_that_differ(migration: Migration) -> frozenset[int]:
+    """The calls of DDP, by number, whose models' gradients ranks use before they are averaged."""
+    if migration.options.blind:
+        return frozenset()
+    sites = (site for found in migration.sites.values() for site in found if site.member == "no_sync")
+    using = (site for site in sites if site.receiver is not None and uses_own_gradients(site.file, site.node))
+    values = (value for site in using for value in site.file.values(site.receiver))  # type: ignore[arg-type]
+    return frozenset(v.site for v in values if isinstance(v, Wrapped) and v.kind == "DDP" and v.site >= 0)
 
 
 def wraps_left_out(program: Program) -> frozenset[int]:

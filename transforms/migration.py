@@ -100,6 +100,8 @@ class Migration:
     """What each rank guard hides, by its statement."""
     wraps_left_out: frozenset[int] = frozenset()
     """The calls of wrappers, by number, that comments in the code say are to be left alone, or that no program comes to."""
+    wraps_that_differ: frozenset[int] = frozenset()
+    """Calls among them of wrappers that stay since each rank's model takes on what its own gradients say."""
     unused: frozenset[ast.AST] = frozenset()
     """Wrappers that stay because no program comes to them."""
     before_run: Migration | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from ..facts.symbols import DDP
-from ..findings import Level
+from ..findings import Form, Level
 from ..migration import Migration
 from ..queries.class_tests import asks_for_unseen_classes
 from ..rewrites.helper_calls import function_instead
@@ -16,7 +16,7 @@ from ..sites import Site
 def written_out(site: Site, migration: Migration) -> Outcome | None:
     """Weights of rank 0 on all ranks, then fully_shard on the blocks and the model, where DDP did nothing else."""
     plan = migration.ddp_plan(site)
-    if plan is None:
+    if plan is None or (site.call is not None and site.file.call_site(site.call) in migration.wraps_left_out):
         return None
     names = migration.names(site.file)
     change = plan.place.rewritten(plan.lines(names.torch, names.helper, partial(names.local, place=site.node)))
@@ -32,6 +32,8 @@ def shard_like(site: Site, migration: Migration) -> Outcome | None:
         return None
     if migration.options.ddp == "keep":
         return Outcome("DDP stays, as asked for", level=Level.OK)
+    if site.call is not None and site.file.call_site(site.call) in migration.wraps_that_differ:
+        return Outcome(_DIFFER, level=Level.REVIEW, form=Form.NOTE, advice=_TO_SHARD)
     is_asked_for = site.role == "value" and migration.program.once(asks_for_unseen_classes)
     name = migration.helper(site, "ClassLikeDDP" if is_asked_for else "shard_like_ddp")
     change = function_instead(site.file, site.node, site.call, name)
@@ -40,6 +42,10 @@ def shard_like(site: Site, migration: Migration) -> Outcome | None:
     return Outcome("fully_shard takes the wrapper's place; what DDP did beside averaging gradients is done as before", [change])
 
 
+_DIFFER = (
+    "DDP stays: each rank works with its own gradients behind no_sync(), so that parameters differ, as shards of one cannot"
+)
+_TO_SHARD = "Where all ranks may use the average instead, go backward without no_sync(); the model is sharded then."
 _BESIDE_NATIVE = (
     "fully_shard takes the wrapper's place; models that nobody sees wrapped are left to the program's own code for sharded ones"
 )

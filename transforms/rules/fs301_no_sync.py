@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from itertools import takewhile
 
 import libcst as cst
 
@@ -14,8 +13,8 @@ from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.file import File
 from ..queries.given_up_windows import BY_HAND
-from ..queries.gradient_reads import is_tensor_read, reads_gradients, steps_behind
 from ..queries.local_values import local_value
+from ..queries.own_gradients import uses_own_gradients
 from ..rewrites.changes import Change, Statement, remove_statement, replace_statement
 from ..rewrites.helper_calls import attribute_as_call, function_instead, method_as_function
 from ..rewrites.templates import statements
@@ -58,7 +57,7 @@ def context(site: Site, migration: Migration) -> Outcome | None:
     else:
         assert isinstance(site.node, ast.Attribute)
         change = attribute_as_call(site.file, site.node, f"(lambda: {name}({{receiver}}))")
-    if _reads_own_gradients(site):
+    if uses_own_gradients(site.file, site.node):
         return Outcome(_OWN, [change], Level.MANUAL, advice="Take them by torch.autograd.grad from a copy of the model.")
     if migration.gives_up_by_hand(site.file.path):
         return Outcome(BY_HAND, [change], Level.REVIEW, advice="Use optimizer.zero_grad(), or zero_gradients(model).")
@@ -68,22 +67,6 @@ def context(site: Site, migration: Migration) -> Outcome | None:
 
 
 _OWN = "the gradients of one rank alone are read here: fully_shard keeps them apart until a backward reduces them, p.grad is None"
-
-
-def _reads_own_gradients(site: Site) -> bool:
-    """Whether a function that calls ``no_sync()`` reads gradients, and goes on neither to another backward nor to a step."""
-    scope = site.file.function(site.node)
-    if scope is None:
-        return False
-    names = [n for n in ast.walk(scope) if isinstance(n, ast.Attribute)]
-    block = next((a for a in site.file.ancestors(site.node) if isinstance(a, ast.With)), None)
-    inside = set(ast.walk(block)) if block is not None else set()
-    goes_on = any(n.attr in ("step", "backward") and n not in inside for n in names)
-    is_read = any(n.attr == "grad" and isinstance(n.ctx, ast.Load) and is_tensor_read(site.file, n) for n in names)
-    around = takewhile(lambda node: node is not block, site.file.ancestors(site.node))
-    if block is None or any(isinstance(node, (ast.If, ast.IfExp)) for node in around):  # only for some of the micro-batches
-        return False
-    return (is_read and not goes_on) or reads_gradients(site.file, block) or steps_behind(site.file, block)
 
 
 _PRECISION = "FSDP1 added the gradients of micro-batches up in param_dtype, FSDP2 does in reduce_dtype: more exact, not the same"

@@ -1,0 +1,40 @@
+"""Copies of DDP's wrapper, of the model in it, and of what may be either."""
+
+from __future__ import annotations
+
+import pytest
+from migrated_texts import HEAD, migrated
+
+PROGRAM = (
+    HEAD
+    + """import copy
+
+
+def sample(model, parallel):
+    copied = copy.deepcopy(model)
+    if parallel:
+        copied = copied.module
+    return copied
+
+
+def main(net, options, parallel):
+    model = DDP(net, **options)
+    {call}
+
+
+if __name__ == "__main__":
+    main(*settings())
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("call", "copied", "inner"),
+    [
+        ("sample(model, parallel)", "wrapped_copy(model)", "copied.module"),
+        ("sample(model.module, False)", "plain_copy(model)", 'getattr(copied, "module", copied)'),
+    ],
+)
+def test_a_copy_has_the_names_of_what_was_copied(call: str, copied: str, inner: str) -> None:
+    text = migrated(train=PROGRAM.format(call=call))["train"]
+    assert f"    copied = {copied}\n" in text and f"        copied = {inner}\n" in text
