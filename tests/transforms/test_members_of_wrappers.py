@@ -163,7 +163,7 @@ def test_units_in_lists_are_units() -> None:
 
 def test_a_helper_whose_name_the_file_has_comes_from_a_module_under_another() -> None:
     text = migrated(train=LISTED)["train"]
-    assert "units = units_2(model)" in text and "units as units_2" in text
+    assert "units = fsdp2_units(model)" in text and "units as fsdp2_units" in text
     assert text.count("FSDPModule") == 2
 
 

@@ -121,16 +121,26 @@ def needed_for(file: File, block: Sequence[ast.stmt], places: Sequence[ast.AST])
 
 def _shared(file: File, block: Sequence[ast.stmt], places: Sequence[ast.AST], differing: bool) -> str | None:
     ways = [known_conditions(file, block, place, differing) for place in places]
-    shared: list[str] = []
-    while ways and all(len(way) > len(shared) and way[len(shared)] == ways[0][len(shared)] for way in ways):
-        shared.append(ways[0][len(shared)])
-    rest = _without_implied(_alternatives([way[len(shared) :] for way in ways]))
+    shared = _beginning(ways)
+    ways = [way[len(shared) :] for way in ways]
+    ending = _beginning([way[::-1] for way in ways])[::-1] if all(ways) else []
+    ways = [way[: len(way) - len(ending)] for way in ways]
+    rest = _without_implied(_alternatives(ways))
     if any(_without_parentheses(way.removeprefix("not ")) in rest for way in rest if way.startswith("not ")):
         rest = []  # one or its contrary, which is always
     if all(rest) and rest:
         either = " or ".join(f"({way})" if " and " in way and len(rest) > 1 else way for way in rest)
-        shared.append(f"({either})" if shared and len(rest) > 1 else either)
+        shared.append(f"({either})" if (shared or ending) and len(rest) > 1 else either)
+    shared += ending
     return _without_parentheses(shared[0]) if len(shared) == 1 else " and ".join(shared) or None
+
+
+def _beginning(ways: list[list[str]]) -> list[str]:
+    """The tests with which all ways begin."""
+    found: list[str] = []
+    while ways and all(len(way) > len(found) and way[len(found)] == ways[0][len(found)] for way in ways):
+        found.append(ways[0][len(found)])
+    return found
 
 
 def _alternatives(ways: list[list[str]]) -> list[str]:

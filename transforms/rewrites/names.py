@@ -40,7 +40,8 @@ class Names:
     def helper(self, name: str) -> str:
         """How generated code spells a helper."""
         assert name in definitions(), f"no helper is called {name}"
-        return self._defined(name) or self._imported(name) or self._wanted(self.helpers, name, name)
+        wanted = f"fsdp2_{name}" if name in self.file.names else name
+        return self._defined(name) or self._imported(name) or self._wanted(self.helpers, name, wanted)
 
     def _defined(self, name: str) -> str | None:
         """The name of a helper that an earlier run defined in the file."""

@@ -348,9 +348,22 @@ def _inside(node: ast.AST, statement: ast.AST) -> bool:
 
 def _name_for(item: Hidden) -> str:
     assert item.thing is not None
-    last = item.thing.removesuffix(".module").rpartition(".")[2]
-    last = "optimizer" if last == "optim" else last  # a helper has the name optim_state_dict
-    return f"{last if last.isidentifier() else 'model'}_state_dict"
+    word = _word_for(ast.parse(item.thing, mode="eval").body)
+    return f"{'optimizer' if word == 'optim' else word}_state_dict"  # a helper has the name optim_state_dict
+
+
+def _word_for(thing: ast.expr) -> str:
+    """What a model is called: `nets["student"]` student, `optimizers[0]` optimizers_0, `unwrap(model)` model."""
+    if isinstance(thing, ast.Attribute):
+        return _word_for(thing.value) if thing.attr == "module" else thing.attr
+    if isinstance(thing, ast.Subscript):
+        key = thing.slice.value if isinstance(thing.slice, ast.Constant) else None
+        if isinstance(key, str) and key.isidentifier():
+            return key
+        return _word_for(thing.value) + (f"_{key}" if isinstance(key, int) else "")
+    if isinstance(thing, ast.Call) and thing.args:
+        return _word_for(thing.args[0])
+    return thing.id if isinstance(thing, ast.Name) else "model"
 
 
 RULE = Rule(
