@@ -159,7 +159,7 @@ class FreshModels:
             other, node = self.program.function_node(function)
             if not isinstance(node, ast.FunctionDef) or any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in ast.walk(node)):
                 return False
-            returns = other.returns_of(node)
+            returns = [n for n in other.returns_of(node) if item is not None or not isinstance(n.value, ast.Tuple)]
             models = [(n, _item(n.value, item)) for n in returns]
             if not models or not all(model is not None and self._holds(other, n, model, depth + 1) for n, model in models):
                 return False
