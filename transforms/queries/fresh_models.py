@@ -78,7 +78,11 @@ class FreshModels:
         made = [self._assigned(file, statement, owner) for statement in self._given_before(file, place, owner)]
         if not self._holds(file, place, owner, depth + 1):
             return False
-        if not made:  # of an object that is being made, or that a caller has just made
+        function = file.function(place)
+        if isinstance(function, ast.FunctionDef) and isinstance(owner, ast.Name) and _is_being_made(file, function, owner):
+            handed = [a for a in ast.walk(function.args) if isinstance(a, ast.arg) and a.arg != owner.id]
+            return not any(self.sharding.of_owners(file.values(argument)).wrappers for argument in handed)
+        if not made:  # of an object that a caller has just made
             values = file.values(part)
             return bool(values) and not self.sharding.of_values(values).wrappers and not wraps_inside(self.sharding, file, part)
         given = [a for call in made for n in ast.walk(call or part) if isinstance(n, ast.Call)
@@ -131,6 +135,8 @@ class FreshModels:
             return self._holds(file, place, value, depth + 1)
         if not isinstance(value, ast.Call):
             return isinstance(value, ast.Constant)
+        if file.external(value.func) == "copy.deepcopy":
+            return True  # of a sharded model it is a plain one too
         made = [v for v in file.values(value) if not (isinstance(v, Constant) and v.value is None)]
         site = file.call_site(value)
         if made and all(self._is_new(v, site) for v in made):
