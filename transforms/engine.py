@@ -17,6 +17,7 @@ from .flow.flow import Flow
 from .flow.values import Wrapped
 from .guarded import guarded_sites
 from .migration import Migration, Options
+from .queries.copied_models import copies_behind
 from .queries.observed import observed_program
 from .queries.own_gradients import uses_own_gradients
 from .queries.program import OBSERVED, Program
@@ -187,7 +188,8 @@ def answer(rule: Rule, site: Site, migration: Migration) -> Outcome | None:
         return Outcome(_UNUSED, level=Level.REVIEW, form=Form.NOTE, advice=_IF_USED)
     if site.receiver is not None and migration.runs_before_wraps(site.file, site.node):
         return Outcome("nothing is wrapped yet when this runs: what it works on is plain", level=Level.OK, form=Form.NOTE)
-    if site.receiver is not None and migration.is_fresh(site.file, site.node, site.receiver):
+    is_of_copy = site.receiver is not None and bool(copies_behind(site.file, site.receiver))  # which was a wrapper, maybe
+    if site.receiver is not None and not is_of_copy and migration.is_fresh(site.file, site.node, site.receiver):
         return Outcome("the model is made on the way here and still plain", level=Level.OK, form=Form.NOTE)
     if rule.idiom is not None and migration.options.idioms:
         outcome = rule.idiom(site, migration)

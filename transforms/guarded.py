@@ -8,7 +8,21 @@ from dataclasses import dataclass
 from typing import cast
 
 from .facts.symbols import FSDP1
-from .flow.values import Annotated, Bound, ClassValue, Constant, Derived, Instance, Opaque, Unknown, Value, Wrapped
+from .flow.values import (
+    Annotated,
+    Bound,
+    ClassValue,
+    Constant,
+    Derived,
+    External,
+    FunctionValue,
+    Instance,
+    ModuleValue,
+    Opaque,
+    Unknown,
+    Value,
+    Wrapped,
+)
 from .queries.backwards import may_learn
 from .queries.conditions import is_rank_condition
 from .queries.early_leaves import behind_leaves
@@ -82,7 +96,9 @@ def guarded_sites(
             continue
         if found.site is not None and is_plain(found.site):
             continue
-        if found.site is None and found.model is not None and is_fresh(found.file, found.node, found.model):
+        if found.model is not None and is_fresh(found.file, found.node, found.model):
+            continue
+        if any(_is_of_plain(sharding, is_fresh, *place) for place in (() if found.known else found.calls)):
             continue
         given = _handed_on(found)
         if given is not None and is_fresh(guard.file, found.calls[0][1], given):
@@ -102,6 +118,17 @@ def guarded_sites(
 def _inside(guard: ast.stmt) -> ast.AST:
     """A guard's place: of a function that some ranks alone may call, one in it, which is reached when it is called."""
     return guard.body[0] if isinstance(guard, (ast.FunctionDef, ast.AsyncFunctionDef)) else guard
+
+
+def _is_of_plain(
+    sharding: ShardingQueries, is_fresh: Callable[[File, ast.AST, ast.expr], bool], file: File, call: ast.Call
+) -> bool:
+    """Whether a call is one of a plain model's, and gets nothing else that is seen to be sharded: what it works on is plain."""
+    model = call.func.value if isinstance(call.func, ast.Attribute) else call.func
+    if any(isinstance(v, (FunctionValue, ClassValue, ModuleValue, External)) for v in file.values(model)):
+        return False
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return is_fresh(file, call, model) and not any(sharding.of_owners(file.values(one)).wrappers for one in given)
 
 
 def _handed_on(hidden: Hidden) -> ast.expr | None:

@@ -1,7 +1,12 @@
 """Units for a model whose author named none, and parameters that cannot be in any."""
 
+import ast
+import functools
+import inspect
+import textwrap
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,7 +17,8 @@ from .shard_units import parts_with_forward
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:
     """The outermost blocks that `model` repeats: entries of a ModuleList or Sequential with siblings of their class.
 
-    Left out are single layers, and blocks without parameters, or with some, or with modules, that lie elsewhere too.
+    Left out are single layers, and blocks without parameters, or with some, or with modules, that lie elsewhere too; and
+    those in parts that a forward runs in a loop: of ranks that go around another number of times, some would wait for ever.
     """
     holders: dict[nn.Module, list[nn.Module]] = {}
     for module in model.modules():
@@ -20,7 +26,8 @@ def repeated_blocks(model: nn.Module) -> list[nn.Module]:
             holders.setdefault(child, []).append(module)
     uses = Counter(id(p) for m in model.modules() for p in m._parameters.values() if p is not None)
     blocks: list[nn.Module] = []
-    covered: set[nn.Module] = set()
+    parts = [getattr(module, name, None) for module in model.modules() for name in read_in_loops(type(module))]
+    covered: set[nn.Module] = {inner for part in parts if isinstance(part, nn.Module) for inner in part.modules()}
     for container in model.modules():
         if container in covered or not isinstance(container, (nn.ModuleList, nn.Sequential)):
             continue
@@ -35,6 +42,33 @@ def repeated_blocks(model: nn.Module) -> list[nn.Module]:
                 blocks.append(entry)
                 covered.update(entry.modules())
     return blocks
+
+
+@functools.cache
+def read_in_loops(cls: type) -> set[str]:
+    """The attributes of itself that an object reads in loops, but for lists of which each round takes the next entry."""
+    try:
+        tree = ast.parse("" if cls.__module__.startswith("torch.") else textwrap.dedent(inspect.getsource(cls)))
+    except (OSError, TypeError, SyntaxError):
+        return set()
+    found: set[str] = set()
+    for loop in ast.walk(tree):
+        heads: list[Any] = getattr(loop, "generators", [loop] if isinstance(loop, ast.For | ast.While) else [])
+        names = {n.id for head in heads for n in ast.walk(getattr(head, "target", ast.Pass())) if isinstance(n, ast.Name)}
+        heads = [getattr(head, "iter", None) for head in heads]
+        inside = [n for part in ast.iter_child_nodes(loop) if heads and part not in heads for n in _walk_past(part, heads)]
+        indexed = [n for n in inside if isinstance(n, ast.Subscript)]
+        entries = [n.value for n in indexed if names & {getattr(i, "id", "") for i in ast.walk(n.slice)}]
+        reads = (n for n in inside if isinstance(n, ast.Attribute) and n not in entries)
+        found.update(n.attr for n in reads if getattr(n.value, "id", "") == "self")
+    return found
+
+
+def _walk_past(node: ast.AST, left_out: list[Any]) -> Iterator[ast.AST]:
+    if node not in left_out:
+        yield node
+        for child in ast.iter_child_nodes(node):
+            yield from _walk_past(child, left_out)
 
 
 def plain_parameters(model: nn.Module, blocks: Iterable[nn.Module]) -> set[nn.Parameter]:

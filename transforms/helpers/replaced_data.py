@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .parameters import assign_data, note_change
-from .whole import shard_like
+from .whole import shard_like, whole
 
 _managers = WeakTensorKeyDictionary()
 """Of each sharded parameter the unit that it belongs to, and what fully_shard manages it by there."""
@@ -20,10 +20,16 @@ _managers = WeakTensorKeyDictionary()
 def replace_data(parameter: torch.Tensor, value: torch.Tensor) -> None:
     """`parameter.data = value`: the parameter has the memory of `value` from now on, or of its shard, and what was read off
     `parameter.data` before keeps what it holds. A whole `value` is copied. Raises ValueError if shape or dtype would change.
+    Where a rank has the model whole, it is the whole parameter that gets other memory.
     """
+    held: Any = getattr(parameter, "_held_whole", None)
+    if held is not None:
+        held.data = whole(value)
+        return
     unit, managed = _manager_of(parameter)
     if managed is None or value.shape != parameter.shape or value.dtype != parameter.dtype:
-        return assign_data(parameter, value)
+        assign_data(parameter, value)
+        return
     sharded: Any = parameter
     part: Any = shard_like(value.detach(), sharded)
     note_change()

@@ -11,6 +11,7 @@ from ..flow.values import Bound, ClassValue, Constant, External, FunctionValue, 
 from .arguments import handed_in
 from .before_wraps import BeforeWraps
 from .file import File, Function
+from .loaded_objects import comes_from_file
 from .sharding import ShardingQueries
 from .wraps_inside import wraps_another, wraps_inside
 
@@ -129,8 +130,13 @@ class FreshModels:
         """Whether an expression gives a new model, or surely none that is sharded."""
         while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in RETURN_SELF:
             value = value.func.value
-        if isinstance(value, ast.IfExp):
-            return all(self._is_made(file, place, branch, depth) for branch in (value.body, value.orelse))
+        if isinstance(value, (ast.IfExp, ast.BoolOp)):
+            branches = value.values if isinstance(value, ast.BoolOp) else [value.body, value.orelse]
+            return all(self._is_made(file, place, branch, depth) for branch in branches)
+        if comes_from_file(file, value):
+            return True
+        if isinstance(value, ast.Subscript):
+            return self._holds(file, place, value.value, depth + 1)
         if isinstance(value, (ast.Name, ast.Attribute)):
             return self._holds(file, place, value, depth + 1)
         if not isinstance(value, ast.Call):

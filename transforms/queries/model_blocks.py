@@ -42,12 +42,14 @@ def blocks_of(structure: ModelStructure) -> Blocks | None:
         names = {path.rpartition(".")[2] for path, _ in lists}
         if not all(_is_called(structure, name) for name in names) or any(_has_ties(structure, cls) for _, cls in lists):
             return None
+        if any(_is_in_loops(structure, name) for path, _ in lists for name in path.split(".")):
+            return None
         found[tuple(dict.fromkeys(path for path, _ in lists))] = tuple(cls for _, cls in lists)
     paths, classes = found.popitem() if len(found) == 1 else ((), ())
     others = _other_lists(structure, classes)
     if not found and not others:
         return Blocks(paths, classes)
-    if structure.ties or not all(_is_called(structure, name) for name in others):
+    if structure.ties or not all(_is_called(structure, name) for name in others) or _are_in_loops(structure, others):
         return None
     return Blocks((), tuple(cls for held in others.values() for cls in held), are_looked_for=True)
 
@@ -169,6 +171,37 @@ def _is_called(structure: ModelStructure, name: str) -> bool:
             if not _are_called(file, node):
                 return False
     return True
+
+
+def _is_in_loops(structure: ModelStructure, name: str) -> bool:
+    """Whether a forward may run what an attribute holds another number of times on each rank: in a loop over something else."""
+    for file, method in structure.forward_methods:
+        for node in (n for n in ast.walk(method) if isinstance(n, ast.Attribute) and n.attr == name):
+            inside: ast.AST = node
+            for around in file.ancestors(node):
+                if around is method:
+                    break
+                heads = getattr(around, "generators", [around] if isinstance(around, (ast.For, ast.AsyncFor, ast.While)) else [])
+                passed = [ast.unparse(head.iter) for head in heads if hasattr(head, "iter") and inside not in (head, head.iter)]
+                if isinstance(around, ast.While) or any(f".{name}" not in over for over in passed):
+                    return True
+                inside = around
+    return False
+
+
+def _are_in_loops(structure: ModelStructure, lists: dict[str, list[Class]]) -> bool:
+    """Whether some of these lists, or parts that hold their blocks, may run another number of times on each rank."""
+    read = {n.attr for _, method in structure.forward_methods for n in ast.walk(method) if isinstance(n, ast.Attribute)}
+    flow, held = structure.program.flow, set(structure.held)
+    blocks = {node for classes in lists.values() for _, node in classes}
+    for (owner, name), variable in flow.fields.items():
+        if name in read and flow.values[owner] in held and _is_in_loops(structure, name):
+            parts = [v for v in flow.values_of(variable) if isinstance(v, (Instance, Opaque))]
+            inside = [*parts, *structure.sharding.held_values(parts)]
+            places = (class_of(structure.program, Instance(v.cls, -1)) for v in inside if isinstance(v, Instance))
+            if any(place is not None and place[1] in blocks for place in places):
+                return True
+    return False
 
 
 def _are_called(file: File, node: ast.expr) -> bool:

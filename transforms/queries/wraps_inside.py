@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from weakref import WeakKeyDictionary
 
 from ..facts.facts import NOTHING
-from ..flow.values import Unknown, Value, Wrapped
+from ..flow.values import Container, Unknown, Value, Wrapped
 from .file import File
 from .sharding import ShardingQueries
 
@@ -29,7 +29,20 @@ def wraps_another(sharding: ShardingQueries, file: File, wrap: ast.AST, model: a
     if not models or not inner or any(isinstance(v, Unknown) or getattr(v, "name", "") == "?" for v in (*models, *inner)):
         return False
     reached = _reached(sharding, sharding.held_values, models)
-    return reached.isdisjoint(made) and reached.isdisjoint(_reached(sharding, sharding.with_parts, inner))
+    shared = reached & _reached(sharding, sharding.with_parts, inner)
+    return reached.isdisjoint(made) and all(_is_made_with_its_holder(sharding, v) and v not in (*models, *inner) for v in shared)
+
+
+def _is_made_with_its_holder(sharding: ShardingQueries, value: Value) -> bool:
+    """Whether a constructor makes a part for its own object: by one call in the text, but for each object another one."""
+    if isinstance(value, Container):
+        return True  # what is in it is asked about by itself
+    site = getattr(value, "site", NOTHING)
+    if site == NOTHING:
+        return False
+    flow = sharding.program.flow
+    file, owner = flow.files[flow.file_of_call(site)], flow.calls[site].owner
+    return owner != NOTHING and file.functions[owner].name == "__init__" and file.functions[owner].owner_class != NOTHING
 
 
 def _reached(

@@ -29,7 +29,7 @@ from ..queries.rare_places import statements_to_ask_at
 from ..queries.sure_names import is_surely_assigned, surely_there
 from ..queries.uneven_loops import trains
 from ..queries.unwrapping import is_unwrapped
-from ..rewrites.changes import Change, insert_before, replace, replace_statement
+from ..rewrites.changes import Change, Statement, insert_before, replace, replace_statement
 from ..rewrites.templates import expression, statements
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -317,7 +317,7 @@ def _moved(site: Site, migration: Migration, needed: Needed | None, reads: Seque
         cell = cells[name] = []
         changes += [replace(site.file, item.node, _taken(name, cell), late=True) for item in same]
 
-    def put() -> list[cst.BaseStatement]:
+    def put() -> Sequence[Statement]:
         found = [(name, cell[-1]) for name, cell in cells.items()]
         if needed is not None and len(found) == 1:
             name, value = found[0]

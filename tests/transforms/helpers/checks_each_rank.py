@@ -172,6 +172,34 @@ def check_a_copy_of_a_wrapper_is_one_around_a_plain_model() -> None:
     assert type(wrapped_copy(plain)) is Net and wrapped_copy([ids])[0] is not ids
 
 
+def check_an_optimizer_works_with_the_parameters_that_its_model_has_there() -> None:
+    """One rank gives them other memory and back, and keeps a state dict, which stays whole; steps go on as before."""
+    model, optimizer = trained()
+    before = [p.full_tensor().clone() for p in model.parameters()]
+    for p in model.parameters():
+        optimizer.state[p]["average"] = torch.zeros_like(p)
+    kept: list[Any] = []
+    with whole_on_each_rank(optimizer, model):
+        if dist.get_rank() == 0:
+            for _ in range(2):
+                for p in optimizer.param_groups[0]["params"]:
+                    swapped = p.data.detach()
+                    p.data = optimizer.state[p]["average"].detach()
+                    optimizer.state[p]["average"] = swapped
+                kept.append([p.detach().clone() for p in model.parameters()])
+            kept.append(optimizer.state_dict())
+            optimizer.state[p]["seen"] = 3
+    if dist.get_rank() == 0:
+        assert not any(value.any() for value in kept[0]) and close(kept[1], before)
+        found = [value for entry in kept[2]["state"].values() for value in entry.values() if isinstance(value, torch.Tensor)]
+        assert found and not any(isinstance(value, DTensor) for value in found)
+        assert optimizer.state[list(model.parameters())[-1]]["seen"] == 3
+    assert list(optimizer.state) == list(model.parameters()) == optimizer.param_groups[0]["params"]
+    assert all(isinstance(entry["average"], DTensor) for entry in optimizer.state.values())
+    assert close([p.full_tensor() for p in model.parameters()], before)
+    optimizer.step()
+
+
 def check_hooks_of_another_copy_of_the_helpers_are_known() -> None:
     """Folders that do not import each other have a copy each, and one may shard what another one holds whole."""
 

@@ -288,3 +288,37 @@ def check_each_rank_its_own_group() -> None:
         results.append(train(run, optimizer_of(run)))
     assert not differences(results)
     assert len({loss[0] for loss in gathered(results[1]["losses"])}) == 2
+
+
+class _InLoops(nn.Module):
+    """Runs its blocks as often as it is told, which ranks are told differently."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.again = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(2))
+        self.once = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, times: int) -> torch.Tensor:
+        for _ in range(times):
+            for block in self.again:
+                x = block(x)
+        for i in range(len(self.once)):
+            x = self.once[i](x)
+        return x
+
+
+def check_blocks_that_ranks_run_another_number_of_times() -> None:
+    results = []
+    for wrap in WRAPS:
+        model: Any = wrap(_InLoops())
+        if wrap is shard_like_ddp:
+            inner = [isinstance(block, FSDPModule) for block in (*model.again, *model.once)]
+            assert inner == [False, False, True, True]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(4):
+            optimizer.zero_grad()
+            model(torch.full((2, 4), 0.1 + rank()), 1 + (step * (rank() + 1)) % 3).sum().backward()
+            optimizer.step()
+        results.append(parameters_of(model))
+    assert close(*results)
