@@ -188,7 +188,7 @@ def check_an_optimizer_works_with_the_parameters_that_its_model_has_there() -> N
                     optimizer.state[p]["average"] = swapped
                 kept.append([p.detach().clone() for p in model.parameters()])
             kept.append(optimizer.state_dict())
-            optimizer.state[p]["seen"] = 3
+            optimizer.state[optimizer.param_groups[0]["params"][-1]]["seen"] = 3
     if dist.get_rank() == 0:
         assert not any(value.any() for value in kept[0]) and close(kept[1], before)
         found = [value for entry in kept[2]["state"].values() for value in entry.values() if isinstance(value, torch.Tensor)]
