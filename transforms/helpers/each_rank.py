@@ -35,8 +35,7 @@ def whole_on_each_rank(*things: Any, needed: bool = True) -> Iterator[None]:
             ask_for_whole()
             _open_questions().append(lambda _: None)
             stack.callback(_open_questions().pop)
-        found = list(_models_and_optimizers(things)) if needed else []
-        for thing in sorted(found, key=lambda one: isinstance(one, Optimizer)):  # whose parameters are then those of held models
+        for thing in _models_and_optimizers(things) if needed else ():
             if isinstance(thing, nn.Module) and any(isinstance(held, (FSDPModule, DTensor)) for held in _held_in(thing)):
                 if not getattr(thing, "_held_whole", False):  # the same model under another name
                     stack.enter_context(_whole_model(thing))
@@ -164,7 +163,6 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
     full = {p: nn.Parameter(p.full_tensor().detach(), requires_grad=p.requires_grad) for _, _, p in shards}
     for p, whole_one in full.items():  # needed for: gradient_reads
         whole_one.grad = p.grad.full_tensor() if isinstance(p.grad, DTensor) else None
-    held = {id(p) for p in full.values()}
     given = [(p, p.grad, -1 if p.grad is None else p.grad._version) for p in full.values()]
     lost = (
         "training ran behind a test of the rank, on a copy of a sharded model that only this rank has: "
@@ -172,7 +170,7 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
     )
 
     def refuse(optimizer: Optimizer, *_: Any) -> None:
-        if any(p in full or id(p) in held for group in optimizer.param_groups for p in group["params"]):
+        if any(p in full for group in optimizer.param_groups for p in group["params"]):
             raise RuntimeError(lost)
 
     has_ended: list[bool] = []
@@ -186,6 +184,7 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
             whole_one.register_hook(refuse_late)
     handle = register_optimizer_step_pre_hook(refuse)
     try:
+        DTensor._models_held = getattr(DTensor, "_models_held", 0) + 1  # pyright: ignore[reportAttributeAccessIssue]
         for owner, name, p in shards:
             owner._parameters[name] = full[p]
             p._held_whole = full[p]  # pyright: ignore[reportAttributeAccessIssue]
@@ -196,6 +195,7 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
     finally:
         handle.remove()
         has_ended.append(True)
+        DTensor._models_held -= 1  # pyright: ignore[reportAttributeAccessIssue]
         for owner, name, p in shards:
             owner._parameters[name] = p
             vars(p).pop("_held_whole", None)
@@ -229,35 +229,21 @@ def _take_shards(unit: Any) -> bool:
 
 @contextmanager
 def _whole_optimizer(optimizer: Optimizer) -> Iterator[None]:
-    """Whole parameters and tensors in the place of sharded ones, in the optimizer's groups and state: in dictionaries of its own,
-    so that a state dict that is taken inside stays whole."""
-    groups = [(group["params"], list(group["params"])) for group in optimizer.param_groups]
-    sharded: dict[int, dict[Any, Any]] = {id(entry): {} for entry in optimizer.state.values()}
+    """Whole tensors in the place of sharded ones in the optimizer's state: in dictionaries of its own, so that a state dict
+    that is taken inside stays whole."""
+    gathered: dict[int, dict[Any, Any]] = {}
     for entry, key, value in _sharded_entries(optimizer):
-        sharded[id(entry)][key] = whole(value)
-    kept = list(optimizer.state.items())
-    held = [(_held(p), {**entry, **sharded[id(entry)]} if sharded[id(entry)] else entry) for p, entry in kept]
+        gathered.setdefault(id(entry), {})[key] = whole(value)
+    kept = [(p, entry) for p, entry in optimizer.state.items() if id(entry) in gathered]
     try:
-        for params, own in groups:
-            params[:] = [_held(p) for p in own]
-        optimizer.state.clear()
-        optimizer.state.update(held)
+        for p, entry in kept:
+            optimizer.state[p] = {**entry, **gathered[id(entry)]}
         yield
     finally:
-        for params, own in groups:
-            params[:] = own
-        for (full, _), (_, entry) in zip(held, kept, strict=True):
-            written = optimizer.state.pop(full, entry)
-            if written is not entry:  # what is sharded keeps what it held
-                entry.update((key, value) for key, value in written.items() if key not in sharded[id(entry)])
-        added = list(optimizer.state.items())
-        optimizer.state.clear()
-        optimizer.state.update([*kept, *added])
-
-
-def _held(parameter: Any) -> Any:
-    """What stands for a parameter where its model is held whole."""
-    return getattr(parameter, "_held_whole", parameter) if isinstance(parameter, DTensor) else parameter
+        for p, entry in kept:
+            written = optimizer.state.get(p, entry)
+            entry.update((key, value) for key, value in written.items() if key not in gathered[id(entry)])
+            optimizer.state[p] = entry
 
 
 def _sharded_entries(optimizer: Optimizer) -> Iterator[tuple[Any, Any, DTensor]]:

@@ -35,6 +35,10 @@ def _answer(_: type, function: Any, types: Any, arguments: Any = (), keywords: A
     caller, keywords = sys._getframe(1), keywords or {}
     answers: dict[str, Any] = DTensor._answers  # pyright: ignore[reportAttributeAccessIssue]
     with torch._C.DisableTorchFunctionSubclass():
+        if getattr(DTensor, "_models_held", 0):  # whole on each rank: what code of its own has of a parameter stands for that
+            arguments, keywords = map_tensors(_held, arguments), map_tensors(_held, keywords)
+            if not any(isinstance(tensor, DTensor) for tensor in tensors_in((arguments, keywords))):
+                return function(*arguments, **keywords)
         compute = next(iter(answers.values()))
         sharded = (tensor for tensor in tensors_in((arguments, keywords)) if isinstance(tensor, DTensor))  # needed for: both_math
         is_part = hasattr(next(sharded, None), "_acts_as_part")  # needed for: both_math
@@ -47,6 +51,10 @@ def _answer(_: type, function: Any, types: Any, arguments: Any = (), keywords: A
         if is_part:  # needed for: both_math
             map_tensors(mark_as_part, result)
         return result
+
+
+def _held(tensor: Any) -> Any:
+    return getattr(tensor, "_held_whole", tensor) if isinstance(tensor, DTensor) else tensor
 
 
 def mark_as_part(tensor: Any) -> Any:
