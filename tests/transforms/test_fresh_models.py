@@ -25,6 +25,7 @@ def build(cfg):
 
 
 """
+PAIR = "def pair(cfg):\n    net = Net(cfg)\n    if cfg > 3:\n        return net, cfg\n    return net\n\n\n"
 READ = "def read(model, path):\n    model.load_state_dict(torch.load(path))\n\n\n"
 LOADS = "net.load_state_dict(state)"
 
@@ -32,7 +33,7 @@ LOADS = "net.load_state_dict(state)"
 def is_rewritten(body: str, call: str = "run(1, {}); run(2, {})") -> bool:
     """Whether a load in the function ``run(cfg, state)`` is taken for one of a model that may be sharded."""
     lines = "".join(f"    {line}\n" for line in body.splitlines())
-    text = HEAD + (READ if "read(" in body else "") + "def run(cfg, state):\n" + lines
+    text = HEAD + (PAIR if "pair(" in body else "") + (READ if "read(" in body else "") + "def run(cfg, state):\n" + lines
     source = Source.decode("train.py", (text + f"\n\nif __name__ == '__main__':\n    {call}\n").encode())
     analysis = analyse([extract(source)], {"train.py": source}.__getitem__, Options(target_torch=(2, 13)), paths=["train.py"])
     assert not analysis.errors
@@ -51,6 +52,9 @@ def is_rewritten(body: str, call: str = "run(1, {}); run(2, {})") -> bool:
         "old = FSDP(Net(cfg))\nnet = Net(cfg)\nnet.body.load_state_dict(state)\nprint(old)",
         f"old = FSDP(Net(cfg))\nnet = Net(cfg)\n{LOADS}\nnet = FSDP(net)",
         f"for cfg in range(2):\n    net = Net(cfg)\n    {LOADS}\n    net = FSDP(net)",
+        f"import copy\nold = FSDP(Net(cfg))\nnet = copy.deepcopy(old)\n{LOADS}\nnet = FSDP(net)",
+        f"net = torch.load('x')['net'].float()\n{LOADS}\nnet = FSDP(net)",
+        f"net = pair(cfg)\n{LOADS}\nnet = FSDP(net)",
     ],
 )  # fmt: skip
 def test_what_was_just_made_is_plain(body: str) -> None:

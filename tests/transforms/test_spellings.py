@@ -223,6 +223,12 @@ def test_a_handle_of_what_a_test_says_is_a_unit_is_a_stop() -> None:
     assert (7, "manual") in [(f.line, f.level.value) for f in found if f.rule == "FS610"]
 
 
+def test_a_handle_that_is_asked_whether_it_shards() -> None:
+    code = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\ndef free(unit):\n"
+    code += "    if isinstance(unit, FSDP) and unit._handle.uses_sharded_strategy:\n        print(unit)\n\n\nfree(FSDP(build()))\n"
+    assert "and (isinstance(unit, FSDPModule) or unit._handle.uses_sharded_strategy):" in migrated(code)
+
+
 def test_a_sharded_model_has_no_logs_of_ddp() -> None:
     new = migrated(HEAD + "model = DDP(torch.nn.Linear(2, 2))\nprint(model._get_ddp_logging_data().get('x'))\n")
     assert 'print(getattr(model, "_get_ddp_logging_data", dict)().get(\'x\'))' in new

@@ -52,6 +52,11 @@ def by_helper(site: Site, migration: Migration) -> Outcome | None:
         return Outcome(_MESSAGE, [change])
     if isinstance(site.receiver, ast.Attribute) and site.receiver.attr == "_handle":
         return None  # the handle itself is told of
+    asked = site.file.parents[site.node]
+    if site.member == "_handle" and isinstance(asked, ast.Attribute) and asked.attr == "uses_sharded_strategy":
+        name, unit = migration.torch(site, "torch.distributed.fsdp.FSDPModule"), ast.unparse(site.receiver)  # type: ignore[arg-type]
+        return Outcome("every unit is sharded: that it is one is asked",
+                       [around(site.file, asked, f"(isinstance({unit}, {name}) or {{it}})")])  # fmt: skip
     if site.member == "_handle" and (parent := _around_handle(site)) is not None:
         if isinstance(parent, ast.Call):
             return Outcome("a unit is resharded without its handle", level=Level.OK)
