@@ -225,7 +225,7 @@ def test_a_handle_of_what_a_test_says_is_a_unit_is_a_stop() -> None:
 
 def test_a_handle_that_is_asked_whether_it_shards() -> None:
     code = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\ndef free(unit):\n"
-    code += "    if isinstance(unit, FSDP) and unit._handle.uses_sharded_strategy:\n        print(unit)\n\n\nfree(FSDP(build()))\n"
+    code += "    if isinstance(unit, FSDP) and unit._handle.uses_sharded_strategy:\n        print(1)\n\n\nfree(FSDP(build()))\n"
     assert "and (isinstance(unit, FSDPModule) or unit._handle.uses_sharded_strategy):" in migrated(code)
 
 
