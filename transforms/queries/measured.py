@@ -121,13 +121,22 @@ def _slice(file: File, value: ast.expr) -> Iterator[tuple[File, ast.expr, bool]]
         if current in seen:
             continue
         seen.add(current)
-        for node in (n for n in ast.walk(current) if isinstance(n, ast.expr)):
+        for node in _read_in(current):
             yield owner, node, is_value
             if depth >= _DEEPEST or not isinstance(node, (ast.Name, ast.Attribute)) or not isinstance(node.ctx, ast.Load):
                 continue
             is_own = is_value and not isinstance(owner.parents.get(node), ast.Attribute)
             further = [(owner, v) for v in (*assigned_values(owner, node), *_unpacked(owner, node))]
             pending += [(other, v, depth + 1, is_own) for other, v in (*further, *given_for_parameter(owner, node))]
+
+
+def _read_in(value: ast.AST) -> Iterator[ast.expr]:
+    """An expression and its parts, but for what only its length is asked of."""
+    if isinstance(value, ast.expr):
+        yield value
+    if not (isinstance(value, ast.Call) and _last_name(value.func) == "len"):
+        for child in ast.iter_child_nodes(value):
+            yield from _read_in(child)
 
 
 def _unpacked(file: File, node: ast.expr) -> list[ast.expr]:
