@@ -53,8 +53,8 @@ class Neighbours:
     """Which files import which.
 
     `imports` maps each file's label to what `imported_modules` found. A module name stands for every file
-    whose path ends with it, since any folder may be on the import path. A name of the standard library is its own
-    but beside a script and in folders above that are no packages.
+    whose path ends with it, since any folder may be on the import path; one of none, for the file that bears it from the
+    root on but for the first name, which the root folder may have. A name of the standard library is its own but beside a script and in folders above that are no packages.
     """
 
     def __init__(self, imports: Mapping[str, set[str]]) -> None:
@@ -64,6 +64,8 @@ class Neighbours:
         for label, modules in imports.items():
             for module in modules:
                 others = files_by_module.get(module, ())
+                if not others:  # the first name may be that of the root folder itself
+                    others = files_by_module.get("." + module.partition(".")[2], ())
                 if others and module.partition(".")[0] in sys.stdlib_module_names:
                     others = [other for other in others if _shadows(other, module, label, imports)]
                 for other in others:

@@ -88,3 +88,8 @@ def test_names_of_the_standard_library_are_its_own_but_beside_a_script_and_above
     }
     assert reached(files, {"pkg/sub/a.py"}) == {"pkg/sub/a.py", "logging.py", "pkg/sub/queue.py"}
     assert "pkg/copy.py" in reached(files, {"pkg/sub/b.py"})
+
+
+def test_the_first_name_may_be_that_of_the_root_folder() -> None:
+    files = {"train.py": "import kit.util.misc as misc\n", "util/misc.py": "", "lib/util/misc.py": "", "other.py": ""}
+    assert reached(files, {"train.py"}) == {"train.py", "util/misc.py"}

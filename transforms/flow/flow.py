@@ -29,6 +29,7 @@ class Flow(UnseenOptimizers):
         """
         super().__init__(files)
         self.modules.add_packages(paths)
+        self.modules.name_root((index, item.module, item.name) for index, file in enumerate(files) for item in file.imports)
         self.instances = {}
         self.dictionaries = {}
         self.getters = {}

@@ -37,6 +37,8 @@ class ModuleTable:
                 self.endings.setdefault(parts[start:], []).append(index)
         self._initialized: set[tuple[str, ...]] = set()
         """Packages with an ``__init__`` that is none of these files, as empty ones are."""
+        self.root_name: str | None = None
+        """What the repository's own folder is called where its files import each other through it."""
         self.folders = {parts[:end] for parts in self.files for end in range(1, len(parts) + 1)}
 
     def absolute(self, importer: int, module: str) -> tuple[str, ...]:
@@ -51,6 +53,26 @@ class ModuleTable:
     def add_packages(self, paths: Iterable[str]) -> None:
         """Tells of all files of the repository, so that packages with an empty ``__init__`` are known as well."""
         self._initialized |= {module_parts(path) for path in paths if path.endswith("__init__.py")}
+
+    def name_root(self, imports: Iterable[tuple[int, str, str | None]]) -> None:
+        """Finds out what the root folder is called, from all (file, module, name) that are imported.
+
+        `import mae_st.util.misc` beside `util/misc.py`: whoever runs it has the folder around `mae_st` on the path. A first
+        name is the root's if all that is imported below it, and more than one thing, is there.
+        """
+        below: dict[str, set[tuple[str, ...]]] = {}
+        others: set[str] = set()
+        for importer, module, name in imports:
+            first, *rest = module.split(".")
+            if not first or first in others or (not rest and name is None):
+                continue
+            path = tuple(rest)
+            is_there = path in self.files or (*path, name) in self.files
+            if first in sys.stdlib_module_names or not is_there or self.find(importer, module) is not None:
+                others.add(first)
+            below.setdefault(first, set()).add(path if path in self.files else (*path, name or ""))
+        names = sorted(first for first, found in below.items() if first not in others and len(found) > 1)
+        self.root_name = names[0] if len(names) == 1 else None
 
     def _is_package(self, folder: tuple[str, ...]) -> bool:
         if folder in self._initialized:
@@ -78,6 +100,8 @@ class ModuleTable:
             inside = found if inside is None else inside  # packages are not where absolute imports begin, as a rule
         if inside is not None and not standard:
             return inside
+        if parts[0] == self.root_name and parts[1:] in self.files:
+            return self.files[parts[1:]]
         endings = () if standard else self.endings.get(parts, ())
         if endings and (len(parts) > 1 or len(endings) == 1):
             return min(endings, key=lambda index: (-_shared(self.parts[index], folder), len(self.parts[index]), index))

@@ -34,6 +34,8 @@ class ImportStyle:
     """The folders of all that the file itself imports by absolute names."""
     entangled: frozenset[PurePosixPath] = frozenset()
     """Packages that import the file while they are imported themselves."""
+    above: tuple[str, ...] = ()
+    """What the root folder itself is called where the file imports through it."""
 
     @property
     def reachable(self) -> frozenset[PurePosixPath]:
@@ -48,7 +50,7 @@ class ImportStyle:
         if self.root is not None and folder.is_relative_to(self.root):
             parts = folder.relative_to(self.root).parts
             if all(part.isidentifier() for part in parts):
-                return ".".join((*parts, HELPER_MODULE))
+                return ".".join((*self.above, *parts, HELPER_MODULE))
         return None
 
     def is_strange(self, folder: PurePosixPath) -> bool:
@@ -94,7 +96,10 @@ class ImportStyles:
         if root is None and package is None:
             root = folder
         imported = frozenset(PurePosixPath(self.program.facts[target].path).parent for _, target in self._targets[index])
-        return ImportStyle(folder, root, package, self._known(index, root), imported, self._entangled(index))
+        name = self.program.flow.modules.root_name
+        is_named = root == PurePosixPath() and name in {module.partition(".")[0] for module, _ in self._targets[index]}
+        above = (name,) if name is not None and is_named else ()
+        return ImportStyle(folder, root, package, self._known(index, root), imported, self._entangled(index), above)
 
     def _imported_as(self, index: int) -> PurePosixPath | None:
         """The outermost package that a file lies in by the absolute names under which all who import it do so."""
