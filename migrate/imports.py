@@ -54,7 +54,8 @@ class Neighbours:
 
     `imports` maps each file's label to what `imported_modules` found. A module name stands for every file
     whose path ends with it, since any folder may be on the import path; one of none, for the file that bears it from the
-    root on but for the first name, which the root folder may have. A name of the standard library is its own but beside a script and in folders above that are no packages.
+    root on but for the first name, which the root folder may have. A name of the standard library is its own but beside
+    a script and in folders above that are no packages.
     """
 
     def __init__(self, imports: Mapping[str, set[str]]) -> None:
