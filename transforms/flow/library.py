@@ -153,7 +153,7 @@ _NO_MODULES = (
     "matplotlib.", "pandas.", "scipy.", "sklearn.", "albumentations.", "tiktoken.", "sentencepiece.", "tokenizers.",
 )  # fmt: skip
 _WITHOUT_PARAMETERS = re.compile(
-    r"torch\.nn\.(modules\.\w+\.)?(\w*(Loss|Pool[123]d|Pad[123]d)|Dropout\w*|Softm\w+|LogSoftmax|ReLU6?|LeakyReLU|GELU|SiLU|ELU|Tanh|Sigmoid"
+    r"torch\.nn\.(modules\.\w+\.)?(?!AdaptiveLogS|Linear)(\w*(Loss|Pool[123]d|Pad[123]d)|Dropout\w*|Softm\w+|LogSoftmax|ReLU6?|LeakyReLU|GELU|SiLU|ELU|Tanh|Sigmoid"
     r"|Hard\w+|Identity|(Unf|F)latten|Upsample\w*|PixelShuffle|PixelUnshuffle|CosineSimilarity|PairwiseDistance|Fold|Unfold)"
 )
 """Modules of torch that have neither parameters nor buffers that change."""
