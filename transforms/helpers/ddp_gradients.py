@@ -1,6 +1,7 @@
 """Gradients that fully_shard leaves otherwise than DDP did: of plain parameters, and of unused ones."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import compress
 from typing import Any
 
@@ -108,6 +109,8 @@ def after_backward(module: Any, begin: Callable[[], None], end: Callable[[], Non
             end()
 
     def enter(_: torch.Tensor) -> None:
+        if getattr(DTensor, "_without_reduction", False):  # needed for: autograd_grad
+            return
         if not running[0]:
             running[0] = True
             begin()
@@ -119,3 +122,13 @@ def after_backward(module: Any, begin: Callable[[], None], end: Callable[[], Non
                 tensor.register_hook(enter)
 
     module.register_forward_hook(torch.compiler.disable(watch), prepend=True)
+
+
+@contextmanager
+def without_reduction() -> Iterator[None]:
+    """Inside, a backward is a rank's own: nothing that `after_backward` was given is called."""
+    DTensor._without_reduction = True  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        yield
+    finally:
+        DTensor._without_reduction = False  # pyright: ignore[reportAttributeAccessIssue]

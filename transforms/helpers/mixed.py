@@ -1,4 +1,4 @@
-"""Sharded parameters in arithmetic with plain tensors, in numbers and arrays, and in torch.autograd.grad."""
+"""Sharded parameters in arithmetic with plain tensors, and in numbers and arrays."""
 
 import functools
 import traceback
@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import Optimizer
 
 from .gathered import reshard_after_forward
+from .own_losses import gradients_of_own_loss, note_gathered_forms
 from .parameters import note_change, write_shard
 from .replaced_data import replace_data
 from .sharded_math import answer_with, is_called_for_shards
@@ -41,7 +42,7 @@ def compute_as_whole(module: nn.Module) -> None:
     call it. What is written in place, or to an index, stays sharded and takes its part. `torch.autograd.grad` by the
     parameters of `module` gives each rank the whole gradients of its own loss.
     """
-    _note_gathered_forms(module)  # needed for: autograd_grad
+    note_gathered_forms(module)  # needed for: autograd_grad
     if isinstance(module, FSDPModule) and not hasattr(module, "_running_forwards"):
         reshard_after_forward(module)
     answer_with(_compute_as_whole, "whole")
@@ -50,7 +51,7 @@ def compute_as_whole(module: nn.Module) -> None:
 def _compute_as_whole(function: Any, arguments: Any, keywords: Any, caller: Any) -> Any:
     name = function.__name__
     if function is torch.autograd.grad:  # needed for: autograd_grad
-        return _gradients(*arguments, **keywords)
+        return gradients_of_own_loss(*arguments, **keywords)
     if name == "__set__" and function.__self__ is torch.Tensor.data:
         return replace_data(*arguments)
     if name == "__set__":  # `p.grad = value`
@@ -215,31 +216,3 @@ def _require_same(value: torch.Tensor, mesh: Any) -> None:
             f"ranks write different values into a sharded parameter or gradient of shape {tuple(value.shape)}, "
             "which is one for all: average what they write first"
         )
-
-
-def _note_gathered_forms(module: nn.Module) -> None:
-    """Let sharded parameters know what forwards gather of them: that is in the graphs that gradients are asked of."""
-    for part in module.modules():
-        group = part._get_fsdp_state()._fsdp_param_group if isinstance(part, FSDPModule) else None
-        for managed in group.fsdp_params if group else ():
-            managed.sharded_param._managed_by = managed  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _gradients(
-    outputs: Any, inputs: Any, *rest: Any, allow_unused: bool | None = None, materialize_grads: bool = False, **keywords: Any
-) -> tuple[torch.Tensor | None, ...]:
-    """`torch.autograd.grad`: in the graph is what forwards gathered of a sharded parameter, and the parameter elsewhere."""
-    asked = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
-    gathered = [getattr(getattr(tensor, "_managed_by", None), "_unsharded_param", None) for tensor in asked]
-    in_forwards = [tensor for tensor in gathered if tensor is not None]
-    found = torch.autograd.grad(outputs, [*asked, *in_forwards], *rest, allow_unused=True, **keywords)
-    of_forwards = iter(found[len(asked) :])
-    result: list[torch.Tensor | None] = []
-    for tensor, in_forward, outside in zip(asked, gathered, found, strict=False):
-        parts = [part for part in (whole(outside), None if in_forward is None else next(of_forwards)) if part is not None]
-        if not parts and materialize_grads:
-            parts = [torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)]
-        if not parts and not allow_unused:
-            raise RuntimeError(f"a tensor of {tuple(tensor.shape)} was not used in the graph: pass allow_unused=True for None")
-        result.append(sum(parts[1:], parts[0]) if parts else None)
-    return tuple(result)

@@ -16,6 +16,14 @@ def changes() -> int:
 def note_change(*_: Any) -> None:
     """A sharded tensor is written. All ranks come here."""
     DTensor._changes = changes() + 1  # pyright: ignore[reportAttributeAccessIssue]
+    for group in getattr(DTensor, "_gathered_until_change", ()):  # needed for: autograd_grad
+        if group._training_state.name == "IDLE":
+            group.reshard()
+
+
+def reshard_at_change(groups: list[Any]) -> None:
+    """Let parameters that are gathered outside of forwards and backwards be sharded again when a sharded tensor is written."""
+    DTensor._gathered_until_change = {*getattr(DTensor, "_gathered_until_change", ()), *groups}  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def resharded(model: Any) -> Any:

@@ -1,0 +1,107 @@
+"""What own_losses.py must do on two ranks: gradients of a rank's own losses, of which ranks have another number."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from models import batch, build, close, parameters_of
+from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def models(net: nn.Module, **options: Any) -> list[Any]:
+    return [DDP(net, **options), shard_like_ddp(copy.deepcopy(net), **options)]
+
+
+class Warm(nn.Module):
+    """With a parameter of no dimension, which stays plain, and unused ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        net = build("plain")
+        self.emb, self.layers, self.head = net.emb, net.layers, net.head
+        self.temperature, self.unused = nn.Parameter(torch.tensor(2.0)), nn.Linear(2, 2)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layers[1](self.layers[0](self.emb(ids)))) * self.temperature
+
+
+def losses_of(model: Any, step: int) -> list[torch.Tensor]:
+    """One loss on rank 0, three on rank 1."""
+    ids, targets = batch(step)
+    logits = model(ids)
+    losses = [F.cross_entropy(logits, targets), logits.square().mean(), logits[0].abs().sum()]
+    return losses[: 1 + 2 * dist.get_rank()]
+
+
+def balanced(model: Any, losses: list[torch.Tensor]) -> torch.Tensor:
+    """Losses weighted by the norms of their gradients, as in "balanced" and adaptive losses."""
+    last = getattr(model, "module", model).layers[0].down.weight
+    norms = [torch.autograd.grad(loss, last, retain_graph=True)[0].norm() for loss in losses]
+    return sum((loss / (norm + 1e-3) for loss, norm in zip(losses, norms, strict=True)), torch.zeros(()))
+
+
+def require_equal_parameters(trained: list[Any]) -> None:
+    old, new = map(parameters_of, trained)
+    assert all(close(new[name], old[name]) for name in old)
+
+
+def check_ranks_ask_another_number_of_times() -> None:
+    trained = models(build("plain"))
+    for model in trained:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        for step in range(3):
+            total = balanced(model, losses_of(model, step))
+            optimizer.zero_grad()
+            total.backward()
+            optimizer.step()
+    require_equal_parameters(trained)
+
+
+def check_unused_and_plain_parameters_are_averaged_once() -> None:
+    trained = models(Warm(), find_unused_parameters=True)
+    for model in trained:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        for step in range(3):
+            balanced(model, losses_of(model, step)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    require_equal_parameters(trained)
+
+
+def check_no_backward_follows() -> None:
+    """Gradients that the program applies itself: what was gathered for them is not what the next forward computes with."""
+    trained, found = models(build("plain")), []
+    for model in trained:
+        parameters = list(model.parameters())
+        for step in range(3):
+            loss = model(*batch(step, 0))
+            found.append(loss.detach())
+            gradients = torch.autograd.grad(loss, parameters, retain_graph=True)
+            assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
+            with torch.no_grad():
+                for parameter, gradient in zip(parameters, gradients, strict=True):
+                    parameter.sub_(gradient, alpha=0.1)
+    require_equal_parameters(trained)
+    assert all(close(a, b) for a, b in zip(found[:3], found[3:], strict=True))
+
+
+def check_optimizers_step_before_the_next_forward() -> None:
+    trained, found = models(build("plain")), []
+    for model in trained:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(3):
+            loss = model(*batch(step, 0))
+            found.append(loss.detach())
+            parameters = list(model.parameters())
+            gradients = torch.autograd.grad(loss, parameters, retain_graph=True)
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
+            optimizer.step()
+    require_equal_parameters(trained)
+    assert all(close(a, b) for a, b in zip(found[:3], found[3:], strict=True))
