@@ -176,4 +176,4 @@ _READS = "\n\ndef norm(net):\n    return sum(p.norm() for p in net.parameters())
 def test_gradients_that_others_may_ask_for_are_given(line: str, more: str, is_kept: bool) -> None:
     """A library that gets the model may call `torch.autograd.grad` by its parameters, though no code of the program does."""
     text = helpers_for(f"import torch\n{line}\n{MODEL}{more}{WRAP}")
-    assert ("def _gradients(" in text and "compute_as_whole(module)" in text) == is_kept
+    assert ("def gradients_of_own_loss(" in text and "compute_as_whole(module)" in text) == is_kept

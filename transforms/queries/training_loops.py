@@ -6,10 +6,13 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from .backwards import goes_backward
 from .file import File
 
 _TOGETHER = ("step", "backward", "update", "zero_grad")
 """Methods of losses, optimizers, schedulers and scalers whose calls have to be the same on all ranks."""
+_DEEPEST = 3
+"""How many functions below a loop a step is looked for."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +28,14 @@ class TrainingLoop:
 def training_loops(file: File, call: ast.Call) -> list[TrainingLoop]:
     """The loops that train in the context that ``call`` makes: in its ``with`` block, else in its function, else called there."""
     body = _block(file, call)
-    loops = [TrainingLoop(file, *found) for statement in body for found in _loops_in(statement, False)]
+    loops = [TrainingLoop(file, *found) for statement in body for found in _loops_in(file, statement, False)]
     if loops:
         return loops
     calls = [n for statement in body for n in ast.walk(statement) if isinstance(n, ast.Call)]
     called = dict.fromkeys(function for each in calls for function in file.program.callees(file, each))
     for owner, function in map(file.program.function_node, called):
         statements = function.body if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) else []
-        loops += [TrainingLoop(owner, *found, is_called=True) for s in statements for found in _loops_in(s, False)]
+        loops += [TrainingLoop(owner, *found, is_called=True) for s in statements for found in _loops_in(owner, s, False)]
     return loops
 
 
@@ -48,17 +51,14 @@ def _block(file: File, call: ast.Call) -> list[ast.stmt]:
     return []
 
 
-def _loops_in(node: ast.AST, in_epochs: bool) -> list[tuple[ast.For, bool]]:
+def _loops_in(file: File, node: ast.AST, in_epochs: bool) -> list[tuple[ast.For, bool]]:
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
         return []
-    inner = [found for child in ast.iter_child_nodes(node) for found in _loops_in(child, in_epochs or isinstance(node, ast.For))]
-    if isinstance(node, ast.For) and _trains(node) and not (inner and _counts(node.iter)):
+    below = in_epochs or isinstance(node, ast.For)
+    inner = [found for child in ast.iter_child_nodes(node) for found in _loops_in(file, child, below)]
+    if isinstance(node, ast.For) and goes_backward(file, node) and not (inner and _counts(node.iter)):
         return [(node, in_epochs)]
     return inner
-
-
-def _trains(loop: ast.For) -> bool:
-    return any(isinstance(n, ast.Attribute) and n.attr == "backward" for n in ast.walk(loop))
 
 
 def _counts(iterable: ast.expr) -> bool:
@@ -78,13 +78,13 @@ def batches_of(loop: ast.For) -> ast.expr:
     return outer
 
 
-def last_shared_statement(loop: ast.For, models: Sequence[str]) -> ast.stmt | None:
+def last_shared_statement(file: File, loop: ast.For, models: Sequence[str]) -> ast.stmt | None:
     """The last statement of the body that all ranks have to run, or None where nothing of a rank's own stands behind it.
 
-    Shared is what names a model, or anything that a step is made with, calls a method of the object that holds them, or
-    leaves the loop. None too where no call of ``step`` is seen: it might stand behind.
+    Shared is what names a model, or anything that a step is made with, calls a method of the object that holds them or a
+    function that makes a step, or leaves the loop. None too where no call of ``step`` is seen: it might stand behind.
     """
-    if not any(method.attr == "step" for method in _stepping(loop)):
+    if not any("step" in _made_in(file, statement) for statement in loop.body):
         return None
     stepping = [ast.unparse(method.value) for method in _stepping(loop) if method.attr != "backward"]
     bound = [a.targets[0] for a in ast.walk(loop) if isinstance(a, ast.Assign) and a.value in set(_stepping(loop))]
@@ -94,7 +94,7 @@ def last_shared_statement(loop: ast.For, models: Sequence[str]) -> ast.stmt | No
         statement
         for statement in loop.body
         if _leaves(statement)
-        or any(_stepping(statement))
+        or any(_made_in(file, statement))
         or _mentions(statement, shared_names)
         or _calls_method_of(statement, holders)
     ]
@@ -107,6 +107,14 @@ def _stepping(node: ast.AST) -> Iterator[ast.Attribute]:
     for method in ast.walk(node):
         if isinstance(method, ast.Attribute) and method.attr in _TOGETHER and not (method.attr == "update" and method in meters):
             yield method
+
+
+def _made_in(file: File, node: ast.AST, depth: int = 0) -> Iterator[str]:
+    """The names of such methods below a node, and in functions that are called there."""
+    yield from (method.attr for method in _stepping(node))
+    calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)] if depth < _DEEPEST else []
+    for value in (value for call in calls for value in file.program.callees(file, call)):
+        yield from _made_in(*file.program.function_node(value), depth + 1)
 
 
 def _mentions(statement: ast.stmt, names: set[str]) -> bool:

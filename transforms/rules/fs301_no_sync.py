@@ -27,7 +27,7 @@ def switched(site: Site, migration: Migration) -> Outcome | None:
     if site.call is None or not migration.is_sharded_here(site) or not isinstance(site.receiver, (ast.Name, ast.Attribute)):
         return None
     found = _choice(site.file, site.call)
-    if found is None or migration.may_give_up_windows(site.file.path):
+    if found is None or migration.may_give_up_windows(site.file.path) or not _decides_everywhere(site, migration):
         return None
     block, test, negated, needless = found
     model = site.file.text(site.receiver)
@@ -109,6 +109,17 @@ def _choice(file: File, call: ast.Call) -> tuple[ast.With, str, bool, list[ast.s
     if not any(isinstance(n, ast.Attribute) and n.attr == "backward" for n in ast.walk(around)):
         return None
     return around, file.text(choice.test), call is choice.orelse, list(needless)
+
+
+def _decides_everywhere(site: Site, migration: Migration) -> bool:
+    """Whether each backward of the program is inside such a block: others would find what the last one set."""
+    for path in migration.programs.sharing_entries(site.file.path):
+        file = migration.program.file(migration.program.index(path))
+        calls = [n for n in file.nodes(ast.Call) if isinstance(n.func, ast.Attribute)]
+        chosen = {found[0] for call in calls if call.func.attr == "no_sync" and (found := _choice(file, call))}  # type: ignore[attr-defined]
+        if any(call.func.attr == "backward" and chosen.isdisjoint(file.ancestors(call)) for call in calls):  # type: ignore[attr-defined]
+            return False
+    return True
 
 
 def _entered(file: File, assignment: ast.Assign) -> ast.With | None:

@@ -103,7 +103,7 @@ def _until_all_finish(migration: Migration, loop: TrainingLoop, models: str) -> 
     """The loop goes on until all ranks are done; what a rank counts and prints behind the step is for its own batches only."""
     helper = migration.names(loop.file).helper
     changes = [around(loop.file, batches_of(loop.node), f"{helper('until_all_ranks_finish')}({{it}}, {models})")]
-    last = last_shared_statement(loop.node, [model.removeprefix("*") for model in models.split(", ")])
+    last = last_shared_statement(loop.file, loop.node, [model.removeprefix("*") for model in models.split(", ")])
     first = models.split(", ")[0]
     model = f"{first[1:]}[0]" if first.startswith("*") else first
     if last is not None and model:
