@@ -55,6 +55,7 @@ def is_rewritten(body: str, call: str = "run(1, {}); run(2, {})") -> bool:
         f"import copy\nold = FSDP(Net(cfg))\nnet = copy.deepcopy(old)\n{LOADS}\nnet = FSDP(net)",
         f"net = torch.load('x')['net'].float()\n{LOADS}\nnet = FSDP(net)",
         f"net = pair(cfg)\n{LOADS}\nnet = FSDP(net)",
+        f"net = state['net']\n{LOADS}\nnet = FSDP(net)",
     ],
 )  # fmt: skip
 def test_what_was_just_made_is_plain(body: str) -> None:
@@ -75,7 +76,6 @@ def test_what_was_just_made_is_plain(body: str) -> None:
         f"net = {{'net': Net, 'wrapped': lambda cfg: FSDP(Net(cfg))}}[state['name']](cfg)\n{LOADS}",
         f"net = {{'net': Net, 'wrapper': FSDP}}[state['name']](cfg)\n{LOADS}",
         f"def wrap():\n    FSDP(net)\nnet = Net(cfg)\nwrap()\n{LOADS}",
-        f"net = state['net']\n{LOADS}\nnet = FSDP(net)",
         f"global net\nif cfg:\n    net = Net(cfg)\n{LOADS}\nnet = FSDP(net)",
         f"net = Net(cfg)\ndef wrap():\n    nonlocal net\n    net = FSDP(net)\nfor step in hooks(wrap):\n    step()\n{LOADS}",
     ],

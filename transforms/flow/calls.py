@@ -95,6 +95,8 @@ class Calls(NamedAttributes):
             self.call_super(site, call, value, method)
         else:
             self.call_attribute(site, value, method)
+        if method in library.ADDS_MODULE and isinstance(value, MODEL_LIKE):
+            self.access_later(call._replace(arguments=(call.function, *call.arguments)), WRITTEN)
         if isinstance(value, Opaque) and value.name in library.MODULES_OF_MODULES:
             if method in library.CONTAINER_WRITES:
                 self.hold_modules(value, call)

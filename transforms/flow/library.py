@@ -91,6 +91,9 @@ LAID_OUT_ALIKE = frozenset(f"torch.{name}_like" for name in ("zeros", "ones", "e
 MODULES_OF_MODULES = frozenset(f"torch.nn.{name}" for name in ("Sequential", "ModuleList", "ModuleDict"))
 """Modules of torch that hold what they are given, and give it back by index, by key or in a loop."""
 
+ADDS_MODULE = frozenset({"add_module", "register_module"})
+"""Methods of modules that give them a part under a name."""
+
 FIELDS: frozenset[str] = frozenset({"dataclasses.field", "attr.ib", "attrs.field", "pydantic.Field"})
 """Functions that say in a class what an attribute of its objects is."""
 PARAMETER = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})

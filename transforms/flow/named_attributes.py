@@ -13,6 +13,8 @@ from .optimizers import Optimizers
 from .values import Constant, FunctionValue, Value
 
 READ, WRITTEN = "builtins.getattr", "builtins.setattr"
+ANY_NAME = "*"
+"""The attribute that has all that is stored by computed names: some may never be known."""
 
 
 class NamedAttributes(Optimizers):
@@ -24,9 +26,15 @@ class NamedAttributes(Optimizers):
 
     def access_later(self, call: Call, kind: str) -> None:
         """Reads or writes the attributes that a call names, now and whenever more names arrive."""
-        if len(call.arguments) < 2 or NOTHING in call.arguments[:2]:
+        if len(call.arguments) < 2 or call.arguments[0] == NOTHING:
             return
-        _, name, *others = call.arguments
+        owner, name, *others = call.arguments
+        if kind == WRITTEN and others and others[0] != NOTHING:
+            self.store_later(owner, ANY_NAME, others[0])
+        if name == NOTHING:
+            if kind == READ:
+                self.load_later(owner, ANY_NAME, call.result)
+            return
         accesses = self.named_by.setdefault(name, [])
         if (call, kind) in accesses:
             return
@@ -41,6 +49,8 @@ class NamedAttributes(Optimizers):
     def access(self, call: Call, kind: str, value: Value) -> None:
         """A name arrived where a call reads or writes the attribute of that name."""
         owner, _, *others = call.arguments
+        if kind == READ and isinstance(value, Constant) and isinstance(value.value, NamePattern):
+            self.load_later(owner, ANY_NAME, call.result)
         for name in self._names(value):
             if kind == READ:
                 self.load_later(owner, name, call.result)

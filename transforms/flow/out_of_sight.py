@@ -15,13 +15,14 @@ from ..facts.facts import NOTHING, Call
 from . import library
 from .named_attributes import READ
 from .relays import Relays
-from .values import Bound, ClassValue, Constant, FunctionValue, Instance, Opaque
+from .values import Bound, ClassValue, Constant, FunctionValue, Instance, Opaque, Wrapped
 
 _UNKNOWN = "?"
 _OF_TENSORS_AND_MODULES = library.TENSOR_MATH | library.RETURN_SELF | library.STAYS_DERIVED | frozenset(library.DERIVED)
 _OF_ALL = frozenset(
     {"forward", "backward", "step", "zero_grad", "load_state_dict", "item", "numpy", "tolist", "read", "write", "close", "flush"}
 ) | _OF_TENSORS_AND_MODULES
+_OF_TRAINED = frozenset({"train", "parameters", "named_parameters", "no_sync"})
 _OF_BUILTINS = frozenset(
     name for kind in (builtins.dict, builtins.list, builtins.set, builtins.str, builtins.object) for name in dir(kind)
 )
@@ -34,10 +35,45 @@ class OutOfSight(Relays):
     """Methods that are called by their name alone: whatever else may come to them stays unknown."""
 
     def seed_models_out_of_sight(self) -> None:
-        """Gives each wrap whose model nothing shows a model of its own."""
-        for wrapped, model in self.wrapped_models.items():
+        """Gives each wrap whose model nothing shows a model of its own, and functions that train one those that are wrapped."""
+        for wrapped, model in list(self.wrapped_models.items()):
             if self._holds_nothing(model):
-                self.add(model, Opaque(wrapped.site, _UNKNOWN))
+                for variable in self._sources_of(model):
+                    self.add(variable, Opaque(wrapped.site, _UNKNOWN))
+        self.solve()
+        wraps = [value for value in self.values if isinstance(value, Wrapped)]
+        for variable in self._models_trained() if wraps else ():
+            for value in wraps if self._holds_nothing(variable) else ():
+                self.add(variable, value)
+
+    def _sources_of(self, variable: int) -> list[int]:
+        """A variable that holds nothing, or where its values would come from: parameters that nobody hands anything in for."""
+        sources: dict[int, list[int]] = {}
+        for origin, targets in self.copies.items():
+            for target in targets:
+                sources.setdefault(target, []).append(origin)
+        pending, seen, found = [variable], {variable}, []
+        while pending:
+            current = pending.pop()
+            further = sources.get(current, ())
+            if not further:
+                found.append(current)
+            pending += [origin for origin in further if origin not in seen]
+            seen.update(further)
+        return found
+
+    def _models_trained(self) -> set[int]:
+        """What holds nothing in functions that go backward, themselves or by others, and is used as only trained models are."""
+        places = {site: (self.file_of_call(site), call.owner) for site, call in enumerate(self.calls) if call.owner >= 0}
+        trains = {FunctionValue(*place) for site, place in places.items() if self.calls[site].method == "backward"}
+        pending = list(trains)
+        while pending:
+            callers = {FunctionValue(*places[site]) for site in self.called.get(pending.pop(), ()) if site in places}
+            pending += callers - trains
+            trains |= callers
+        used = (call.function for site, call in enumerate(self.calls)
+                if call.method in _OF_TRAINED and site in places and FunctionValue(*places[site]) in trains)  # fmt: skip
+        return {variable for variable in used if self._holds_nothing(variable)}
 
     def seed_objects_out_of_sight(self) -> None:
         """Links calls on what holds nothing with the methods, of these names, of classes that nothing makes."""

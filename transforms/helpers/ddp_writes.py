@@ -27,7 +27,7 @@ def _keep_writes(unit: Any) -> None:
             gathered = owner._parameters[name]
             if gathered is not None and gathered in memory:
                 before = memory.pop(gathered)  # a tied one is in several slots
-                _write_changes(sharded, gathered.detach())
+                write_changes(sharded, gathered.detach())
                 if gathered.data_ptr() != before.data_ptr():  # `p.data = …`: the next gather goes to the old place
                     gathered.data = before
         memory.clear()
@@ -37,10 +37,12 @@ def _keep_writes(unit: Any) -> None:
 
 
 @torch.no_grad()
-def _write_changes(sharded: DTensor, gathered: torch.Tensor) -> None:
+def write_changes(sharded: DTensor, gathered: torch.Tensor) -> None:
     """Copy this rank's part of what differs; what is equal keeps the digits that a gather in a smaller type lost."""
     mesh = sharded.device_mesh
     whole = DTensor.from_local(gathered, mesh, [Replicate()] * mesh.ndim, run_check=False)
     part = whole.redistribute(mesh, sharded.placements).to_local()
     shard = sharded.to_local()
-    shard.copy_(torch.where(part == shard.to(part.dtype), shard, part.to(shard.dtype)))
+    same = part == shard.to(part.dtype)
+    if not same.all():
+        shard.copy_(torch.where(same, shard, part.to(shard.dtype)))

@@ -12,6 +12,7 @@ from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
+from .ddp_writes import write_changes
 from .gathered import in_backward
 from .parameters import resharded
 from .tensors import tensors_in
@@ -22,7 +23,7 @@ def forward_method(model: Any, name: str) -> Any:
 
     Only for methods that compute with parameters, called by every rank: the gather is a collective. `forward` and
     attributes that are no methods come as they are. What the method keeps or returns of the parameters (an optimizer,
-    groups for one) has the sharded ones afterwards.
+    groups for one) has the sharded ones afterwards, and what it writes into them stays.
     """
     if not isinstance(model, nn.Module) or isinstance(getattr(model, name), nn.Module):  # a part gathers by itself
         return getattr(model, name)
@@ -52,7 +53,7 @@ def _gathered(part: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _register(module: Any, name: str) -> None:
-    method = getattr(module, name)
+    method, group = getattr(module, name), module._get_fsdp_state()._fsdp_param_group
     handed_out: list[dict[str, nn.Parameter]] = []
 
     @functools.wraps(method)
@@ -62,6 +63,8 @@ def _register(module: Any, name: str) -> None:
         output = method(*args, **kwargs)
         if before != [sys.getrefcount(parameter) for parameter in gathered.values()]:
             handed_out.append(gathered)
+        for managed in group.fsdp_params if group and group.is_unsharded else ():
+            write_changes(managed.sharded_param, managed.unsharded_param.detach())
         return output
 
     setattr(module, name, MethodType(watch, module))

@@ -57,12 +57,15 @@ def model_state(model: Any, /, *args: Any, **kwargs: Any) -> Any:
     return state
 
 
-def as_method(thing: Any, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def as_method(thing: Any, name: str, function: Callable[..., Any]) -> Any:
     """`thing.name` as a value: a function that calls `function(thing, ...)`, such as `state_of` for `thing.state_dict`.
 
-    Where the attribute has been replaced since, the replacement may call this: then it is the method of before.
+    Where the attribute has been replaced since, the replacement may call this: then it is the method of before. An attribute
+    that is no method comes as it is.
     """
     method = getattr(thing, name, None)  # a sharded model lacks what its wrapper had
+    if method is not None and not callable(method):
+        return method
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if method is None or getattr(thing, name) == method:

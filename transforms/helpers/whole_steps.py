@@ -23,12 +23,13 @@ BY_ELEMENT = frozenset(
 def step_on_whole(optimizer: Any) -> Any:
     """`optimizer`, or what stands for one, with steps that see whole parameters and gradients: `on_whole_parameters`.
 
-    One whose class is known to compute element by element goes on stepping on shards.
+    One whose class is known to compute element by element goes on stepping on shards; what has steps and no parameters, as a
+    scheduler or a scaler does, is no optimizer.
     """
     kind = type(optimizer)
     is_known = kind.__name__.lower() in BY_ELEMENT and not kind.__module__.startswith(("apex.", "bitsandbytes.", "deepspeed."))
     step, running = getattr(optimizer, "step", None), ExitStack()
-    if step is None or is_known:
+    if step is None or is_known or not hasattr(optimizer, "param_groups"):
         return optimizer
     if not isinstance(optimizer, Optimizer) or not hasattr(optimizer, "_optimizer_step_pre_hooks"):  # made around another
         optimizer.step = MethodType(on_whole_parameters(lambda _, *args, **kwargs: step(*args, **kwargs)), optimizer)

@@ -12,6 +12,7 @@ from .conditions import is_rank_condition, is_rank_decorator
 from .early_leaves import leaves_of_some_ranks, parts_ranks
 from .file import File
 from .measured import leaves_some_ranks_out, lets_some_ranks_in
+from .module_forwards import runs_in_forwards
 from .packages import is_test
 from .program import Program
 from .uneven_loops import is_uneven
@@ -41,8 +42,11 @@ class Guard:
 def guard_of(file: File, node: ast.AST, asked: frozenset[ast.AST] = frozenset(), measured: bool = False) -> Guard | None:
     """The outermost guard around a place in its own function; the decorators of those `asked` for are not looked into.
 
-    With ``measured``, tests of what ranks have measured are guards too.
+    With ``measured``, tests of what ranks have measured are guards too. Inside of forwards nothing is one: units gather what
+    they compute with, and nothing could be held in the middle of training.
     """
+    if runs_in_forwards(file, node):
+        return None
     found: Guard | None = None
     inside: ast.AST = node
     for around in file.ancestors(node):

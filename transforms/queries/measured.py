@@ -22,7 +22,7 @@ _SAME_ON_ALL_RANKS = frozenset({"int", "len", "min", "max", "bool", "abs", "roun
                                 "ArgumentParser", "parse_args", "parse_known_args", "add_argument", "safe_load"})  # fmt: skip
 _MEASURES = frozenset({"item", "time", "perf_counter", "monotonic", "time_ns", "random"})
 _EVALUATES = frozenset({"item", "eval", "no_grad", "inference_mode"})
-_AGREES = re.compile(r"all_?reduce|all_?gather|(?<!non_)broadcast|^reduce_\w+|^synchronize\w*|^gather_for_metrics$|^compute$")
+_AGREES = re.compile(r"all_?reduce|all_?gather|(?<!non_)broadcast|^reduce_\w+|^synchronize_\w+|^gather_for_metrics$|^compute$")
 _TAKES_ALL = re.compile(rf"{_AGREES.pattern}|barrier|load_state_dict|^step$")
 _NUMBER = re.compile(
     r"(?i)(^|_)(loss(es)?|acc(uracy)?\d?|scores?|metrics?|psnr|ssim|bleu|rouge|wer|cer|ppl|perplexity|f1|auc|m?iou|fid|r?mse"
@@ -30,6 +30,7 @@ _NUMBER = re.compile(
 )
 _COUNTER = re.compile(r"(?i)(^|_)(steps?|epochs?|iters?|iterations?|it|batch)(_?(num|idx|index|count))?$")
 _ASKS_FOR_NUMBER = frozenset({"isnan", "isinf", "isfinite"})
+_OF_ALL_ELEMENTS = frozenset({"any", "all", "item"})
 _DEEPEST = 4
 
 
@@ -100,6 +101,8 @@ def _comparisons(file: File, test: ast.expr, depth: int) -> Iterator[tuple[File,
     elif isinstance(test, ast.Call):
         if _last_name(test.func) in _ASKS_FOR_NUMBER:
             yield file, test
+        if isinstance(test.func, ast.Attribute) and test.func.attr in _OF_ALL_ELEMENTS:  # isnan(scores).any()
+            further = [(file, test.func.value)]
         for owner, function in map(file.program.function_node, file.program.callees(file, test)):
             further += [(owner, n.value) for n in owner.returns_of(function) if n.value is not None and depth < _DEEPEST]
     elif isinstance(test, (ast.Name, ast.Attribute)) and depth < _DEEPEST:
@@ -110,7 +113,7 @@ def _comparisons(file: File, test: ast.expr, depth: int) -> Iterator[tuple[File,
 
 
 def _slice(file: File, value: ast.expr) -> Iterator[tuple[File, ast.expr, bool]]:
-    """The expressions that a value is made of: its own parts, what their names were assigned, what callers hand in.
+    """The expressions that a value is made of: its own parts, what names were assigned, what callers hand in or functions return.
 
     The last entry is False for what makes an object that the value is read off.
     """
@@ -123,11 +126,19 @@ def _slice(file: File, value: ast.expr) -> Iterator[tuple[File, ast.expr, bool]]
         seen.add(current)
         for node in _read_in(current):
             yield owner, node, is_value
+            if isinstance(node, ast.Call) and is_value and depth < _DEEPEST:
+                pending += [(other, v, depth + 1, True) for other, v in _returned(owner, node)]
             if depth >= _DEEPEST or not isinstance(node, (ast.Name, ast.Attribute)) or not isinstance(node.ctx, ast.Load):
                 continue
             is_own = is_value and not isinstance(owner.parents.get(node), ast.Attribute)
             further = [(owner, v) for v in (*assigned_values(owner, node), *_unpacked(owner, node))]
             pending += [(other, v, depth + 1, is_own) for other, v in (*further, *given_for_parameter(owner, node))]
+
+
+def _returned(file: File, call: ast.Call) -> Iterator[tuple[File, ast.expr]]:
+    """What functions of the repository give that a call reaches."""
+    for owner, function in map(file.program.function_node, file.program.callees(file, call)):
+        yield from ((owner, n.value) for n in owner.returns_of(function) if n.value is not None)
 
 
 def _read_in(value: ast.AST) -> Iterator[ast.expr]:
@@ -158,23 +169,40 @@ def _unpacked_in(file: File) -> dict[tuple[ast.AST | None, str], list[ast.expr]]
 
 
 def _agrees(file: File, node: ast.expr) -> bool:
-    """Whether ranks agree about a value: in the call that gives it, or in one that is made with it in its function."""
+    """Whether ranks agree about a value: in the call that gives it, or in one that changes it, in its function."""
     if isinstance(node, ast.Call):
-        return _is_or_calls(file, node, _AGREES)
-    known = file.program.once(_Known).agreed
-    if file not in known:
-        known[file] = _agreed_in(file)
-    return isinstance(node, (ast.Name, ast.Attribute)) and (file.function(node), ast.unparse(node)) in known[file]
+        return _AGREES.search(_last_name(node.func) or "") is not None
+    return isinstance(node, (ast.Name, ast.Attribute)) and (file.function(node), ast.unparse(node)) in _agreed_in(file)
 
 
 def _agreed_in(file: File) -> set[tuple[ast.AST | None, str]]:
     """The names and attributes that calls by which ranks agree are made with, for what they change: each with its function."""
-    calls = (n.value for n in file.nodes(ast.Expr) if isinstance(n.value, ast.Call) and _is_or_calls(file, n.value, _AGREES))
-    found: set[tuple[ast.AST | None, str]] = set()
-    for call in calls:
-        named = (n for n in ast.walk(call) if isinstance(n, (ast.Name, ast.Attribute)) and n is not call.func)
-        found |= {(file.function(call), ast.unparse(n)) for n in named}
-    return found
+    known = file.program.once(_Known).agreed
+    if file not in known:
+        found = known[file] = set()  # filled below: files may call each other
+        for call in (n.value for n in file.nodes(ast.Expr) if isinstance(n.value, ast.Call)):
+            for given in _agreed_arguments(file, call):
+                named = (n for n in ast.walk(given) if isinstance(n, (ast.Name, ast.Attribute)))
+                found |= {(file.function(call), ast.unparse(n)) for n in named}
+    return known[file]
+
+
+def _agreed_arguments(file: File, call: ast.Call) -> Iterator[ast.expr]:
+    """What a call lets ranks agree about: all that it is made with, or what its function hands on to such a call."""
+    if _AGREES.search(_last_name(call.func) or ""):
+        yield from ([call.func.value] if isinstance(call.func, ast.Attribute) else [])
+        yield from (*call.args, *(keyword.value for keyword in call.keywords))
+        return
+    for owner, function in map(file.program.function_node, file.program.callees(file, call)):
+        if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        agreed = {name for around, name in _agreed_in(owner) if around is function}
+        names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+        if names[:1] in (["self"], ["cls"]) and isinstance(call.func, ast.Attribute):
+            yield from [call.func.value] if any(name.partition(".")[0] == names[0] for name in agreed) else []
+            names = names[1:]
+        given = [*zip(names, call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]
+        yield from (value for name, value in given if name in agreed)
 
 
 def _measures(file: File, call: ast.Call) -> bool:

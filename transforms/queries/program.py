@@ -20,6 +20,8 @@ from .file import File
 from .trace import Trace
 
 Found = TypeVar("Found")
+_OTHER_FRAMEWORK = re.compile(r"^[ \t]*(?:import|from) (?:paddle|tensorflow|jax|flax|mxnet|oneflow|mindspore)\b", re.MULTILINE)
+"""Imports of what has models, optimizers and wrappers of its own, of the same names."""
 OBSERVED = "observed in a run: "
 """How a step of a chain begins of which only a run has shown what it says."""
 
@@ -68,9 +70,18 @@ class Program:
         return cast("Found", self._found[find])
 
     def relevant_files(self) -> list[int]:
-        """Files in which a site may lie: all whose facts were asked for, but generated modules."""
-        paths = (file.path for file in self.facts)
-        return [i for i, path in enumerate(paths) if not (is_helper_module(path) and is_generated(self.text(path)))]
+        """Files in which a site may lie: all whose facts were asked for, but generated modules and code of other frameworks."""
+        return self._relevant_files
+
+    @cached_property
+    def _relevant_files(self) -> list[int]:
+        return [i for i, file in enumerate(self.facts) if not self._is_irrelevant(file.path)]
+
+    def _is_irrelevant(self, path: str) -> bool:
+        text = self.text(path)
+        if is_helper_module(path) and is_generated(text):
+            return True
+        return _OTHER_FRAMEWORK.search(text) is not None and "torch" not in text
 
     def source(self, path: str) -> Source:
         """The source of any file of the repository, always the same object."""

@@ -119,7 +119,10 @@ class ImportStyles:
         facts = self.program.facts[index]
         folder = PurePosixPath(facts.path).parent
         roots = [_root_of(self.program.facts[target].path, name) for name, target in self._targets[index]]
-        highest = max((_dots(name) for name in self._modules(index)), default=0)
+        names = self._modules(index)
+        if facts.is_run:  # a relative import that leads nowhere may be left from where the code came from
+            names = (name for name, _ in self._imports[index])
+        highest = max(map(_dots, names), default=0)
         package = _package_of(folder, self.program.paths) if highest else None
         if package is not None and highest > 1:
             package = min(package, [folder, *folder.parents][highest - 1], key=lambda p: len(p.parts))
