@@ -229,7 +229,8 @@ class Migration:
             return None
         if site.call not in self._plans:
             paths = self.programs.sharing_entries(site.file.path)
-            self._plans[site.call] = fsdp1_plan(self.program, paths, self.sharding, site, self.acts_in_parts(site.file.path))
+            in_parts = self.acts_in_parts(site.file.path)
+            self._plans[site.call] = fsdp1_plan(self.program, paths, self.sharding, site, self.runs_before_wraps, in_parts)
         return self._plans[site.call]
 
     def ddp_plan(self, site: Site) -> DdpPlan | None:

@@ -13,7 +13,7 @@ from .gathered import allow_inference_first, reshard_after_evaluation, return_no
 from .parts import compute_with_parts
 from .rebind import parameter_slots, rebind_parameters
 from .shard_meshes import HYBRID_STRATEGIES, group_mesh, strategy_mesh
-from .shard_precision import full_precision_units, precision_policy
+from .shard_precision import full_precision_units, learn_in_precision, precision_policy
 from .shard_units import parts_with_forward, policy_units
 from .unused_parameters import zeros_for_unused
 
@@ -83,6 +83,7 @@ def shard_like_fsdp1(
     for root in roots:
         reshard_after_evaluation(root)
         allow_inference_first(root)  # needed for: inference_mode
+        learn_in_precision(root)  # needed for: fsdp1.mixed_precision, unit_arguments
         zeros_for_unused(root)
     module._ignored_by_sharding = ignored  # needed for: ignored
     module._wrapped_like = "fsdp1"

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 
 
 def precision_policy(mixed_precision: Any, is_root: bool) -> MixedPrecisionPolicy:
@@ -36,3 +36,18 @@ def full_precision_units(
     kept = [m for m in model.modules() if isinstance(m, classes) and m not in ignored_modules and m is not model]
     given = dict(chosen)
     return [*((m, {**given.get(m, {}), **exact}) for m in kept), *(pair for pair in chosen if pair[0] not in kept)]
+
+
+def learn_in_precision(module: Any) -> None:
+    """Let what is frozen at the first forward of `module`, and learns later, have gradients of its own type.
+
+    A unit takes the types of its gradients from the parameters that learn at the first forward (torch 2.13).
+    """
+
+    def update(*_: Any) -> None:
+        for unit in module.modules():
+            group = unit._get_fsdp_state()._fsdp_param_group if isinstance(unit, FSDPModule) else None
+            if group and getattr(group, "_orig_dtype", 0) is None and any(p.sharded_param.requires_grad for p in group.fsdp_params):
+                group._init_mp_dtypes()
+
+    module.register_forward_pre_hook(torch.compiler.disable(update))

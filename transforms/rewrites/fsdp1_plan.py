@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..flow.values import Instance, Opaque, Value
 from ..queries.earlier_holders import is_held_earlier
+from ..queries.file import File
 from ..queries.late_optimizers import optimizers_follow_evaluations
 from ..queries.model_classes import ASKS_FOR_CLASS_NAMES, may_have_special_modules
 from ..queries.model_hazards import asked_for_class_names
 from ..queries.model_structure import ModelStructure
 from ..queries.program import Program
 from ..queries.sharding import ShardingQueries
+from ..queries.unfrozen_parameters import may_unfreeze_later
 from ..queries.unread_modules import has_unread_modules
 from ..sites import Site
 from .fsdp1_arguments import Fsdp1Arguments, fsdp1_arguments
@@ -42,13 +44,19 @@ class Fsdp1Plan:
 
 
 def fsdp1_plan(
-    program: Program, paths: Sequence[str], sharding: ShardingQueries, site: Site, acts_in_parts: bool = False
+    program: Program,
+    paths: Sequence[str],
+    sharding: ShardingQueries,
+    site: Site,
+    is_before: Callable[[File, ast.AST], bool],
+    acts_in_parts: bool = False,
 ) -> Fsdp1Plan | None:
     """The plan for a call in a program of files ``paths``; None where the general form is needed.
 
     It is needed where an argument is not written out, with mixed precision where the model may hold modules that FSDP1
     keeps in full precision, where parameters of a unit may be left out of its forward: FSDP1 gave them zeros for
-    gradients, and where optimizers may be built after an evaluation: fully_shard leaves the model gathered then.
+    gradients, and where optimizers may be built after an evaluation: fully_shard leaves the model gathered then. With mixed
+    precision also where parameters may learn later on: a unit takes their types from those that learn at the first forward.
     """
     assert site.call is not None
     place = wrap_place(site.file, site.call)
@@ -59,6 +67,8 @@ def fsdp1_plan(
         return None
     models: list[Value] = [v for v in site.file.values(place.module) if isinstance(v, (Instance, Opaque))]
     if not models or len(models) != len(site.file.values(place.module)):
+        return None
+    if arguments.precision and may_unfreeze_later(program, paths, is_before):
         return None
     if arguments.precision and any(may_have_special_modules(program, model) for model in models):
         return None

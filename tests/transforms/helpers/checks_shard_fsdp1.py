@@ -147,6 +147,21 @@ def check_batch_norm_in_mixed_precision() -> None:
     assert not found, found
 
 
+def check_parameters_that_learn_later_in_mixed_precision() -> None:
+    """A unit that is frozen at the first forward takes part as FSDP1's did once its parameters learn."""
+    for mixed in (MixedPrecision(BF16, F32), MixedPrecision(BF16, BF16), MixedPrecision(reduce_dtype=BF16)):
+        results = []
+        for wrapper in WRAPS:
+            model = build("tied")
+            first = model.body.blocks[0].requires_grad_(False)
+            run = wrapper(model, use_orig_params=True, device_id=CPU, auto_wrap_policy=POLICY, mixed_precision=mixed)
+            optimizer = optimizer_of_all(run)
+            train(run, optimizer, 2)
+            first.requires_grad_(True)
+            results.append({**train(run, optimizer, 3), "without gradient": [], "shapes": []})
+        assert not differences(results), (mixed, differences(results))
+
+
 def check_wrap_and_enable_wrap() -> None:
     """In constructors, with arguments of the context and of the call; nothing outside of the context."""
 
