@@ -47,7 +47,7 @@ def learn_in_precision(module: Any) -> None:
     def update(*_: Any) -> None:
         for unit in module.modules():
             group = unit._get_fsdp_state()._fsdp_param_group if isinstance(unit, FSDPModule) else None
-            if group and getattr(group, "_orig_dtype", 0) is None and any(p.sharded_param.requires_grad for p in group.fsdp_params):
+            if group and getattr(group, "_orig_dtype", 0) is None:
                 group._init_mp_dtypes()
 
     module.register_forward_pre_hook(torch.compiler.disable(update))
