@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from .contract import Contract, contract_findings
 from .facts.extract import Extractor
 from .facts.facts import FileFacts
-from .facts.symbols import STRONG_TOKENS, WRAPPERS, holds_token
+from .facts.symbols import DDP, STRONG_TOKENS, WRAPPERS, holds_token
 from .findings import FileError, Finding, Form, Level, Step
 from .flow.flow import Flow
 from .flow.values import Wrapped
@@ -135,13 +135,18 @@ def _about_suppressions(migration: Migration, findings: Sequence[Finding]) -> li
 
 
 def wraps_that_differ(migration: Migration) -> frozenset[int]:
-    """The calls of DDP, by number, whose models' gradients ranks use before they are averaged."""
+    """The calls of DDP, by number, whose models' gradients ranks use before they are averaged.
+
+    A call by another name, as of what `functools.partial` made, cannot be left as it is: the class stands elsewhere.
+    """
     if migration.options.blind:
         return frozenset()
+    named = {site.file.call_site(site.call) for found in migration.sites.values() for site in found
+             if site.symbol == DDP and site.role == "call" and site.call is not None}  # fmt: skip
     sites = (site for found in migration.sites.values() for site in found if site.member == "no_sync")
     using = (site for site in sites if site.receiver is not None and uses_own_gradients(site.file, site.node))
     values = (value for site in using for value in site.file.values(site.receiver))  # type: ignore[arg-type]
-    return frozenset(v.site for v in values if isinstance(v, Wrapped) and v.kind == "DDP" and v.site >= 0)
+    return named & {v.site for v in values if isinstance(v, Wrapped) and v.kind == "DDP"}
 
 
 def wraps_left_out(program: Program) -> frozenset[int]:

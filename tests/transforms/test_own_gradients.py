@@ -78,9 +78,20 @@ def test_a_model_whose_ranks_use_them_stays_in_ddp(body: str) -> None:
     "with model.no_sync():\n    model(x).sum().backward()\nmodel(x).sum().backward()\noptimizer.step()",
     SAM.replace("model.no_sync()", "model.no_sync() if len(batches) > 3 else contextlib.nullcontext()"),
     BY_NAME.replace("perturb(model.parameters())", "print(x)"),
+    "if len(batches) > 3:\n    context = model.no_sync\nelse:\n    context = contextlib.nullcontext\nwith context():\n"
+    "    model(x).sum().backward()\nif len(batches) > 2:\n    optimizer.step()",
 ])  # fmt: skip
 def test_windows_that_a_backward_ends(body: str) -> None:
     assert not _stays(body)
+
+
+def test_no_wrap_stays_whose_class_stands_elsewhere() -> None:
+    program = PROGRAM.format(body=SAM.replace("\n", "\n        "))
+    by_partial = program.replace("DDP(nn.Linear(4, 4))", "functools.partial(DDP)(nn.Linear(4, 4))")
+    text = migrated(train="import functools\n" + by_partial + "print(DDP(nn.Linear(2, 2)).module)\n")["train"]
+    assert "partial(shard_like_ddp)" in text and "DDP(" not in text and ".module" not in text
+    told = findings(train="import functools\n" + by_partial)
+    assert any(f.rule == "FS301" and f.level is Level.MANUAL for f in told)
 
 
 CALLBACK = HEAD + """import torch.distributed as dist

@@ -25,8 +25,11 @@ def _blocks(file: File, node: ast.AST) -> Iterator[tuple[ast.AST, ast.With]]:
     if isinstance(block, ast.With):
         yield node, block
     elif isinstance(block, ast.Assign) and isinstance(block.targets[0], ast.Name):
-        for use in file.names_by_id.get(block.targets[0].id, ()):
-            if file.function(use) is file.function(node) and isinstance(use.ctx, ast.Load):
+        uses = [use for use in file.names_by_id.get(block.targets[0].id, ()) if file.function(use) is file.function(node)]
+        if sum(isinstance(use.ctx, ast.Store) for use in uses) > 1:
+            return  # for some of the micro-batches it is another context
+        for use in uses:
+            if isinstance(use.ctx, ast.Load):
                 around = next((a for a in file.ancestors(use) if isinstance(a, (ast.With, ast.stmt))), None)
                 if isinstance(around, ast.With):
                     yield use, around
