@@ -12,7 +12,7 @@ from .model_classes import UNUSUAL_PARAMETERS, buffer_writes, makes_scalar
 from .model_structure import Class, ModelStructure
 from .program import Program
 
-_CHANGING_LAYERS = re.compile(r"BatchNorm|InstanceNorm|spectral_norm")
+_CHANGING_LAYERS = re.compile(r"BatchNorm|spectral_norm")
 _VIEWS = frozenset(
     {"view", "reshape", "transpose", "permute", "expand", "unsqueeze", "squeeze", "flatten", "t", "T", "narrow", "select",
      "chunk", "split", "unbind", "view_as", "movedim", "mT", "swapaxes", "expand_as", "unflatten", "diagonal"}
@@ -36,9 +36,10 @@ def changes_buffers(structure: ModelStructure, is_before: Callable[[File, ast.AS
 
     ``is_before`` says of a place whether it surely runs before the model is wrapped.
     """
-    if any(map(_CHANGING_LAYERS.search, structure.layers)):
+    held = [*structure.layers, *(file.source.segment(cls) for file, cls in structure.classes)]
+    if any(map(_CHANGING_LAYERS.search, held)):
         return True
-    if any(_CHANGING_LAYERS.search(file.source.segment(cls)) for file, cls in structure.classes):
+    if any("InstanceNorm" in one for one in held) and structure.program.mentions(r"track_running_stats"):
         return True
     return any(not is_before(file, write) for file, cls in structure.classes for write in buffer_writes(file, cls))
 

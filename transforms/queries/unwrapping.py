@@ -10,7 +10,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from ..flow.values import FunctionValue, Instance
+from ..flow.values import FunctionValue, Instance, Wrapped
 from .arguments import handed_in
 from .assignments import assigned_values
 from .container_items import items_of
@@ -153,7 +153,9 @@ def is_unwrapped(file: File, node: ast.expr, by_name: bool = True, depth: int = 
     a variable called ``raw_model`` is enough.
     """
     if isinstance(node, ast.IfExp):
-        return is_unwrapped(file, node.body, by_name, depth) or is_unwrapped(file, node.orelse, by_name, depth)
+        inside = [branch for branch in (node.body, node.orelse) if is_unwrapped(file, branch, by_name, depth)]
+        other = node.orelse if inside[:1] == [node.body] else node.body
+        return len(inside) == 2 or (bool(inside) and not _is_another_wrapper(file, other, inside[0]))
     if isinstance(node, ast.Call):
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if name == "getattr" and any(isinstance(a, ast.Constant) and a.value == "module" for a in node.args):
@@ -169,6 +171,13 @@ def is_unwrapped(file: File, node: ast.expr, by_name: bool = True, depth: int = 
     if by_name and _INSIDE.search(name):
         return True
     return depth < _DEEPEST and any(is_unwrapped(file, value, by_name, depth + 1) for value in assigned_values(file, node))
+
+
+def _is_another_wrapper(file: File, node: ast.expr, inside: ast.expr) -> bool:
+    """Whether an expression may be a wrapper, and not the one that another expression takes the module out of."""
+    if ast.unparse(node) in (ast.unparse(part) for part in ast.walk(inside) if isinstance(part, ast.expr)):
+        return False
+    return any(isinstance(value, Wrapped) for value in file.values(node))
 
 
 def _reads_module(file: File, function: FunctionValue, depth: int = 0) -> bool:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from ..findings import Form, Level
+from ..flow.values import Bound, Instance, Opaque
 from ..migration import Migration
 from ..queries.backwards import may_learn
+from ..queries.model_hazards import changes_buffers
+from ..queries.model_structure import ModelStructure
 from ..queries.past_ddp import LEARNS_APART, WHERE_SAME
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
@@ -19,11 +22,18 @@ def own_buffers(site: Site, migration: Migration) -> Outcome | None:
     if migration.is_fresh(site.file, site.call, site.call.func):
         return None
     changes = []
-    if migration.follows_buffers:
+    if migration.follows_buffers and not _has_no_buffers(site, migration):
         changes.append(around(site.file, site.call.func, f"{migration.helper(site, 'past_ddp')}({{it}})"))
     if may_learn(site.file, site.call):
         return Outcome(LEARNS_APART, changes, Level.REVIEW, None if changes else Form.NOTE, advice=WHERE_SAME)
     return Outcome("past DDP a forward used each rank's own buffers, as it does now", changes) if changes else None
+
+
+def _has_no_buffers(site: Site, migration: Migration) -> bool:
+    """Whether training surely changes no buffer of what is called."""
+    values = [v.receiver if isinstance(v, Bound) else v for v in site.file.called_values(site.call)]  # type: ignore[arg-type]
+    structure = ModelStructure(migration.program, migration.sharding, [v for v in values if isinstance(v, Instance | Opaque)])
+    return len(structure.models) == len(values) and structure.is_known and not changes_buffers(structure)
 
 
 RULE = Rule(
