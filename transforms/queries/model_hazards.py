@@ -13,6 +13,8 @@ from .model_structure import Class, ModelStructure
 from .program import Program
 
 _CHANGING_LAYERS = re.compile(r"BatchNorm|spectral_norm")
+_TYPE_TESTS = re.compile(r"\bisinstance\((?:[^()]|\([^()]*\))*\)")
+"""What initializers of all kinds of layers ask, which says nothing of what a model has."""
 _VIEWS = frozenset(
     {"view", "reshape", "transpose", "permute", "expand", "unsqueeze", "squeeze", "flatten", "t", "T", "narrow", "select",
      "chunk", "split", "unbind", "view_as", "movedim", "mT", "swapaxes", "expand_as", "unflatten", "diagonal"}
@@ -36,7 +38,7 @@ def changes_buffers(structure: ModelStructure, is_before: Callable[[File, ast.AS
 
     ``is_before`` says of a place whether it surely runs before the model is wrapped.
     """
-    held = [*structure.layers, *(file.source.segment(cls) for file, cls in structure.classes)]
+    held = [*structure.layers, *(_TYPE_TESTS.sub("", file.source.segment(cls)) for file, cls in structure.classes)]
     if any(map(_CHANGING_LAYERS.search, held)):
         return True
     if any("InstanceNorm" in one for one in held) and structure.program.mentions(r"track_running_stats"):
