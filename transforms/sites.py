@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from .facts.symbols import AVERAGES, DDP, FSDP1, is_old, is_old_module
-from .facts.wrapper_members import DDP_ONLY, FSDP1_ONLY, OF_BOTH
+from .facts.wrapper_members import DDP_ONLY, FSDP1_ONLY, OF_ALL_MODULES, OF_BOTH
 from .flow.library import is_optimizer
 from .flow.values import (
     Bound,
@@ -458,20 +458,6 @@ def _is_method(file: File, node: ast.Attribute | ast.Call) -> bool:
     return called or (bool(values) and all(isinstance(value, Bound) for value in values))
 
 
-_OF_ALL_MODULES = frozenset(
-    {"train", "eval", "parameters", "named_parameters", "modules", "named_modules", "children", "named_children", "buffers",
-     "named_buffers", "to", "cuda", "cpu", "float", "half", "bfloat16", "double", "type", "zero_grad", "requires_grad_",
-     "apply", "register_buffer", "register_parameter", "register_forward_hook", "register_forward_pre_hook",
-     "register_full_backward_hook", "register_full_backward_pre_hook", "register_backward_hook", "register_state_dict_pre_hook",
-     "register_state_dict_post_hook", "register_load_state_dict_pre_hook", "register_load_state_dict_post_hook",
-     "register_module", "add_module", "get_submodule", "set_submodule", "get_parameter", "get_buffer", "compile",
-     "share_memory", "extra_repr", "set_extra_state", "get_extra_state", "to_empty", "forward", "__call__",
-     "reshard", "unshard", "set_requires_gradient_sync", "set_requires_all_reduce", "set_is_last_backward",
-     "set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch", "set_reshard_after_forward",
-     "set_reshard_after_backward", "set_unshard_in_backward", "set_post_optim_event"}
-)  # fmt: skip
-
-
 def _is_of_optimizers(sharding: ShardingQueries, values: Sequence[Value], name: str) -> bool:
     """Whether a method that is called on what may be a model or an optimizer surely is the optimizer's, or a scheduler's."""
     if any(isinstance(v, Optimizer) for v in values) and not any(isinstance(v, (Instance, Wrapped)) for v in values):
@@ -481,4 +467,4 @@ def _is_of_optimizers(sharding: ShardingQueries, values: Sequence[Value], name: 
 
 def _is_of_all_modules(name: str) -> bool:
     """Whether every module, or every model of FSDP2, has a method of this name that means the same there."""
-    return name in _OF_ALL_MODULES
+    return name in OF_ALL_MODULES

@@ -1,4 +1,4 @@
-"""Attributes that objects of the old wrappers have beside those of all modules, as torch 2.13 makes them."""
+"""Attributes that all modules have, and objects of the old wrappers beside those, as torch 2.13 makes them."""
 
 FSDP1_ONLY = frozenset(
     {"_all_fsdp_states", "_all_handles", "_buffer_name_to_orig_dtype", "_buffer_names", "_comm_hook", "_comm_hook_state",
@@ -14,3 +14,16 @@ DDP_ONLY = frozenset(
      "named_module_buffers", "output_device", "parameters_to_ignore", "static_graph"}
 )  # fmt: skip
 OF_BOTH = frozenset({"process_group"})
+OF_ALL_MODULES = frozenset(
+    {"train", "eval", "parameters", "named_parameters", "modules", "named_modules", "children", "named_children", "buffers",
+     "named_buffers", "to", "cuda", "cpu", "float", "half", "bfloat16", "double", "type", "zero_grad", "requires_grad_",
+     "apply", "register_buffer", "register_parameter", "register_forward_hook", "register_forward_pre_hook",
+     "register_full_backward_hook", "register_full_backward_pre_hook", "register_backward_hook", "register_state_dict_pre_hook",
+     "register_state_dict_post_hook", "register_load_state_dict_pre_hook", "register_load_state_dict_post_hook",
+     "register_module", "add_module", "get_submodule", "set_submodule", "get_parameter", "get_buffer", "compile",
+     "share_memory", "extra_repr", "set_extra_state", "get_extra_state", "to_empty", "forward", "__call__",
+     "reshard", "unshard", "set_requires_gradient_sync", "set_requires_all_reduce", "set_is_last_backward",
+     "set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch", "set_reshard_after_forward",
+     "set_reshard_after_backward", "set_unshard_in_backward", "set_post_optim_event"}
+)  # fmt: skip
+"""Methods that every module has, or every model of FSDP2, and that mean the same there."""

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 from ..facts.facts import ClassFacts
 from ..facts.symbols import AVERAGES
+from ..facts.wrapper_members import OF_ALL_MODULES
 from ..flow.library import NAMESPACES
 from ..flow.values import ClassValue, Constant, Instance, Opaque, Unknown, Value
 from .file import File
@@ -19,8 +20,8 @@ def has_own_module(file: File, node: ast.expr) -> bool:
     Nobody shards such an object: what it copies is made plain for it (FS505). All that the repository stores under the
     attribute's name, in whatever object, has to be known, since the analysis may not see every object.
     """
-    stored = _stored(file, node.attr) if isinstance(node, ast.Attribute) else None
-    if stored is None:
+    stored = _stored(file, node.attr) if isinstance(node, ast.Attribute) else [] if isinstance(node, ast.Name) else None
+    if stored is None or (isinstance(node, ast.Name) and any(isinstance(v, Unknown) for v in file.values(node))):
         return False
     known = [v for v in file.values(node) if not isinstance(v, Unknown)]
     values = [v for v in (*stored, *known) if not (isinstance(v, Constant) and v.value is None)]
@@ -44,6 +45,28 @@ def stores_module(file: File, node: ast.expr) -> bool:
         if not class_stores(file.program, value.cls, "module"):
             return False
     return bool(values)
+
+
+def is_asked_for_more(file: File, node: ast.expr) -> bool:
+    """Whether a method is called on what has this name that no wrapper has, but a class with a ``.module`` of its own does."""
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)
+    if name is None or not isinstance(node, ast.Attribute | ast.Name):
+        return False
+    flow, called = file.program.flow, set[str]()
+    places = [file] if isinstance(node, ast.Name) else map(file.program.file, file.program.files_by_word.get(name, ()))
+    for other in places:
+        for call in other.nodes(ast.Call):
+            receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
+            if isinstance(node, ast.Name) and other.function(call) is not file.function(node):
+                continue
+            if type(receiver) is type(node) and name == getattr(receiver, "attr", getattr(receiver, "id", None)):
+                called.add(call.func.attr)  # type: ignore[attr-defined]
+    for method in called - OF_ALL_MODULES - {"state_dict", "load_state_dict", "no_sync", "join"}:
+        for function in flow.methods_by_name().get(method, ()):
+            cls = ClassValue(function.file, file.program.facts[function.file].functions[function.index].owner_class)
+            if flow.wrapper_kind(cls) is None and class_stores(file.program, cls, "module"):
+                return True
+    return False
 
 
 def class_stores(program: Program, cls: ClassValue, name: str) -> bool:

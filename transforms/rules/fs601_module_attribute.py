@@ -11,7 +11,7 @@ from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.copied_models import copies_behind, copies_model, copies_wrapper
 from ..queries.narrowed import asks_for_other_class
-from ..queries.own_attributes import class_stores, has_own_module, stores_module
+from ..queries.own_attributes import class_stores, has_own_module, is_asked_for_more, stores_module
 from ..queries.past_ddp import past_ddp
 from ..queries.repeated_unwrapping import deciding_test, ends_by_exception, recursive_call
 from ..queries.run_models import runs
@@ -72,7 +72,7 @@ def unwrapped(site: Site, migration: Migration) -> Outcome | None:
         return None
     if asks_for_other_class(site.file, node, site.receiver):
         return None
-    if not site.sharding.wrappers and stores_module(site.file, site.receiver):
+    if not site.sharding.wrappers and (stores_module(site.file, site.receiver) or is_asked_for_more(site.file, site.receiver)):
         return None
     if unwrapping_choice(site.file, node) is not None:
         return Outcome("the branch without `.module` is taken for models of FSDP2, which is right", level=Level.OK)
