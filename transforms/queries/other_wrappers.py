@@ -1,0 +1,31 @@
+"""Wrappers that stay, whose `.module` is still one."""
+
+from __future__ import annotations
+
+import ast
+
+from ..facts.symbols import DATA_PARALLEL
+from .file import File
+from .program import Program
+
+
+def makes_data_parallel(program: Program) -> bool:
+    """Whether some code puts models into `nn.DataParallel`, under whatever name, or hands the class on."""
+    return program.once(_Found).makes
+
+
+class _Found:
+    def __init__(self, program: Program) -> None:
+        files = (program.file(i) for i in program.relevant_files() if "DataParallel" in program.text(program.facts[i].path))
+        self.makes = any(_is_made(file, n) for file in files for n in file.nodes(ast.Name, ast.Attribute))
+
+
+def _is_made(file: File, node: ast.expr) -> bool:
+    """Whether an expression is the class, and not in a test of what something is."""
+    if not isinstance(getattr(node, "ctx", None), ast.Load) or file.external(node) not in DATA_PARALLEL:
+        return False
+    around = file.parents[node]
+    while isinstance(around, (ast.Tuple, ast.List, ast.Set, ast.BinOp)):
+        around = file.parents[around]
+    is_test = isinstance(around, ast.Call) and isinstance(around.func, ast.Name) and around.func.id in ("isinstance", "issubclass")
+    return not is_test and not isinstance(around, (ast.Compare, ast.Assign, ast.AnnAssign, ast.arg))
