@@ -16,6 +16,7 @@ from .queries.answers import Sharding
 from .queries.before_wraps import BeforeWraps
 from .queries.compiled_models import CompiledModels
 from .queries.copied_models import deep_copies, may_copy_unseen_model
+from .queries.exclusive_branches import ExclusiveBranches
 from .queries.file import File
 from .queries.fresh_models import FreshModels
 from .queries.full_state import FullState, full_state
@@ -352,8 +353,15 @@ class Migration:
 
     def runs_before_wraps(self, file: File, node: ast.AST) -> bool:
         """Whether a place surely is reached only while nothing in the repository is wrapped."""
+        return self._is_in_front(file, node) or (not self.options.blind and self._exclusive_branches.holds(file, node))
+
+    def _is_in_front(self, file: File, node: ast.AST) -> bool:
         before = self._before_wraps
         return before is not None and before.holds(before.program.file(file.path), node)
+
+    @cached_property
+    def _exclusive_branches(self) -> ExclusiveBranches:
+        return ExclusiveBranches(self.program, self.programs, [place for place, _ in self._wraps], self._is_in_front)
 
     def is_fresh(self, file: File, node: ast.AST, model: ast.expr) -> bool:
         """Whether a model that a place works on was surely made on the way there, behind all wraps that may be its own."""
@@ -380,14 +388,23 @@ class Migration:
         """Which places come before all wraps; None where nothing is known of calls."""
         if self.options.blind:
             return None
-        program = self.program.baseline or self.program  # one run is no proof of an order
+        return BeforeWraps(self._without_runs, self.programs, self._wraps)
+
+    @property
+    def _without_runs(self) -> Program:
+        return self.program.baseline or self.program  # one run is no proof of an order
+
+    @cached_property
+    def _wraps(self) -> list[tuple[tuple[File, ast.AST], Wrapped | None]]:
+        """The places where models are wrapped, with what is made there, and where wrappers are handed on."""
+        program = self._without_runs
         wrapped = [v for v in program.flow.values if isinstance(v, Wrapped) and v.site >= 0 and not self.stays_wrapped(v)]
         wraps: list[tuple[tuple[File, ast.AST], Wrapped | None]] = [(program.call_node(v.site), v) for v in wrapped]
         for sites in self.sites.values():
             for site in sites:
                 if site.symbol in CONSTRUCTORS and (site.role == "value" or (site.role == "base" and not self._is_made(site))):
                     wraps.append(((program.file(site.file.path), site.node), None))
-        return BeforeWraps(program, self.programs, wraps)
+        return wraps
 
     def _is_made(self, site: Site) -> bool:
         """Whether every object of a class with this base is seen to be made."""

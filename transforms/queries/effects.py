@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 
 from ..flow.values import Bound, Constant, Derived, FunctionValue, Value
@@ -113,6 +114,9 @@ _WRITES = frozenset({"copy_", "add_", "sub_", "mul_", "div_", "lerp_", "fill_", 
                      "renorm_", "addcmul_", "addcdiv_"})  # fmt: skip
 
 
+_REBUILDS = re.compile(r"torch\.nn\.utils\.((remove_)?(weight|spectral)_norm$|prune\.|parametriz)")
+
+
 def edits_parameters(program: Program, values: Iterable[Value]) -> bool:
     """Whether a method of a model gives nothing back, and works on gradients or writes tensors in place."""
     for function in [v.function if isinstance(v, Bound) else v for v in values if isinstance(v, (Bound, FunctionValue))]:
@@ -123,6 +127,13 @@ def edits_parameters(program: Program, values: Iterable[Value]) -> bool:
         if not gives and not trains and (any(map(_edits, nodes)) or _initializes(program, file, node, 0)):
             return True
     return False
+
+
+def rebuilds_parameters(program: Program, values: Iterable[Value]) -> bool:
+    """Whether methods of models do nothing but take parameters away and give others, or their parts' methods do."""
+    functions = [v.function if isinstance(v, Bound) else v for v in values if isinstance(v, (Bound, FunctionValue))]
+    calls = [(file, n) for file, node in map(program.function_node, functions) for n in ast.walk(node) if isinstance(n, ast.Call)]
+    return any(_REBUILDS.match(file.external(call.func) or "") for file, call in calls)
 
 
 def _initializes(program: Program, file: File, function: ast.AST, depth: int) -> bool:

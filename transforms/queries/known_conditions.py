@@ -20,6 +20,7 @@ _SCOPES = (ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ListComp, ast.
 _OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.In: ast.NotIn, ast.NotIn: ast.In
 }  # fmt: skip
+_LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _DEEPEST = 3
 _MOST_ALTERNATIVES = 3
 
@@ -238,10 +239,28 @@ def parts_that_hold(test: ast.expr, holds: bool) -> list[ast.expr]:
         return parts_that_hold(test.operand, not holds)
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) == holds:
         return [part for value in test.values for part in parts_that_hold(value, holds)]
-    return [test] if holds else [_negated(test)]
+    return [test] if holds else [negated(test)]
 
 
-def _negated(test: ast.expr) -> ast.expr:
+def tests_in_front(file: File, node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What is known to hold at a place in its function, each with the test that says so."""
+    inside: ast.AST = node
+    for around in file.ancestors(node):
+        if isinstance(around, (ast.If, ast.IfExp)) and inside is not around.test:
+            body = around.body if isinstance(around.body, list) else [around.body]
+            yield from ((around.test, part) for part in parts_that_hold(around.test, any(inside is n for n in body)))
+        if isinstance(inside, ast.stmt):
+            block, index = file.block_of(inside)
+            for earlier in block[:index]:
+                if isinstance(earlier, ast.If) and isinstance(earlier.body[-1], _LEAVES):
+                    yield from ((earlier.test, part) for part in parts_that_hold(earlier.test, False))
+        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            return
+        inside = around
+
+
+def negated(test: ast.expr) -> ast.expr:
+    """The opposite of a condition."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return test.operand
     if isinstance(test, ast.Compare) and len(test.ops) == 1 and (opposite := _OPPOSITE.get(type(test.ops[0]))):

@@ -27,5 +27,6 @@ def _is_made(file: File, node: ast.expr) -> bool:
     around = file.parents[node]
     while isinstance(around, (ast.Tuple, ast.List, ast.Set, ast.BinOp)):
         around = file.parents[around]
-    is_test = isinstance(around, ast.Call) and isinstance(around.func, ast.Name) and around.func.id in ("isinstance", "issubclass")
-    return not is_test and not isinstance(around, (ast.Compare, ast.Assign, ast.AnnAssign, ast.arg))
+    called = around.func.id if isinstance(around, ast.Call) and isinstance(around.func, ast.Name) else ""
+    is_test = called in ("isinstance", "issubclass") or isinstance(around, ast.Compare)
+    return not is_test and not isinstance(around, (ast.Assign, ast.AnnAssign, ast.arg))

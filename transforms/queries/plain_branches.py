@@ -6,41 +6,22 @@ Sharded models come there too where the test is left as it is, since it answers 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
 from ..facts.symbols import DDP
 from .assignments import assigned_values
 from .file import File
-from .known_conditions import parts_that_hold
+from .known_conditions import tests_in_front
 
-_LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _NOT = (ast.NotEq, ast.IsNot, ast.NotIn)
 
 
 def is_in_plain_branch(file: File, node: ast.expr) -> bool:
     """Whether a model that is read here was in no wrapper of DDP, by the tests on the way here."""
     wanted = ast.dump(node)
-    for test, part in _tests_in_front(file, node):
+    for test, part in tests_in_front(file, node):
         if _denies_wrapper(file, part, wanted) and not _is_assigned_between(file, wanted, test, node):
             return True
     return False
-
-
-def _tests_in_front(file: File, node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """What is known to hold at a place in its function, each with the test that says so."""
-    inside: ast.AST = node
-    for around in file.ancestors(node):
-        if isinstance(around, (ast.If, ast.IfExp)) and inside is not around.test:
-            body = around.body if isinstance(around.body, list) else [around.body]
-            yield from ((around.test, part) for part in parts_that_hold(around.test, any(inside is n for n in body)))
-        if isinstance(inside, ast.stmt):
-            block, index = file.block_of(inside)
-            for earlier in block[:index]:
-                if isinstance(earlier, ast.If) and isinstance(earlier.body[-1], _LEAVES):
-                    yield from ((earlier.test, part) for part in parts_that_hold(earlier.test, False))
-        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            return
-        inside = around
 
 
 def _denies_wrapper(file: File, part: ast.expr, wanted: str) -> bool:

@@ -12,7 +12,7 @@ from ..findings import Level
 from ..flow.values import Bound, FunctionValue, Value
 from ..migration import Migration
 from ..queries.backwards import is_without_gradients, may_learn
-from ..queries.effects import edits_parameters, only_asks
+from ..queries.effects import edits_parameters, only_asks, rebuilds_parameters
 from ..queries.own_forward import runs_forward_alone
 from ..queries.past_ddp import LEARNS_APART, WHERE_SAME
 from ..rewrites.changes import replace
@@ -53,6 +53,8 @@ def registered(site: Site, migration: Migration) -> Outcome | None:
         return Outcome("a part of the model, which gathers in its own forward", level=Level.OK)
     if not values and _name(method).startswith(_SWITCHES):
         return Outcome("it changes how the model runs, and computes nothing", level=Level.OK)
+    if rebuilds_parameters(migration.program, called):
+        return Outcome("it gives modules other parameters: no gather makes that right (FS419)", level=Level.OK)
     edits = edits_parameters(migration.program, called)
     name, member = migration.helper(site, "method_on_full" if edits else "forward_method"), _name(method)
 
