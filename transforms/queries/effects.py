@@ -130,10 +130,21 @@ def edits_parameters(program: Program, values: Iterable[Value]) -> bool:
 
 
 def rebuilds_parameters(program: Program, values: Iterable[Value]) -> bool:
-    """Whether methods of models do nothing but take parameters away and give others, or their parts' methods do."""
+    """Whether methods of models give nothing back, and take parameters away or give others, by those of their parts too."""
     functions = [v.function if isinstance(v, Bound) else v for v in values if isinstance(v, (Bound, FunctionValue))]
-    calls = [(file, n) for file, node in map(program.function_node, functions) for n in ast.walk(node) if isinstance(n, ast.Call)]
-    return any(_REBUILDS.match(file.external(call.func) or "") for file, call in calls)
+    places = list(map(program.function_node, functions))
+    gives = any(isinstance(n, (ast.Return, ast.Yield)) and n.value is not None for _, node in places for n in ast.walk(node))
+    return not gives and any(_rebuilds(program, *place) for place in places)
+
+
+def _rebuilds(program: Program, file: File, function: ast.AST, depth: int = 0) -> bool:
+    for call in (n for n in ast.walk(function) if isinstance(n, ast.Call)):
+        if _REBUILDS.match(file.external(call.func) or ""):
+            return True
+        called = map(program.function_node, program.callees(file, call)) if depth < _DEEPEST else ()
+        if any(_rebuilds(program, owner, node, depth + 1) for owner, node in called):
+            return True
+    return False
 
 
 def _initializes(program: Program, file: File, function: ast.AST, depth: int) -> bool:

@@ -6,6 +6,7 @@ import ast
 
 from ..findings import Form, Level
 from ..migration import Migration
+from ..queries.file import File
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
@@ -34,9 +35,23 @@ def _gets_sharded(call: ast.Call, site: Site, migration: Migration) -> bool | No
     sharding = migration.sharding
     if any(sharding.of(site.file, n).wrappers or sharding.of_part(site.file, n).wrappers for n in parts):
         return True
+    if any(isinstance(n, ast.Name) and n.id == "self" for n in parts) and _is_called_on_sharded(site.file, call, migration):
+        return True
     return False if any(sharding.is_module(value) for n in parts for value in site.file.values(n)) else None
 
 
+def _is_called_on_sharded(file: File, node: ast.AST, migration: Migration, depth: int = 0) -> bool:
+    """Whether the method around a place is called on a sharded model, or by a method that is."""
+    function = file.function(node)
+    for caller, call in migration.program.callers(file, function) if function is not None else ():
+        if isinstance(call.func, ast.Attribute) and migration.sharding.of(caller, call.func.value).wrappers:
+            return not migration.runs_before_wraps(caller, call)
+        if depth < _DEEPEST and _is_called_on_sharded(caller, call, migration, depth + 1):
+            return True
+    return False
+
+
+_DEEPEST = 3
 _NORMS = ("weight_norm", "spectral_norm", "remove_weight_norm", "remove_spectral_norm")
 
 RULE = Rule(

@@ -271,3 +271,34 @@ def check_a_method_that_leaves_blocks_gathered() -> None:
         return fully_shard(model, reshard_after_forward=False)
 
     assert close(losses(sharded), losses(lambda model: model), 1e-6)
+
+
+def check_methods_that_write_parameters() -> None:
+    """What a method writes into parameters stays, also by `p.data`; what it leaves alone keeps all of its digits."""
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.second = nn.Linear(5, 3), nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(self.first(x)).sum()
+
+        @torch.no_grad()
+        def enforce(self, keep: float) -> torch.Tensor:
+            self.first.weight.data.mul_(self.first.weight.abs() > keep)
+            self.second.bias.fill_(0.5)
+            return self.first.weight.norm()
+
+    results, norms = [], []
+    for wrap in (DDP, shard_like_ddp):
+        run = wrap(Masked())
+        module: Any = getattr(run, "module", run)
+        optimizer = torch.optim.SGD(run.parameters(), lr=0.1)
+        for _ in range(3):
+            run(torch.ones(2, 5)).backward()
+            optimizer.step()
+            norms.append(forward_method(module, "enforce")(0.2))
+        results.append(parameters_of(run))
+    assert close(results[0], results[1], 0.0) and all(close(a, b) for a, b in zip(norms[:3], norms[3:], strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -438,3 +439,8 @@ def check_methods_that_are_values() -> None:
         model.state_dict = lambda state=state: {key: value for key, value in state().items() if "bias" in key}
         states.append(copy.deepcopy(state_of(model)))
     assert same(states[:2], states[2:])
+
+
+def check_an_attribute_that_is_no_method_comes_as_it_is() -> None:
+    bundle = SimpleNamespace(state_dict={"model": torch.ones(2)})
+    assert as_method(bundle, "state_dict", state_of) is bundle.state_dict

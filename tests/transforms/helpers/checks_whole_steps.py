@@ -198,3 +198,11 @@ def check_optimizers_that_compute_by_element_go_on_with_shards() -> None:
     optimizer = step_on_whole(torch.optim.AdamW(model.parameters(), lr=1e-2))
     train(model, optimizer, 0, 1)
     assert all(isinstance(entry["exp_avg"], DTensor) for entry in optimizer.state.values())
+
+
+def check_schedulers_and_scalers_are_no_optimizers() -> None:
+    model = build("fsdp2", like="ddp")
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    for other in (torch.optim.lr_scheduler.StepLR(optimizer, 1), torch.amp.GradScaler("cpu"), torch.nn.Linear(2, 2)):
+        before = dict(vars(other))
+        assert step_on_whole(other) is other and vars(other).keys() == before.keys()
