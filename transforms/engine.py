@@ -146,7 +146,7 @@ def wraps_that_differ(migration: Migration) -> frozenset[int]:
     sites = (site for found in migration.sites.values() for site in found if site.member == "no_sync")
     using = (site for site in sites if site.receiver is not None and uses_own_gradients(site.file, site.node))
     values = (value for site in using for value in site.file.values(site.receiver))  # type: ignore[arg-type]
-    return named & {v.site for v in values if isinstance(v, Wrapped) and v.kind == "DDP"}
+    return frozenset(named & {v.site for v in values if isinstance(v, Wrapped) and v.kind == "DDP"})
 
 
 def wraps_left_out(program: Program) -> frozenset[int]:

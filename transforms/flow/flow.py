@@ -63,6 +63,8 @@ class Flow(UnseenOptimizers):
         self.solve()
         self.seed_models_out_of_sight()
         self.solve()
+        self.seed_trained_models()
+        self.solve()
         candidates = self.mark_unseen_optimizers()
         self.solve()
         self.make_unseen_optimizers(candidates)

@@ -35,32 +35,22 @@ class OutOfSight(Relays):
     """Methods that are called by their name alone: whatever else may come to them stays unknown."""
 
     def seed_models_out_of_sight(self) -> None:
-        """Gives each wrap whose model nothing shows a model of its own, and functions that train one those that are wrapped."""
-        for wrapped, model in list(self.wrapped_models.items()):
-            if self._holds_nothing(model):
-                for variable in self._sources_of(model):
-                    self.add(variable, Opaque(wrapped.site, _UNKNOWN))
-        self.solve()
+        """Gives each wrap whose model nothing shows a model of its own, from where it is handed in on."""
+        unseen = [(wrapped, model) for wrapped, model in self.wrapped_models.items() if self._holds_nothing(model)]
+        origins: dict[int, list[int]] = {}
+        for origin, targets in self.copies.items() if unseen else ():
+            for target in targets:
+                origins.setdefault(target, []).append(origin)
+        for wrapped, model in unseen:
+            for variable in _first_ones(model, origins):
+                self.add(variable, Opaque(wrapped.site, _UNKNOWN))
+
+    def seed_trained_models(self) -> None:
+        """Gives functions that train a model which nothing shows those that are wrapped."""
         wraps = [value for value in self.values if isinstance(value, Wrapped)]
         for variable in self._models_trained() if wraps else ():
             for value in wraps if self._holds_nothing(variable) else ():
                 self.add(variable, value)
-
-    def _sources_of(self, variable: int) -> list[int]:
-        """A variable that holds nothing, or where its values would come from: parameters that nobody hands anything in for."""
-        sources: dict[int, list[int]] = {}
-        for origin, targets in self.copies.items():
-            for target in targets:
-                sources.setdefault(target, []).append(origin)
-        pending, seen, found = [variable], {variable}, []
-        while pending:
-            current = pending.pop()
-            further = sources.get(current, ())
-            if not further:
-                found.append(current)
-            pending += [origin for origin in further if origin not in seen]
-            seen.update(further)
-        return found
 
     def _models_trained(self) -> set[int]:
         """What holds nothing in functions that go backward, themselves or by others, and is used as only trained models are."""
@@ -115,3 +105,16 @@ class OutOfSight(Relays):
                 if self.instances.get(cls) == {receiver} and not is_module:
                     found.setdefault(name, []).append((method, receiver))
         return found
+
+
+def _first_ones(variable: int, origins: dict[int, list[int]]) -> list[int]:
+    """A variable, or where its values would come from: parameters that nobody hands anything in for."""
+    pending, seen, found = [variable], {variable}, []
+    while pending:
+        current = pending.pop()
+        further = origins.get(current, ())
+        if not further:
+            found.append(current)
+        pending += [origin for origin in further if origin not in seen]
+        seen.update(further)
+    return found

@@ -14,7 +14,7 @@ _DEEPEST = 4
 def runs_in_forwards(file: File, node: ast.AST) -> bool:
     """Whether a place is in a module's ``forward``, or in a function that such ones alone call."""
     function = file.function(node)
-    return function is not None and file.program.once(_Known).is_in_forwards(file, function, 0)
+    return function is not None and file.program.once(_Known).is_in_forwards(file, function, 0) is True
 
 
 class _Known:
