@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from migrated_texts import HEAD, migrated
+from migrated_texts import HEAD, findings, migrated
+from to_fsdp2.transforms.findings import Level
 
 JOINED = (
     HEAD
@@ -74,3 +75,53 @@ def test_one_call_sets_for_backwards_only_where_it_is_made_for_all(last: str, is
     text = migrated(train=WINDOWS.replace("{last}", last))["train"]
     assert ("model.set_requires_gradient_sync(i % 4 == 3)" in text) is is_set
     assert ("with no_gradient_sync(model) if i % 4 != 3 else nullcontext():" in text) is not is_set
+
+
+SAMPLING = (
+    HEAD
+    + """class Writer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.cell(x)
+
+    def sample(self, x):
+        return self.rounds(x)
+
+    def rounds(self, x):
+        for step in range(9):
+            x = self.cell(x)
+            {leaves}
+        return x
+
+
+def main():
+    model = DDP(Writer())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        {before}
+        loss = model.module.sample(torch.ones(2, 4)).sum()
+        loss.backward()
+        optimizer.step()
+
+
+main()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("leaves", "level"),
+    [("if x.max() > 3:\n                break", Level.MANUAL), ("x = x.relu()", Level.REVIEW)],
+)
+def test_loops_that_a_rank_may_leave_with_gradients_are_told_of(leaves: str, level: Level) -> None:
+    program = SAMPLING.replace("{leaves}", leaves).replace("        {before}\n", "")
+    assert [f.level for f in findings(train=program) if f.rule == "FS308"] == [level]
+
+
+def test_loops_without_gradients_are_not() -> None:
+    program = SAMPLING.replace("{leaves}", "if x.max() > 3:\n                break").replace("        {before}\n", "")
+    program = program.replace("    def sample(self, x):", "    @torch.no_grad()\n    def sample(self, x):")
+    assert all(f.level is not Level.MANUAL for f in findings(train=program))

@@ -101,3 +101,15 @@ def _is_configuration(file: File, name: ast.Name) -> bool:
             if isinstance(parent, ast.keyword) and parent.arg is None:
                 return True
     return False
+
+
+def may_go_other_rounds(file: File, function: ast.AST, depth: int = 0) -> bool:
+    """Whether a method calls its model, or parts of it, in a loop that it leaves by what it has computed: as sampling does."""
+    for loop in (n for n in ast.walk(function) if isinstance(n, ast.For | ast.While)):
+        leaves = isinstance(loop, ast.While) or any(isinstance(n, ast.Break) for n in ast.walk(loop))
+        calls = (n.func for n in ast.walk(loop) if isinstance(n, ast.Call))
+        if leaves and any("self" in (getattr(c, "id", ""), getattr(getattr(c, "value", None), "id", "")) for c in calls):
+            return True
+    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)] if depth < _CALLS_DEEP else []
+    called = (file.program.function_node(value) for call in calls for value in file.program.callees(file, call))
+    return any(may_go_other_rounds(*place, depth + 1) for place in called)

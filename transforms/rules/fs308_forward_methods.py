@@ -15,6 +15,7 @@ from ..queries.backwards import is_without_gradients, may_learn
 from ..queries.effects import edits_parameters, only_asks, rebuilds_parameters
 from ..queries.own_forward import runs_forward_alone
 from ..queries.past_ddp import LEARNS_APART, WHERE_SAME
+from ..queries.uneven_loops import may_go_other_rounds
 from ..rewrites.changes import replace
 from ..rewrites.templates import argument, expression, with_argument
 from ..rule import Example, Outcome, Rule
@@ -67,6 +68,9 @@ def registered(site: Site, migration: Migration) -> Outcome | None:
         change = replace(site.file, method, build)
         return Outcome(f"{member} works on whole parameters and gradients, and its edits stay", [change])
     if _learns(site, migration, called):
+        functions = [migration.program.function_node(v) for v in reached]
+        if any(may_go_other_rounds(owner, function) for owner, function in functions):
+            return Outcome(_OTHER_ROUNDS, [replace(site.file, method, build)], Level.MANUAL, advice=_AS_MANY)
         return Outcome(LEARNS_APART, [replace(site.file, method, build)], Level.REVIEW, advice=WHERE_SAME)
     return Outcome(f"{member} gathers parameters as forward does", [replace(site.file, method, build)])
 
@@ -86,6 +90,8 @@ def _learns(site: Site, migration: Migration, called: Sequence[Value]) -> bool:
     return may_learn(site.file, site.call)
 
 
+_OTHER_ROUNDS = "it calls the model's parts in a loop that a rank may leave before others, with gradients: shards hang then"
+_AS_MANY = "Let all ranks go as many rounds as the one with most, or shard the model without units inside."
 _GIVES_LOSSES = re.compile(r"forward|loss")
 """How methods of libraries are called through which models learn."""
 
