@@ -44,6 +44,13 @@ def called_by_user() -> bool:
     return frame is not None and not is_foreign(frame.f_code.co_filename)
 
 
+def called_by_helper() -> bool:
+    """Whether a function that the migration wrote called the one that asks: in a module of helpers, or listed beside code."""
+    frame = sys._getframe(2)
+    module = os.path.basename(frame.f_code.co_filename)
+    return module.startswith("fsdp2_helpers") or frame.f_code.co_name in frame.f_globals.get("HELPERS", ())
+
+
 def is_foreign(file: str) -> bool:
     """Whether a file is torch's, ours, or none at all."""
     return file.startswith((TORCH, OURS, "<")) or os.path.basename(file) == "contextlib.py"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .patching import Function, wrap
-from .places import called_by_user, user_place
+from .places import called_by_helper, called_by_user, user_place
 from .tripwires import Tripwires
 
 _KINDS = ("register_hook", "register_post_accumulate_grad_hook")
@@ -40,7 +40,7 @@ class _Watch:
     def registering(self, name: str) -> Any:
         def around(original: Function) -> Function:
             def register(tensor: torch.Tensor, hook: Function) -> Any:
-                if not (isinstance(tensor, torch.nn.Parameter) and called_by_user()):
+                if not (isinstance(tensor, torch.nn.Parameter) and called_by_user()) or called_by_helper():
                     return original(tensor, hook)
                 noted = _Hook(weakref.ref(tensor), name, user_place(self._wires.root))
                 self._hooks.append(noted)

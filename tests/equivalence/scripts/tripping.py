@@ -5,6 +5,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+from fsdp2_helpers import hook_a_copy
 from torch import nn
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import distribute_tensor
@@ -68,6 +69,8 @@ for _ in range(3):
             model.reshard()
         for parameter in model.parameters():
             parameter.data.mul_(0.5)
+    if "helper" in KINDS:
+        hook_a_copy(weight)
     if "ranks-method" in KINDS:
         if rank == 0 or RIGHT:
             model.encode(x)  # LINE ranks-method
