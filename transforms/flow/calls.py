@@ -96,7 +96,7 @@ class Calls(NamedAttributes):
         else:
             self.call_attribute(site, value, method)
         if method in library.ADDS_MODULE and isinstance(value, MODEL_LIKE):
-            self.access_later(call._replace(arguments=(call.function, *call.arguments)), WRITTEN)
+            self.access_later(site, call._replace(arguments=(call.function, *call.arguments)), WRITTEN)
         if isinstance(value, Opaque) and value.name in library.MODULES_OF_MODULES:
             if method in library.CONTAINER_WRITES:
                 self.hold_modules(value, call)
@@ -316,7 +316,7 @@ class Calls(NamedAttributes):
         elif name == "builtins.super":
             self.call_builtin_super(call, site)
         elif name in (READ, WRITTEN):
-            self.access_later(call, name)
+            self.access_later(site, call, name)
         elif name.endswith("multiprocessing.spawn") or name.endswith("multiprocessing.start_processes"):
             self.call_spawn(site, call)
         elif name.startswith("torch.distributed.fsdp.FullyShardedDataParallel.") and first != NOTHING:

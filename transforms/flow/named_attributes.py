@@ -14,7 +14,7 @@ from .values import Constant, FunctionValue, Value
 
 READ, WRITTEN = "builtins.getattr", "builtins.setattr"
 ANY_NAME = "*"
-"""The attribute that has all that is stored by computed names: some may never be known."""
+"""The attribute that has all that methods store in their own objects by computed names: some may never be known."""
 
 
 class NamedAttributes(Optimizers):
@@ -24,12 +24,12 @@ class NamedAttributes(Optimizers):
     """Variables that hold names, and the calls that read or write the attributes of these names."""
     _methods: dict[str, list[FunctionValue]] | None = None
 
-    def access_later(self, call: Call, kind: str) -> None:
+    def access_later(self, site: int, call: Call, kind: str) -> None:
         """Reads or writes the attributes that a call names, now and whenever more names arrive."""
         if len(call.arguments) < 2 or call.arguments[0] == NOTHING:
             return
         owner, name, *others = call.arguments
-        if kind == WRITTEN and others and others[0] != NOTHING:
+        if kind == WRITTEN and others and others[0] != NOTHING and self._is_own(site, call, owner):
             self.store_later(owner, ANY_NAME, others[0])
         if name == NOTHING:
             if kind == READ:
@@ -45,6 +45,14 @@ class NamedAttributes(Optimizers):
                     self.connect(default, call.result)
         for value in self.values_of(name):
             self.access(call, kind, value)
+
+    def _is_own(self, site: int, call: Call, owner: int) -> bool:
+        """Whether a method asks for attributes of its own object: what a function does to any object tells of none."""
+        file = self.file_of_call(self.written_at(site))
+        function = self.files[file].functions[call.owner] if call.owner >= 0 else None
+        if function is None or function.owner_class == NOTHING or not function.positional:
+            return False
+        return owner == function.positional[0][1] + self.variable_offsets[file]
 
     def access(self, call: Call, kind: str, value: Value) -> None:
         """A name arrived where a call reads or writes the attribute of that name."""

@@ -29,7 +29,9 @@ def past_ddp(file: File, sharding: ShardingQueries, call: ast.Call) -> Sharding 
     if not isinstance(call.func, (ast.Name, ast.Attribute, ast.Subscript)):
         return None
     found = sharding.of_values(file.called_values(call))
-    if found.wrappers != {"ddp"} or not (found.in_place or comes_unwrapped(sharding, file, call.func, by_name=False)):
+    if found.wrappers != {"ddp"}:
+        return None
+    if not (found.in_place or comes_unwrapped(sharding, file, call.func, by_name=False, surely=True)):
         return None
     around = file.enclosing_class(call)
     makes_modules = around is not None and any(

@@ -146,16 +146,16 @@ _INSIDE = re.compile(r"unwrap|without|plain|(^|_)(raw|inner|bare|base|orig(inal)
 _DEEPEST = 3
 
 
-def is_unwrapped(file: File, node: ast.expr, by_name: bool = True, depth: int = 0) -> bool:
+def is_unwrapped(file: File, node: ast.expr, by_name: bool = True, depth: int = 0, surely: bool = False) -> bool:
     """Whether an expression stands for the module inside a wrapper, by what it is read off or assigned from.
 
     Names that hold the wrapper on one path and its module on the other are not told apart by their values. ``by_name``:
-    a variable called ``raw_model`` is enough.
+    a variable called ``raw_model`` is enough. ``surely``: a choice between that and another wrapper is not enough.
     """
     if isinstance(node, ast.IfExp):
-        inside = [branch for branch in (node.body, node.orelse) if is_unwrapped(file, branch, by_name, depth)]
+        inside = [branch for branch in (node.body, node.orelse) if is_unwrapped(file, branch, by_name, depth, surely)]
         other = node.orelse if inside[:1] == [node.body] else node.body
-        return len(inside) == 2 or (bool(inside) and not _is_another_wrapper(file, other, inside[0]))
+        return len(inside) == 2 or (bool(inside) and not (surely and _is_another_wrapper(file, other, inside[0])))
     if isinstance(node, ast.Call):
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if name == "getattr" and any(isinstance(a, ast.Constant) and a.value == "module" for a in node.args):
@@ -170,7 +170,8 @@ def is_unwrapped(file: File, node: ast.expr, by_name: bool = True, depth: int = 
     name = node.attr if isinstance(node, ast.Attribute) else node.id
     if by_name and _INSIDE.search(name):
         return True
-    return depth < _DEEPEST and any(is_unwrapped(file, value, by_name, depth + 1) for value in assigned_values(file, node))
+    values = assigned_values(file, node) if depth < _DEEPEST else []
+    return any(is_unwrapped(file, value, by_name, depth + 1, surely) for value in values)
 
 
 def _is_another_wrapper(file: File, node: ast.expr, inside: ast.expr) -> bool:
@@ -207,19 +208,21 @@ def _decorators(file: File, function: FunctionValue) -> str:
     return " ".join(map(ast.unparse, getattr(node, "decorator_list", ())))
 
 
-def comes_unwrapped(sharding: ShardingQueries, file: File, node: ast.expr, by_name: bool = True, depth: int = 0) -> bool:
+def comes_unwrapped(
+    sharding: ShardingQueries, file: File, node: ast.expr, by_name: bool = True, depth: int = 0, surely: bool = False
+) -> bool:
     """Whether an expression stands for the module inside a wrapper of DDP here, or wherever its function is called from.
 
     A parameter does so if every caller that may hand in a model out of such a wrapper hands in what is inside.
     """
-    if is_unwrapped(file, node, by_name):
+    if is_unwrapped(file, node, by_name, surely=surely):
         return True
     put = [(owner, item) for owner, item in items_of(file, node) if "ddp" in sharding.of(owner, item).wrapped_in]
     if put and depth <= _DEEPEST:
-        return all(comes_unwrapped(sharding, owner, item, by_name, depth + 1) for owner, item in put)
+        return all(comes_unwrapped(sharding, owner, item, by_name, depth + 1, surely) for owner, item in put)
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self" and depth <= _DEEPEST:
         kept = [value for value in assigned_values(file, node) if "ddp" in sharding.of(file, value).wrapped_in]
-        return bool(kept) and all(comes_unwrapped(sharding, file, value, by_name, depth + 1) for value in kept)
+        return bool(kept) and all(comes_unwrapped(sharding, file, value, by_name, depth + 1, surely) for value in kept)
     function = file.function(node)
     if not isinstance(node, ast.Name) or not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) or depth > _DEEPEST:
         return False
@@ -230,5 +233,5 @@ def comes_unwrapped(sharding: ShardingQueries, file: File, node: ast.expr, by_na
         given = handed_in(file, node, node.id, call)
         found = sharding.of(caller, given) if given is not None else None
         if found is None or "ddp" in found.wrapped_in:
-            inside.append(given is not None and comes_unwrapped(sharding, caller, given, by_name, depth + 1))
+            inside.append(given is not None and comes_unwrapped(sharding, caller, given, by_name, depth + 1, surely))
     return bool(inside) and all(inside)

@@ -32,6 +32,8 @@ class ImportStyle:
     """Outermost packages that the file, or one of its own package, imports from by absolute names."""
     imported: frozenset[PurePosixPath] = frozenset()
     """The folders of all that the file itself imports by absolute names."""
+    running: frozenset[PurePosixPath] = frozenset()
+    """Packages elsewhere whose `__init__` imports more, and would do so for the first time if the file imported from them."""
     entangled: frozenset[PurePosixPath] = frozenset()
     """Packages that import the file while they are imported themselves."""
     above: tuple[str, ...] = ()
@@ -55,7 +57,7 @@ class ImportStyle:
 
     def is_strange(self, folder: PurePosixPath) -> bool:
         """Whether an import from there would be the first of its kind: of a package not imported before, or in a circle."""
-        if any(folder.is_relative_to(package) for package in self.entangled):
+        if any(folder.is_relative_to(package) for package in (*self.entangled, *self.running)):
             return True
         if any(_TESTS.match(part.name) and not self.folder.is_relative_to(part) for part in (folder, *folder.parents)):
             return True
@@ -99,7 +101,14 @@ class ImportStyles:
         name = self.program.flow.modules.root_name
         is_named = root == PurePosixPath() and name in {module.partition(".")[0] for module, _ in self._targets[index]}
         above = (name,) if name is not None and is_named else ()
-        return ImportStyle(folder, root, package, self._known(index, root), imported, self._entangled(index), above)
+        running = frozenset(p for p in self._running if not any(one.is_relative_to(p) for one in (folder, *imported)))
+        return ImportStyle(folder, root, package, self._known(index, root), imported, running, self._entangled(index), above)
+
+    @cached_property
+    def _running(self) -> list[PurePosixPath]:
+        """The packages whose `__init__` imports something."""
+        inits = (facts for facts in self.program.facts if facts.path.endswith("/__init__.py") and (facts.imports or facts.stars))
+        return [PurePosixPath(facts.path).parent for facts in inits]
 
     def _imported_as(self, index: int) -> PurePosixPath | None:
         """The outermost package that a file lies in by the absolute names under which all who import it do so."""
