@@ -143,6 +143,14 @@ def test_methods_that_take_parameters_away_are_no_forwards() -> None:
     assert [f.rule for f in findings(train=NORMS) if f.rule == "FS419"]
 
 
+LOADS = NORMS.replace("    def bare(self):\n        for part in self.parts:\n            part.bare()\n", "    def bare(self):\n"
+                      "        self.load_state_dict(torch.load('a.pt'))\n")  # fmt: skip
+
+
+def test_methods_that_load_their_own_state_are_no_forwards() -> None:
+    assert LOADS != NORMS and "    model.bare()\n" in migrated(train=LOADS)["train"]
+
+
 SCRIPT = HEAD.replace("import torch\n", "import torch\nimport utils\n") + """def load(path):
     if path.endswith(".zip"):
         from .archives import Archive
@@ -164,3 +172,41 @@ def test_a_relative_import_that_leads_nowhere_makes_a_script_no_module() -> None
     texts = migrated(train=SCRIPT, utils="def read(path):\n    return open(path)\n")
     assert "from fsdp2_helpers import" in texts["train"] and "from .fsdp2_helpers" not in texts["train"]
     assert "def shard_like_ddp(" in helpers(train=SCRIPT, utils="def read(path):\n    return open(path)\n")
+
+
+UNWRAPPED = HEAD + """from timm.utils import unwrap_model
+import random
+
+
+class Super(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])
+        self.depth = 3
+
+    def sample(self, depth):
+        self.depth = depth
+        for i, block in enumerate(self.blocks):
+            if i < random.choice([self.depth]):
+                block.part = block.weight[:, :2]
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def main():
+    model = DDP(Super())
+    inside = unwrap_model(model)
+    inside.sample(2)
+    model(torch.ones(2, 4)).sum().backward()
+
+
+main()
+"""
+
+
+def test_what_a_library_takes_out_of_a_wrapper_is_the_model() -> None:
+    text = migrated(train=UNWRAPPED)["train"]
+    assert 'forward_method(inside, "sample")(2)' in text and "whole_when_asked" not in text

@@ -309,6 +309,9 @@ class Calls(NamedAttributes):
                 self.add(call.result, Unknown(NOTHING))  # a default is not all that an iterator out of sight gives
         elif name in library.COLLECT:
             self.collect(call, name)
+        elif library.UNWRAPS.search(name) and arguments and arguments[0] != NOTHING:
+            self.connect(arguments[0], call.result)
+            self.load_later(arguments[0], "module", call.result)
         elif name == "collections.defaultdict":
             self.collect_by_factory(site, call)
         elif name in library.PARTIAL:

@@ -91,6 +91,9 @@ LAID_OUT_ALIKE = frozenset(f"torch.{name}_like" for name in ("zeros", "ones", "e
 MODULES_OF_MODULES = frozenset(f"torch.nn.{name}" for name in ("Sequential", "ModuleList", "ModuleDict"))
 """Modules of torch that hold what they are given, and give it back by index, by key or in a loop."""
 
+UNWRAPS = re.compile(r"(^|\.)(unwrap_model|unwrap_ddp|de_parallel|extract_model_from_parallel|get_model_from_wrapper)$")
+"""Functions of libraries that give the model inside of a wrapper, or what has none as it is."""
+
 ADDS_MODULE = frozenset({"add_module", "register_module"})
 """Methods of modules that give them a part under a name."""
 

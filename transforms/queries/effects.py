@@ -137,6 +137,13 @@ def rebuilds_parameters(program: Program, values: Iterable[Value]) -> bool:
     return not gives and any(_rebuilds(program, *place) for place in places)
 
 
+def goes_by_own_state(program: Program, values: Iterable[Value]) -> bool:
+    """Whether methods of models load their own state dict, or read it: which gathers, or distributes, by itself."""
+    functions = [v.function if isinstance(v, Bound) else v for v in values if isinstance(v, (Bound, FunctionValue))]
+    nodes = (n for _, node in map(program.function_node, functions) for n in ast.walk(node) if isinstance(n, ast.Attribute))
+    return any(n.attr in ("state_dict", "load_state_dict") and getattr(n.value, "id", "") == "self" for n in nodes)
+
+
 def _rebuilds(program: Program, file: File, function: ast.AST, depth: int = 0) -> bool:
     for call in (n for n in ast.walk(function) if isinstance(n, ast.Call)):
         if _REBUILDS.match(file.external(call.func) or ""):

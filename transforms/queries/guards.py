@@ -12,7 +12,7 @@ from .conditions import is_rank_condition, is_rank_decorator
 from .early_leaves import leaves_of_some_ranks, parts_ranks
 from .file import File
 from .measured import leaves_some_ranks_out, lets_some_ranks_in
-from .module_forwards import runs_in_forwards
+from .module_forwards import is_in_module, runs_in_forwards
 from .packages import is_test
 from .program import Program
 from .uneven_loops import is_uneven
@@ -47,6 +47,7 @@ def guard_of(file: File, node: ast.AST, asked: frozenset[ast.AST] = frozenset(),
     """
     if runs_in_forwards(file, node):
         return None
+    measured = measured and not is_in_module(file, node)  # which random layers to sample, say
     found: Guard | None = None
     inside: ast.AST = node
     for around in file.ancestors(node):

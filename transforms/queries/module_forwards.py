@@ -17,6 +17,12 @@ def runs_in_forwards(file: File, node: ast.AST) -> bool:
     return function is not None and file.program.once(_Known).is_in_forwards(file, function, 0) is True
 
 
+def is_in_module(file: File, node: ast.AST) -> bool:
+    """Whether a place is in a method of a module's class."""
+    around = file.enclosing_class(node)
+    return around is not None and any(base.startswith("torch.nn.") for base in _bases(file, around))
+
+
 class _Known:
     """What has been found out about functions; one that is being asked about says nothing of itself."""
 
@@ -41,5 +47,8 @@ def _is_forward(file: File, node: ast.AST) -> bool:
     cls = file.parents.get(node)
     if not isinstance(node, ast.FunctionDef) or node.name != "forward" or not isinstance(cls, ast.ClassDef):
         return False
-    bases = {base for v in file.values(cls) if isinstance(v, ClassValue) for base in file.program.flow.external_bases(v)}
-    return any("." in base and base.partition(".")[0] not in ("abc", "builtins", "typing") for base in bases)
+    return any("." in base and base.partition(".")[0] not in ("abc", "builtins", "typing") for base in _bases(file, cls))
+
+
+def _bases(file: File, cls: ast.ClassDef) -> set[str]:
+    return {base for v in file.values(cls) if isinstance(v, ClassValue) for base in file.program.flow.external_bases(v)}

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ..facts.symbols import FSDP1, WRAPPERS
 from ..flow.values import ClassValue
 from .file import File
+from .known_conditions import parts_that_hold
 from .local_values import local_value
 
 _DEEPEST = 3
@@ -37,10 +38,10 @@ def asks_for_other_class(file: File, place: ast.AST, model: ast.expr) -> bool:
 def tests_of(file: File, place: ast.AST, model: ast.expr) -> Iterator[ast.Call]:
     """The calls with a model as first argument that have to answer yes for a place to be reached."""
     text = ast.unparse(model)
-    for test in _conditions(file, place):
+    for test, holds in _conditions(file, place):
         if _is_bound_between(file, test, place, text):
             return
-        for part in test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]:
+        for part in parts_that_hold(test, holds):
             if isinstance(part, ast.Call) and part.args and ast.unparse(part.args[0]) == text:
                 yield part
 
@@ -92,18 +93,19 @@ def _gives_units(file: File, value: ast.AST) -> bool:
     return False
 
 
-def _conditions(file: File, place: ast.AST) -> Iterator[ast.expr]:
-    """What has to be true for a place to be reached, as far as statements and operators around it say so."""
+def _conditions(file: File, place: ast.AST) -> Iterator[tuple[ast.expr, bool]]:
+    """What has to be true, or false, for a place to be reached, as far as statements and operators around it say so."""
     inside = place
     for around in file.ancestors(place):
         if isinstance(around, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             return
         if isinstance(around, ast.BoolOp) and isinstance(around.op, ast.And) and inside in around.values:
-            yield from around.values[: around.values.index(inside)]  # type: ignore[arg-type]
+            yield from ((value, True) for value in around.values[: around.values.index(inside)])  # type: ignore[arg-type]
         elif isinstance(around, ast.IfExp | ast.If | ast.While):
-            body = [around.body] if isinstance(around, ast.IfExp) else around.body
-            if inside in body:
-                yield around.test
+            branches = [[around.body], [around.orelse]] if isinstance(around, ast.IfExp) else [around.body, around.orelse]
+            for branch, holds in zip(branches, (True, False), strict=True):
+                if any(inside is part for part in branch):
+                    yield around.test, holds
         inside = around
 
 

@@ -12,7 +12,7 @@ from ..findings import Level
 from ..flow.values import Bound, FunctionValue, Value
 from ..migration import Migration
 from ..queries.backwards import is_without_gradients, may_learn
-from ..queries.effects import edits_parameters, only_asks, rebuilds_parameters
+from ..queries.effects import edits_parameters, goes_by_own_state, only_asks, rebuilds_parameters
 from ..queries.own_forward import runs_forward_alone
 from ..queries.past_ddp import LEARNS_APART, WHERE_SAME
 from ..queries.uneven_loops import may_go_other_rounds
@@ -54,6 +54,8 @@ def registered(site: Site, migration: Migration) -> Outcome | None:
         return Outcome("a part of the model, which gathers in its own forward", level=Level.OK)
     if not values and _name(method).startswith(_SWITCHES):
         return Outcome("it changes how the model runs, and computes nothing", level=Level.OK)
+    if goes_by_own_state(migration.program, called):
+        return Outcome("it loads or reads the model's own state dict, which is gathered or distributed by itself", level=Level.OK)
     if rebuilds_parameters(migration.program, called):
         return Outcome("it gives modules other parameters: no gather makes that right (FS419)", level=Level.OK)
     edits = edits_parameters(migration.program, called)
