@@ -46,11 +46,12 @@ class OutOfSight(Relays):
                 self.add(variable, Opaque(wrapped.site, _UNKNOWN))
 
     def seed_trained_models(self) -> None:
-        """Gives functions that train a model which nothing shows those that are wrapped."""
+        """Gives functions that train a model which nothing shows those that are wrapped; it may be another one."""
         wraps = [value for value in self.values if isinstance(value, Wrapped)]
         for variable in self._models_trained() if wraps else ():
             for value in wraps if self._holds_nothing(variable) else ():
                 self.add(variable, value)
+                self.add(variable, Opaque(value.site, _UNKNOWN))  # so that nothing is sure
 
     def _models_trained(self) -> set[int]:
         """What holds nothing in functions that go backward, themselves or by others, and is used as only trained models are."""
