@@ -52,6 +52,7 @@ main()
         ("def several(net):\n    return net", False),
         ("from torch.nn import DataParallel as DP\n\n\ndef several(net):\n    return DP(net)", True),
         ("def several(net):\n    return torch.nn.DataParallel(net)", True),
+        ("Several = nn.DataParallel\n\n\ndef several(net):\n    return Several(net)", True),
         ("def several(net):\n    return type(net) is torch.nn.DataParallel", False),
     ],
 )

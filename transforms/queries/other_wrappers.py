@@ -24,9 +24,10 @@ def _is_made(file: File, node: ast.expr) -> bool:
     """Whether an expression is the class, and not in a test of what something is."""
     if not isinstance(getattr(node, "ctx", None), ast.Load) or file.external(node) not in DATA_PARALLEL:
         return False
-    around = file.parents[node]
+    around = direct = file.parents[node]
     while isinstance(around, (ast.Tuple, ast.List, ast.Set, ast.BinOp)):
         around = file.parents[around]
     called = around.func.id if isinstance(around, ast.Call) and isinstance(around.func, ast.Name) else ""
     is_test = called in ("isinstance", "issubclass") or isinstance(around, ast.Compare)
-    return not is_test and not isinstance(around, (ast.Assign, ast.AnnAssign, ast.arg))
+    is_listed = around is not direct and isinstance(around, ast.Assign)  # for tests, most often
+    return not is_test and not is_listed and not isinstance(around, (ast.AnnAssign, ast.arg))

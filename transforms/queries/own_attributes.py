@@ -48,19 +48,16 @@ def stores_module(file: File, node: ast.expr) -> bool:
 
 
 def is_asked_for_more(file: File, node: ast.expr) -> bool:
-    """Whether a method is called on what has this name that no wrapper has, but a class with a ``.module`` of its own does."""
-    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)
-    if name is None or not isinstance(node, ast.Attribute | ast.Name):
+    """Whether the file calls a method on it that no wrapper has, but a class with a ``.module`` of its own does."""
+    if not isinstance(node, ast.Attribute | ast.Name):
         return False
-    flow, called = file.program.flow, set[str]()
-    places = [file] if isinstance(node, ast.Name) else map(file.program.file, file.program.files_by_word.get(name, ()))
-    for other in places:
-        for call in other.nodes(ast.Call):
-            receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
-            if isinstance(node, ast.Name) and other.function(call) is not file.function(node):
-                continue
-            if type(receiver) is type(node) and name == getattr(receiver, "attr", getattr(receiver, "id", None)):
-                called.add(call.func.attr)  # type: ignore[attr-defined]
+    flow, called, text = file.program.flow, set[str](), ast.unparse(node)
+    for call in file.nodes(ast.Call):  # elsewhere something else may have the name
+        receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
+        if isinstance(node, ast.Name) and file.function(call) is not file.function(node):
+            continue
+        if receiver is not None and ast.unparse(receiver) == text:
+            called.add(call.func.attr)  # type: ignore[attr-defined]
     for method in called - OF_ALL_MODULES - {"state_dict", "load_state_dict", "no_sync", "join"}:
         for function in flow.methods_by_name().get(method, ()):
             cls = ClassValue(function.file, file.program.facts[function.file].functions[function.index].owner_class)
