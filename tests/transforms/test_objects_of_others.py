@@ -211,3 +211,12 @@ main()
 def test_what_a_library_takes_out_of_a_wrapper_is_the_model() -> None:
     text = migrated(train=UNWRAPPED)["train"]
     assert 'forward_method(inside, "sample")(2)' in text and "whole_when_asked" not in text
+
+
+def test_a_folder_below_that_nothing_imports_from_is_no_place_for_helpers() -> None:
+    main = HEAD + "import tools\n\n\ndef main(args):\n    model = DDP(nn.Linear(4, 4), **args)\n"
+    main += "    torch.save(tools.state(model), 'a.pt')\n\n\nif __name__ == '__main__':\n    main({})\n"
+    tools = "def state(model):\n    return model.state_dict()\n"
+    other = main.replace("import tools\n", "")
+    texts = migrated(**{"image/main": main, "image/light": main, "image/tools": tools, "image/labels/main": other, "video/run": other})
+    assert "labels" not in texts["image/main"] + texts["image/light"]

@@ -65,7 +65,7 @@ class ImportStyle:
             return False
         if folder == self.root:
             return self.folder != folder and folder not in self.known
-        return not any(folder.is_relative_to(package) for package in self.known)
+        return not any(folder.is_relative_to(package) for package in self.known - {self.root})
 
     def _is_near(self, folder: PurePosixPath) -> bool:
         return self.package is not None and folder.is_relative_to(self.package) and self.folder.is_relative_to(folder)
