@@ -218,5 +218,6 @@ def test_a_folder_below_that_nothing_imports_from_is_no_place_for_helpers() -> N
     main += "    torch.save(tools.state(model), 'a.pt')\n\n\nif __name__ == '__main__':\n    main({})\n"
     tools = "def state(model):\n    return model.state_dict()\n"
     other = main.replace("import tools\n", "")
-    texts = migrated(**{"image/main": main, "image/light": main, "image/tools": tools, "image/labels/main": other, "video/run": other})
+    files = {"image/main": main, "image/light": main, "image/tools": tools, "image/labels/main": other, "video/run": other}
+    texts = migrated(**files)
     assert "labels" not in texts["image/main"] + texts["image/light"]
