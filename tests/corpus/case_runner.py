@@ -5,9 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
-import runpy
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -18,16 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from script_process import execute_script
 from to_fsdp2.corpus.cases import Case, Run
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-TIMEOUT_SECONDS = 25
-ATTEMPTS = 5  # a program in DDP that destroys its group before its model aborts at exit in a quarter of runs
-# On a busy machine gloo at times fails to connect its ranks, waits for ever, or aborts at exit after all
-# work is done. A program that always hangs still fails.
-GLOO_UNDER_LOAD = ("connectFullMesh failed", "SIGALRM", "terminate called without an active exception")
+ATTEMPTS = 3
+# On a busy machine gloo at times fails to connect its ranks, or waits for ever. A program that always hangs still fails.
+GLOO_UNDER_LOAD = ("connectFullMesh failed", "SIGALRM")
+ALONE = Path(__file__).with_name("script_process.py")
 FORKS = multiprocessing.get_context("forkserver")
 # The optimizers import torch._dynamo on their first step; it takes longer than a whole case.
 FORKS.set_forkserver_preload(
@@ -101,13 +99,10 @@ def _torchrun_alone(run: Run, args: tuple[str, ...], folder: Path, logs: Path) -
     """The same through the torchrun command, in processes that nothing was forked into: slower, and never seen to hang."""
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={run.nproc}",
-        f"--log-dir={logs}", "--redirects=3", run.script, *args,
+        f"--log-dir={logs}", "--redirects=3", str(ALONE), str(folder), run.script, *args,
     ]  # fmt: skip
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
-    except subprocess.TimeoutExpired:
-        return "SIGALRM: torchrun hung"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "SCRIPT_SECONDS": "100", "PYTHONDONTWRITEBYTECODE": "1"}
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     errors = "\n".join(path.read_text() for path in sorted(logs.rglob("stderr.log")))
     return "" if ended.returncode == 0 else f"{ended.stderr}\n{errors}"
 
@@ -124,18 +119,6 @@ def _redirected(logs: str, folder: str, script: str, args: tuple[str, ...]) -> N
     for descriptor, name in ((1, "stdout.log"), (2, "stderr.log")):
         os.dup2(os.open(os.path.join(logs, name), os.O_WRONLY | os.O_CREAT), descriptor)
     execute_script(folder, script, args)
-
-
-def execute_script(folder: str, script: str, args: tuple[str, ...]) -> None:
-    """Executes a script as the main program of this process; a hung one is ended by a signal."""
-    signal.alarm(TIMEOUT_SECONDS)
-    os.chdir(folder)
-    sys.argv = [script, *args]
-    sys.path.insert(0, folder)
-    sys.dont_write_bytecode = True
-    torch.set_num_threads(1)
-    runpy.run_path(script, run_name="__main__")
-    sys.stdout.flush()
 
 
 def compare_printed(before: str, after: str, tolerance: float) -> float:
