@@ -54,3 +54,24 @@ def test_methods_that_count_through_many_parts(counts: str, stays: bool) -> None
         "def main():\n    model = DDP(Part6())\n    return model.module.flops()\n"
     )
     assert ("forward_method(" not in migrated(train=text)["train"]) is stays
+
+
+@pytest.mark.parametrize("is_module", [True, False])
+@pytest.mark.parametrize("layers", ["self.model.layers", "enumerate(self.model.layers)"])
+def test_methods_of_own_parts_are_gathered_for_by_whoever_called(is_module: bool, layers: str) -> None:
+    """Also of parts that the method has under names of its own; not of parts of a model that the object merely uses."""
+    names = "i, layer" if "enumerate" in layers else "layer"
+    text = HEAD + (
+        "class Layer(nn.Module):\n    def encode(self, x):\n        return x @ self.weight\n\n\n"
+        "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.layers = nn.ModuleList()\n        self.layers.append(Layer())\n\n\n"
+        f"class Run{'(nn.Module)' if is_module else ''}:\n    def __init__(self):\n        super().__init__()\n"
+        "        self.model = Model()\n\n"
+        f"    def features(self, x):\n        for {names} in {layers}:\n            x = layer.encode(x)\n        return x\n\n\n"
+    )
+    wrapped = "run" if is_module else "run.model"
+    text += f"def main(x):\n    run = Run()\n    model = DDP({wrapped})\n    run.features(x)\n    return model\n"
+    new = migrated(train=text)["train"]
+    assert ("x = layer.encode(x)" in new) is is_module
+    assert ('forward_method(layer, "encode")(x)' in new) is not is_module
+    assert ('forward_method(run, "features")(x)' in new) is is_module

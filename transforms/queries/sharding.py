@@ -44,6 +44,7 @@ from .answers import Answer, Sharding
 from .file import File
 from .loaded_objects import comes_from_file
 from .optimizer_objects import optimizers_around
+from .parts_of_self import owner_of_part
 from .program import Program
 from .programs import Programs
 from .said import SaidNames
@@ -168,14 +169,13 @@ class ShardingQueries:
 
     def of_part(self, file: File, node: ast.AST) -> Sharding:
         """Whether an expression is a module inside of a model that is sharded, read by code outside of that model."""
-        parts = [v for v in file.values(node) if v in self._parts_of_handed]
+        parts = [v for v in file.values(node) if v in self._parts_of_handed and not isinstance(v, Container)]
         if not parts or not all(isinstance(v, Instance) and not self.is_no_module(v) for v in parts):
             return Sharding(Answer.UNKNOWN)
-        around, root = file.enclosing_class(node), node
-        while isinstance(root, (ast.Attribute, ast.Subscript, ast.Call)):
-            root = root.func if isinstance(root, ast.Call) else root.value
-        if isinstance(root, ast.Name) and root.id == "self" and around is not None:
-            if any(isinstance(v, ClassValue) and self.makes_modules(v) for v in file.values(around)):
+        classes = file.values(owner) if (owner := file.enclosing_class(node)) is not None else ()
+        if any(isinstance(v, ClassValue) and self.makes_modules(v) for v in classes):
+            holders = file.values(holder) if (holder := owner_of_part(file, node)) is not None else [None]
+            if not holders or any(v in self._handed_to_wrappers or v in self._parts_of_handed for v in holders):
                 return Sharding(Answer.UNKNOWN)  # whoever called the method around it has gathered
         return self.of_values([self._parts_of_handed[part] for part in parts])
 
