@@ -67,3 +67,13 @@ def test_a_model_that_only_another_program_wraps_is_plain(other: str, made: str)
 def test_a_model_that_its_own_program_wraps_is_not(head: str) -> None:
     probe = PROBE.format(made="models.net_tiny(width=3)", head=head)
     assert 'forward_method(model, "features")(' in texts({"models": MODELS, "train": TRAIN, "probe": probe})["probe"]
+
+
+def test_a_program_that_something_out_of_sight_runs_counts_for_what_it_imports() -> None:
+    """Also where another program, which never wraps, imports the same file."""
+    train = HEAD + "import states\n\n\ndef train(net):\n    model = DDP(net)\n    states.save(model)\n    return model\n"
+    states = "import torch\n\n\ndef save(model):\n    torch.save(model.module.state_dict(), 'a.pt')\n"
+    plain = "import states\n\nif __name__ == '__main__':\n    print(states.__name__)\n"
+    new = texts({"train": train, "states": states, "plain": plain})
+    assert "shard_like_ddp(net)" in new["train"]
+    assert "model.module" not in new["states"]

@@ -27,7 +27,7 @@ class Programs:
 
     A program goes by the path of its entry point: a file with an ``if __name__ == "__main__"``, one that works or wraps a
     model at module level, or a command. What none of these reaches (a library, dead code) belongs to the files that
-    nobody imports and that lead to it.
+    nobody imports and that lead to it; where such code wraps a model, these count as programs for all that they reach.
     """
 
     def __init__(self, program: Program, scripts: Collection[str] = ()) -> None:
@@ -42,7 +42,7 @@ class Programs:
         index = self.program.index(path)
         if index not in self._of:
             reaching = self.reaching(index)
-            found = reaching & self.entries or {i for i in reaching if not self._importers[i]} or {min(reaching)}
+            found = reaching & (self.entries | self._run_unseen) or {i for i in reaching if not self._importers[i]} or {min(reaching)}
             self._of[index] = tuple(sorted(self.program.facts[i].path for i in found))
         return self._of[index]
 
@@ -67,6 +67,14 @@ class Programs:
                 found.add(flow.file_of_call(value.site))
         installed = [path for path in self._modules if any(path == s or path.endswith(f".{s}") for s in self.scripts)]
         return frozenset(found | {self._modules[path] for path in installed})
+
+    @cached_property
+    def _run_unseen(self) -> frozenset[int]:
+        """The files that nobody imports and that lead to a wrapper which no program reaches: something out of sight runs them."""
+        flow = self.program.flow
+        wraps = {flow.file_of_call(v.site) for v in flow.values if isinstance(v, Wrapped) and v.site >= 0}
+        ways = [reaching for index in wraps if self.entries.isdisjoint(reaching := self.reaching(index))]
+        return frozenset(i for reaching in ways for i in reaching if not self._importers[i])
 
     @cached_property
     def _modules(self) -> dict[str, int]:
