@@ -74,6 +74,7 @@ def test_a_program_that_something_out_of_sight_runs_counts_for_what_it_imports()
     train = HEAD + "import states\n\n\ndef train(net):\n    model = DDP(net)\n    states.save(model)\n    return model\n"
     states = "import torch\n\n\ndef save(model):\n    torch.save(model.module.state_dict(), 'a.pt')\n"
     plain = "import states\n\nif __name__ == '__main__':\n    print(states.__name__)\n"
-    new = texts({"train": train, "states": states, "plain": plain})
+    run = "from far.away.train import train\n\nif __name__ == '__main__':\n    train(None)\n"
+    new = texts({"train": train, "states": states, "plain": plain, "run": run})
     assert "shard_like_ddp(net)" in new["train"]
     assert "model.module" not in new["states"]
