@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..flow.values import ClassValue
+from ..flow.values import ClassValue, Constant
 from .answers import Sharding
 from .file import File
 from .sharding import ShardingQueries
@@ -28,7 +28,13 @@ def past_ddp(file: File, sharding: ShardingQueries, call: ast.Call) -> Sharding 
     """What such a call runs; None of another one, and of one that models make in their own methods."""
     if not isinstance(call.func, (ast.Name, ast.Attribute, ast.Subscript)):
         return None
-    found = sharding.of_values(file.called_values(call))
+    values = file.called_values(call)
+    if any(isinstance(v, Constant) and v.value is not None for v in values):
+        return None  # whatever it is, among other things: nothing says that it is a model
+    read = file.program.flow.read_and_called.get(file.call_site(call), ())
+    variables = [file.variable(call.func)] if file.values(call.func) else read
+    apart = [sharding.made_apart(variable, values) for variable in variables]
+    found = sharding.of_values(values, frozenset.intersection(*apart) if apart else ())
     if found.wrappers != {"ddp"}:
         return None
     if not (found.in_place or comes_unwrapped(sharding, file, call.func, by_name=False, surely=True)):

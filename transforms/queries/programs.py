@@ -42,7 +42,8 @@ class Programs:
         index = self.program.index(path)
         if index not in self._of:
             reaching = self.reaching(index)
-            found = reaching & (self.entries | self._run_unseen) or {i for i in reaching if not self._importers[i]} or {min(reaching)}
+            found = reaching & (self.entries | self._run_unseen)
+            found = found or {i for i in reaching if not self._importers[i]} or {min(reaching)}
             self._of[index] = tuple(sorted(self.program.facts[i].path for i in found))
         return self._of[index]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -43,8 +43,10 @@ from .annotated_types import says_no_model
 from .answers import Answer, Sharding
 from .file import File
 from .loaded_objects import comes_from_file
+from .object_origins import ObjectOrigins
 from .optimizer_objects import optimizers_around
 from .parts_of_self import owner_of_part
+from .plain_objects import hands_on, is_plain_object
 from .program import Program
 from .programs import Programs
 from .said import SaidNames
@@ -64,6 +66,8 @@ class ShardingQueries:
         self.programs = programs
         self.kept = kept
         self._said = SaidNames()
+        self._handed_at: dict[Value, list[int]] = {}
+        self._origins = ObjectOrigins(program.flow)
 
     @cached_property
     def _handed_to_wrappers(self) -> dict[Value, set[str]]:
@@ -79,7 +83,18 @@ class ShardingQueries:
                         continue  # of a function that shares a name or a table with those that make models
                     if isinstance(inner, (Instance, Opaque)) or (isinstance(inner, Unknown) and inner.variable >= 0):
                         handed.setdefault(inner, set()).add(value.kind.lower())
+                        self._handed_at.setdefault(inner, []).append(variable)  # type: ignore[arg-type]
         return handed
+
+    def made_apart(self, variable: int, values: Iterable[Value]) -> frozenset[Value]:
+        """Those of the values that a variable holds which other calls made than made what wrappers got."""
+        handed = [v for v in values if v in self._handed_to_wrappers and v not in self._handed_in_others]
+        return frozenset(v for v in handed if not self._origins.may_be_one(v, variable, self._handed_at[v]))
+
+    @cached_property
+    def _handed_in_others(self) -> frozenset[Value]:
+        """The modules that wrappers get as part of others too."""
+        return frozenset(part for model in self._handed_to_wrappers for part in self.with_parts([model]) if part != model)
 
     def wraps_of(self, model: object) -> list[Wrapped] | None:
         """The wrappers that a model made in the repository is handed to; None where there may be others."""
@@ -185,7 +200,8 @@ class ShardingQueries:
 
     def of(self, file: File, node: ast.AST) -> Sharding:
         """Whether an expression is a sharded model."""
-        found = self.of_values(file.values(node))
+        values = file.values(node)
+        found = self.of_values(values, self.made_apart(file.variable(node), values))
         if (said := self._said.of(file, node)) is Answer.YES or (said is Answer.NO and found.answer is not Answer.YES):
             kinds = {v.kind.lower() for v in list(self.program.flow.values) if isinstance(v, Wrapped) and not self.kept(v)}
             return replace(found, answer=said, wrappers=found.wrappers or frozenset(kinds if said is Answer.YES else ()))
@@ -201,15 +217,15 @@ class ShardingQueries:
         before = self.program.baseline
         return before and ShardingQueries(before, Programs(before, self.programs.scripts), self.kept)
 
-    def of_values(self, values: Iterable[Value]) -> Sharding:
-        """Whether what may be any of these values is a sharded model."""
+    def of_values(self, values: Iterable[Value], apart: Collection[Value] = ()) -> Sharding:
+        """Whether what may be any of these values is a sharded model; those apart are not the ones that wrappers got."""
         values = [v for v in values if not (isinstance(v, Constant) and v.value is None)]
         # What `with` binds is what a generator yields.
         values = [v for v in values if not (isinstance(v, Container) and v.kind == "generator")]
         if not values:
             return Sharding(Answer.UNKNOWN)
         wrapped = [v for v in values if isinstance(v, (Wrapped, Annotated)) and not self.kept(v)]
-        handed = [v for v in values if v in self._handed_to_wrappers]
+        handed = [v for v in values if v in self._handed_to_wrappers and v not in apart]
         kinds = {v.kind.lower() for v in wrapped}.union(*(self._handed_to_wrappers[v] for v in handed))
         others = [v for v in values if v not in wrapped and v not in handed]
         if not wrapped and not handed:
@@ -301,7 +317,7 @@ class ShardingQueries:
                 variable = flow.fields.get((flow.ids[value], "module"))
                 inner = flow.values_of(variable) if variable is not None else []
             for model in inner or [value]:
-                if isinstance(model, Instance) and self._is_plain_object(model):
+                if isinstance(model, Instance) and is_plain_object(self.program.flow, model):
                     continue
                 if isinstance(model, Instance):
                     bases = flow.external_bases(model.cls)
@@ -355,8 +371,8 @@ class ShardingQueries:
             return self._is_made_outside(value, depth)
         if isinstance(value, Instance):
             # Built here, in no wrapper that is seen, without sharded parts: only code out of sight could have sharded it.
-            is_known = value.site >= 0 and not self._hands_on(value) and not self._holds_sharded(value)
-            return (is_known and self._all_wrapped_known(value)) or self._is_plain_object(value)
+            is_known = value.site >= 0 and not hands_on(self.program.flow, value) and not self._holds_sharded(value)
+            return (is_known and self._all_wrapped_known(value)) or is_plain_object(self.program.flow, value)
         return False
 
     def _is_made_outside(self, value: Opaque, depth: int) -> bool:
@@ -379,7 +395,7 @@ class ShardingQueries:
         """
         if isinstance(value, Instance):
             is_module = self.makes_modules(value.cls)
-            if not is_module or self._hands_on(value) or self._holds_sharded(value):
+            if not is_module or hands_on(self.program.flow, value) or self._holds_sharded(value):
                 return False
             return self._all_wrapped_known(value, path) or (all(self._given(value)) and self._gets_nothing_sharded(value))
         if value.name in _PASSING_ON or value.name == "?" or is_optimizer(value.name):
@@ -420,24 +436,6 @@ class ShardingQueries:
                     found.add(self.program.facts[flow.file_of_call(value.site)].path)
         return frozenset(found)
 
-    def _hands_on(self, value: Instance) -> bool:
-        """Whether an object gives attributes of others for its own."""
-        names = ("__getattr__", "__getattribute__")
-        return any(self.program.flow.has_member(value.cls, name) for name in names)
-
-    def _is_plain_object(self, value: Instance) -> bool:
-        """Whether an object is of a class that is no module and hands no attribute on to one."""
-        flow = self.program.flow
-        if self._hands_on(value):
-            return False
-        for cls in flow.ancestors(value.cls):
-            offset = flow.variable_offsets[cls.file]
-            for base in flow.files[cls.file].classes[cls.index].bases:
-                found = flow.values_of(base + offset) if base != NOTHING else []
-                if not found or not all(isinstance(v, (ClassValue, External)) for v in found):
-                    return False
-        return all(makes_no_modules(name) for name in flow.external_bases(value.cls))
-
     @cached_property
     def _parts(self) -> dict[int, list[int]]:
         """The variables of each object's attributes, or elements."""
@@ -477,7 +475,7 @@ class ShardingQueries:
         if isinstance(value, (*_NO_OBJECTS, Derived)):
             return True
         if isinstance(value, Instance):
-            return self._is_plain_object(value) or _is_module(self.program.flow.external_bases(value.cls))
+            return is_plain_object(self.program.flow, value) or _is_module(self.program.flow.external_bases(value.cls))
         return isinstance(value, Opaque) and (
             is_scheduler(value.name) or makes_no_modules(value.name) or self._is_made_outside(value, 0)
         )
