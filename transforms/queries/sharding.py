@@ -163,6 +163,8 @@ class ShardingQueries:
 
     def _may_be_part(self, value: Value) -> bool:
         """Whether what a module holds may be a module: also what a library's function made, such as a backbone."""
+        if value in self._handed_to_wrappers:
+            return True
         if isinstance(value, Opaque) and not (value.name.startswith("torch.") or makes_no_modules(value.name)):
             return value.name != "?" and not is_scheduler(value.name) and not is_optimizer(value.name)
         return self.is_module(value) and not (isinstance(value, Opaque) and has_no_parameters(value.name))
