@@ -67,7 +67,8 @@ def _compute_with_parts(function: Any, arguments: Any, keywords: Any, caller: An
 
     taken, named = map_tensors(take, arguments), map_tensors(take, keywords)
     shapes = [part.shape for part in parts if part.ndim]
-    if shapes and name not in OF_ANY_SHAPE and any(other.numel() != 1 and other.shape not in shapes for other in others):
+    pairs_each = name not in OF_ANY_SHAPE and not name.startswith("_foreach_")  # lists are paired entry by entry
+    if shapes and pairs_each and any(other.numel() != 1 and other.shape not in shapes for other in others):
         return function(*arguments, **keywords)
     return map_tensors(give, function(*taken, **named))
 

@@ -86,6 +86,11 @@ class ShardedLikeFSDP1(nn.Module):
     def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.Tensor]]:
         return ((name.replace(INSIDE, ""), b) for name, b in super().named_buffers(*args, **kwargs))
 
+    def _fqn_modifiers(self) -> dict[str, str]:
+        """Says to torch.distributed.checkpoint.state_dict that what the module holds has no prefix."""
+        inner = self._fsdp_wrapped_module
+        return dict.fromkeys([*inner._modules, *inner._parameters, *inner._buffers], INSIDE[:-1])
+
     def no_sync(self) -> AbstractContextManager[None]:
         return no_gradient_sync(self)
 

@@ -121,6 +121,19 @@ def check_lists_stay_lists_of_shards() -> None:
     assert all(close((half * 2).full_tensor(), grad.full_tensor()) for half, grad in zip(scaled, grads, strict=True))
 
 
+def check_lists_that_are_paired() -> None:
+    """Averages of shards and of parameters that no unit holds, in one list."""
+    found = []
+    for kind in ("fsdp1", "fsdp2"):
+        model, alone = built(kind), torch.nn.Parameter(torch.ones(3))
+        averages = [p.detach().clone() for p in (*model.parameters(), alone)]
+        torch._foreach_mul_([p.detach() for p in (*model.parameters(), alone)], 3.0)
+        torch._foreach_lerp_(averages, [p.detach() for p in (*model.parameters(), alone)], 0.5)
+        found.append(over_ranks(sum(average.sum().item() for average in averages)))
+        assert close(averages[-1], torch.full((3,), 2.0))
+    assert close(found[0], found[1])
+
+
 def check_what_torch_computes_stays_of_all() -> None:
     model = built("fsdp2")
     model(*batch(0)).backward()

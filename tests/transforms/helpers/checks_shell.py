@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from to_fsdp2.transforms.helpers.units import unwrap
 from to_fsdp2.transforms.helpers.value_classes import ClassLikeDDP, ClassLikeFSDP1
 from to_fsdp2.transforms.helpers.wrapped import stands_for
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
@@ -77,6 +79,32 @@ def check_derived_from_fsdp1() -> None:
     compare(old, new)
     assert [name for name, _ in new.named_parameters()] == [name for name, _ in unwrap(new).named_parameters()]
     assert new.layers is new.module.layers
+
+
+def check_states_of_torchs_own_functions() -> None:
+    """What get_state_dict gives of a derived class has FSDP1's keys, and set_state_dict takes it."""
+    found = []
+    for base in (FSDP, ShardedLikeFSDP1):
+        policy = ModuleWrapPolicy({Block})
+        model = derived(base, auto_wrap_policy=policy, use_orig_params=True, device_id=torch.device("cpu"))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        whole = StateDictOptions(full_state_dict=True)
+
+        def step(model: Any = model, optimizer: Any = optimizer) -> torch.Tensor:
+            loss = model(*batch(1))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        step()
+        # Whole tensors may be views of the shards.
+        state, optim = copy.deepcopy(get_state_dict(model, optimizer, options=whole))
+        losses = [step(), step()]
+        set_state_dict(model, optimizer, model_state_dict=state, optim_state_dict=optim, options=whole)
+        assert close(losses, [step(), step()])
+        found.append((set(state), set(optim["state"]), losses))
+    assert found[0][:2] == found[1][:2] and close(found[0][2], found[1][2])
 
 
 def check_gradients_are_clipped() -> None:
