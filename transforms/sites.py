@@ -29,6 +29,7 @@ from .queries.answers import Sharding
 from .queries.class_reads import classes_read
 from .queries.class_tests import TESTS, tests_of
 from .queries.file import File
+from .queries.named_methods import may_have_method
 from .queries.narrowed import wrapper_asked_for
 from .queries.own_parameters import is_own_parameter
 from .queries.parameter_reads import parameters_read
@@ -462,7 +463,7 @@ def _is_of_optimizers(sharding: ShardingQueries, values: Sequence[Value], name: 
     """Whether a method that is called on what may be a model or an optimizer surely is the optimizer's, or a scheduler's."""
     if any(isinstance(v, Optimizer) for v in values) and not any(isinstance(v, (Instance, Wrapped)) for v in values):
         return True
-    return name == "step" or not sharding.may_have_method(values, name)
+    return name == "step" or not may_have_method(sharding, values, name)
 
 
 def _is_of_all_modules(name: str) -> bool:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from migrated_texts import HEAD, migrated
+from to_fsdp2.transforms.flow.tensor_methods import TENSOR_METHODS
+from torch import nn
 
 
 @pytest.mark.parametrize(("method", "stays"), [("no_weight_decay", True), ("save_checkpoint", True), ("encode", False)])
@@ -75,3 +78,17 @@ def test_methods_of_own_parts_are_gathered_for_by_whoever_called(is_module: bool
     assert ("x = layer.encode(x)" in new) is is_module
     assert ('forward_method(layer, "encode")(x)' in new) is not is_module
     assert ('forward_method(run, "features")(x)' in new) is is_module
+
+
+def test_the_methods_of_tensors_are_torchs() -> None:
+    left_out = {"backward", "register_hook", "register_post_accumulate_grad_hook", "retain_grad"}
+    methods = {name for name in dir(torch.Tensor) if name[0] != "_" and callable(getattr(torch.Tensor, name))}
+    assert methods - set(dir(nn.Module)) - left_out == TENSOR_METHODS
+
+
+@pytest.mark.parametrize(("method", "stays"), [("permute", True), ("new_full", True), ("encode", False)])
+def test_methods_of_tensors_are_no_models_ones(method: str, stays: bool) -> None:
+    """What comes out of a table may be the model that is in there too; its class has no such method."""
+    net = "class Net(nn.Module):\n    def encode(self, x):\n        return x @ self.weight\n\n\n"
+    run = f"def run(read, options, x):\n    model = read(options)\n    DDP(model)\n    return model.{method}(x)\n"
+    assert (f"return model.{method}(x)" in migrated(train=HEAD + net + run)["train"]) is stays

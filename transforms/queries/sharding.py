@@ -13,7 +13,6 @@ from ..flow.library import (
     COLLECT,
     MODULES_OF_MODULES,
     PASS_THROUGH,
-    TENSOR_MATH,
     has_no_parameters,
     is_optimizer,
     is_scheduler,
@@ -81,6 +80,8 @@ class ShardingQueries:
                 for inner in flow.values_of(variable) if variable is not None else ():
                     if isinstance(inner, Opaque) and is_tensor(inner.name):
                         continue  # of a function that shares a name or a table with those that make models
+                    if isinstance(inner, Instance) and not self.is_module(inner) and is_plain_object(flow, inner):
+                        continue  # of a registry that makes other things too
                     if isinstance(inner, (Instance, Opaque)) or (isinstance(inner, Unknown) and inner.variable >= 0):
                         handed.setdefault(inner, set()).add(value.kind.lower())
                         self._handed_at.setdefault(inner, []).append(variable)  # type: ignore[arg-type]
@@ -88,13 +89,21 @@ class ShardingQueries:
 
     def made_apart(self, variable: int, values: Iterable[Value]) -> frozenset[Value]:
         """Those of the values that a variable holds which other calls made than made what wrappers got."""
-        handed = [v for v in values if v in self._handed_to_wrappers and v not in self._handed_in_others]
-        return frozenset(v for v in handed if not self._origins.may_be_one(v, variable, self._handed_at[v]))
+        handed = [v for v in values if v in self._handed_to_wrappers]
+        places = {v: [*self._handed_at[v], *self._held_at.get(v, ())] for v in handed}
+        return frozenset(v for v in handed if not self._origins.may_be_one(v, variable, places[v]))
 
     @cached_property
-    def _handed_in_others(self) -> frozenset[Value]:
-        """The modules that wrappers get as part of others too."""
-        return frozenset(part for model in self._handed_to_wrappers for part in self.with_parts([model]) if part != model)
+    def _held_at(self) -> dict[Value, set[int]]:
+        """The variables of attributes in which what wrappers get holds modules that they get alone as well."""
+        flow = self.program.flow
+        found: dict[Value, set[int]] = {}
+        for holder in self.with_parts(self._handed_to_wrappers):
+            for variable in self._parts.get(flow.ids.get(holder, -1), ()):
+                for value in flow.values_of(variable):
+                    if value in self._handed_to_wrappers:
+                        found.setdefault(value, set()).add(variable)
+        return found
 
     def wraps_of(self, model: object) -> list[Wrapped] | None:
         """The wrappers that a model made in the repository is handed to; None where there may be others."""
@@ -308,48 +317,13 @@ class ShardingQueries:
         variables = self._elements.get(flow.ids.get(container, -1), ())
         return [value for variable in variables for value in flow.values_of(variable)]
 
-    def may_have_method(self, values: Sequence[Value], name: str) -> bool:
-        """Whether a model among these values, or in a wrapper among them, may have a method; no if all classes lack it."""
-        flow = self.program.flow
-        for value in values:
-            if self._holds_ddp(value):
-                continue  # what holds a model in DDP is in none itself
-            inner: Iterable[Value] = [value]
-            if isinstance(value, Wrapped):
-                variable = flow.fields.get((flow.ids[value], "module"))
-                inner = flow.values_of(variable) if variable is not None else []
-            for model in inner or [value]:
-                if isinstance(model, Instance) and is_plain_object(self.program.flow, model):
-                    continue
-                if isinstance(model, Instance):
-                    bases = flow.external_bases(model.cls)
-                    if any(map(is_optimizer, bases)):
-                        continue
-                    if flow.has_member(model.cls, name) or not all(base.startswith("torch.nn.") for base in bases):
-                        return True
-                elif isinstance(model, (Wrapped, Annotated, Opaque, Unknown)) and self._may_be_a_models(values, name):
-                    return True
-        return False
-
-    def _holds_ddp(self, value: Value) -> bool:
+    def holds_ddp(self, value: Value) -> bool:
         """Whether an object that no wrapper is given keeps a model in DDP in an attribute."""
         if not isinstance(value, Instance) or value in self._handed_to_wrappers or value in self._parts_of_handed:
             return False
         held = (v for variable in self._parts.get(self.program.flow.ids.get(value, -1), ())
                 for v in self.program.flow.values_of(variable))  # fmt: skip
         return any(isinstance(v, Wrapped) and v.kind == "DDP" and not self.kept(v) for v in held)
-
-    def _may_be_a_models(self, values: Sequence[Value], name: str) -> bool:
-        """Whether a method may be one of a model that nothing shows; where other things come as well, it may be theirs."""
-        flow = self.program.flow
-        is_mixed = any(isinstance(v, (Constant, Container, FunctionValue, Bound, External, ClassValue)) for v in values)
-        if not is_mixed and name not in TENSOR_MATH | _OF_TENSORS:
-            return True
-        methods = flow.methods_by_name().get(name, ())
-        owners = [ClassValue(m.file, flow.files[m.file].functions[m.index].owner_class) for m in methods]
-        if owners:
-            return any(_is_module(flow.external_bases(owner)) for owner in owners)
-        return name not in _OF_OTHER_OBJECTS
 
     def provenance(self, file: File, node: ast.AST, sharding: Sharding) -> tuple[Step, ...]:
         """The steps by which a sharded model comes to an expression; empty where none is known to."""
@@ -483,9 +457,6 @@ class ShardingQueries:
         )
 
 
-_OF_TENSORS = {"detach", "dim", "ndimension", "numel", "numpy", "size", "tolist"}
-_OF_OTHER_OBJECTS = frozenset(name for kind in (dict, list, set, str) for name in dir(kind)) | TENSOR_MATH | _OF_TENSORS
-"""Methods that dictionaries, lists, texts and tensors have, and models hardly."""
 _PASSING_ON = COLLECT | PASS_THROUGH
 _MAKERS_OF_ANYTHING = ("hydra.", "importlib.", "builtins.", "pickle.", "torch.load", "accelerate.", "torch.nn.", "torch.compile")
 """Functions whose results may be objects of the repository, or hold some."""
