@@ -167,10 +167,10 @@ def _all_hidden(
             if sharding.of_optimizer(file, read.value).possible:
                 yield from _guards_around(guards, sharding, file, read, read.value, None)
         for call in file.nodes(ast.Call):
-            if is_initialization(file, call) and is_of_model(sharding, file.values(call.args[0])):
+            if is_initialization(file, call) and is_of_model(sharding, file.values(call.args[0]), file.variable(call.args[0])):
                 found = _guards_around(guards, sharding, file, call, call.args[0], None)
                 yield from ((guard, hidden) for guard, hidden in found if not hidden.calls)
-            if sharding.of_values(file.called_values(call)).wrappers:
+            if sharding.of_called(file, call).wrappers:
                 yield from _guards_around(guards, sharding, file, call, call.func, None)
             elif isinstance(call.func, ast.Name) and _is_of_sharded(sharding, file.called_values(call)):
                 found = guards.of(file, call)
@@ -300,7 +300,7 @@ def _copies_read(sharding: ShardingQueries, site: Site) -> Iterator[ast.expr]:
     """Copies of parameters that others are written from: where the model is held whole, what was copied before is not."""
     for given in site.call.args if site.symbol == IN_PLACE and site.call is not None else ():
         for tensor in parameters_in(site.file, given):
-            if is_of_model(sharding, site.file.values(tensor)):
+            if is_of_model(sharding, site.file.values(tensor), site.file.variable(tensor)):
                 yield tensor
 
 
@@ -349,7 +349,9 @@ def _uses_behind(
             if not is_called and is_summoned(file, test, node):
                 continue  # it is whole on each rank that the context makes it whole on
             values = file.called_values(cast(ast.Call, parent)) if is_called else file.values(node)
-            found = sharding.of_owners(values)
+            variable = file.variable(node)
+            apart = sharding.called_apart(file, cast(ast.Call, parent)) if is_called else sharding.made_apart(variable, values)
+            found = sharding.of_owners(values, apart)
             if not found.wrappers or not _is_only_models(values) or is_made_behind(file, node, guard):
                 continue
             if isinstance(parent, ast.Call) and guard_of(file, parent) is None:

@@ -21,10 +21,10 @@ def keeps_model(program: Program, sharding: ShardingQueries, value: Value) -> bo
         return False  # it has parameters, and its state is asked about as an optimizer's
     call = program.flow.calls[value.site]
     handed = [*call.arguments, *(variable for _, variable in call.keywords)]
-    return any(is_of_model(sharding, program.flow.values_of(variable)) for variable in handed if variable != NOTHING)
+    return any(is_of_model(sharding, program.flow.values_of(variable), variable) for variable in handed if variable != NOTHING)
 
 
-def is_of_model(sharding: ShardingQueries, values: Sequence[Value]) -> bool:
-    """Whether values are sharded models, or parameters of one."""
+def is_of_model(sharding: ShardingQueries, values: Sequence[Value], variable: int) -> bool:
+    """Whether the values of a variable are sharded models, or parameters of one."""
     owners = [v.owner for v in values if isinstance(v, Derived) and v.kind == "parameters"]
-    return bool(sharding.of_values(values).wrappers or sharding.of_owners(owners).wrappers)  # type: ignore[arg-type]
+    return bool(sharding.of_values(values, sharding.made_apart(variable, values)).wrappers or sharding.of_owners(owners).wrappers)  # type: ignore[arg-type]

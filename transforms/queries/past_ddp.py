@@ -31,10 +31,7 @@ def past_ddp(file: File, sharding: ShardingQueries, call: ast.Call) -> Sharding 
     values = file.called_values(call)
     if any(isinstance(v, Constant) and v.value is not None for v in values):
         return None  # whatever it is, among other things: nothing says that it is a model
-    read = file.program.flow.read_and_called.get(file.call_site(call), ())
-    variables = [file.variable(call.func)] if file.values(call.func) else read
-    apart = [sharding.made_apart(variable, values) for variable in variables]
-    found = sharding.of_values(values, frozenset.intersection(*apart) if apart else ())
+    found = sharding.of_called(file, call)
     if found.wrappers != {"ddp"}:
         return None
     if not (found.in_place or comes_unwrapped(sharding, file, call.func, by_name=False, surely=True)):

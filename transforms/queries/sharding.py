@@ -205,9 +205,20 @@ class ShardingQueries:
                 return Sharding(Answer.UNKNOWN)  # whoever called the method around it has gathered
         return self.of_values([self._parts_of_handed[part] for part in parts])
 
-    def of_owners(self, owners: Iterable[Value]) -> Sharding:
+    def of_owners(self, owners: Iterable[Value], apart: Collection[Value] = ()) -> Sharding:
         """Whether parameters (or what was computed from them) that were taken from these modules are sharded."""
-        return self.of_values([self._parts_of_handed.get(owner, owner) for owner in owners])
+        return self.of_values([self._parts_of_handed.get(owner, owner) for owner in owners], apart)
+
+    def of_called(self, file: File, call: ast.Call) -> Sharding:
+        """Whether what is called is a sharded model."""
+        return self.of_values(file.called_values(call), self.called_apart(file, call))
+
+    def called_apart(self, file: File, call: ast.Call) -> frozenset[Value]:
+        """As ``made_apart``, of what is called; of ``self.model(x)`` what the attribute holds."""
+        read = file.program.flow.read_and_called.get(file.call_site(call), ())
+        variables = [file.variable(call.func)] if file.values(call.func) else read
+        apart = [self.made_apart(variable, file.called_values(call)) for variable in variables]
+        return frozenset.intersection(*apart) if apart else frozenset()
 
     def of(self, file: File, node: ast.AST) -> Sharding:
         """Whether an expression is a sharded model."""
