@@ -40,6 +40,7 @@ SAVES = """
         (["if args.a:", "    keep(model(1))", "    if args.b:", "        keep(model(2))"], "args.a"),
         (["if args.a and args.b:", "    keep(model(1))", "elif args.c:", "    keep(model(2))"],
          "(args.a and args.b) or (not (args.a and args.b) and args.c)"),
+        (["if args.a != 'x':", "    keep(model(1))", 'elif args.a == "x":', "    keep(model(2))"], None),
         (["if args.step == len(args.data) - 1:", "    keep(model(1))"], "args.step == len(args.data) - 1"),
         (["if args.step == steps(args) - 1:", "    keep(model(1))"], None),
         (["keep(model(1))", "if args.last:", "    keep(model(1))"], None),

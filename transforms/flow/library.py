@@ -8,7 +8,8 @@ import sys
 PASS_THROUGH: frozenset[str] = frozenset(
     {
         "torch.compile", "torch.jit.script", "torch.nn.SyncBatchNorm.convert_sync_batchnorm", "builtins.next",
-        "typing.cast", "torch.nn.utils.convert_sync_batchnorm", "torch._dynamo.optimize", "builtins.staticmethod", "weakref.proxy",
+        "typing.cast", "torch.nn.utils.convert_sync_batchnorm", "torch._dynamo.optimize", "builtins.staticmethod",
+        "weakref.proxy",
     }
 )  # fmt: skip
 """Functions whose result is, or stands for, their arguments."""

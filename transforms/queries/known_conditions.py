@@ -74,7 +74,8 @@ def _divided(
             known = [part for part in parts if part is not None]
             if not known or (isinstance(test.op, ast.Or) and len(known) < len(parts)):
                 return None
-            return known[0] if len(known) == 1 else ast.BoolOp(test.op, known)
+            found = known[0] if len(known) == 1 else ast.BoolOp(test.op, known)
+            return None if _is_always(found) else found
         chains = set(_chains(test))
         changed = left_out if first.intersection(ast.walk(test)) else left_out | written
         if is_rank_condition(file, test):
@@ -127,8 +128,8 @@ def _shared(file: File, block: Sequence[ast.stmt], places: Sequence[ast.AST], di
     ending = _beginning([way[::-1] for way in ways])[::-1] if all(ways) else []
     ways = [way[: len(way) - len(ending)] for way in ways]
     rest = _without_implied(_alternatives(ways))
-    if any(_without_parentheses(way.removeprefix("not ")) in rest for way in rest if way.startswith("not ")):
-        rest = []  # one or its contrary, which is always
+    if all(rest) and len(rest) > 1 and _is_always(ast.parse(" or ".join(f"({way})" for way in rest), mode="eval").body):
+        rest = []
     if all(rest) and rest:
         either = " or ".join(f"({way})" if " and " in way and len(rest) > 1 else way for way in rest)
         shared.append(f"({either})" if (shared or ending) and len(rest) > 1 else either)
@@ -157,6 +158,12 @@ def _without_implied(ways: list[str]) -> list[str]:
     choices = (test.values for test in parsed.values() if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or))
     implied = {ast.dump(value) for values in choices for value in values}
     return [way for way in ways if not way or ast.dump(parsed[way]) not in implied]
+
+
+def _is_always(test: ast.expr) -> bool:
+    """Whether a condition names one thing or its contrary."""
+    choices = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else []
+    return not {ast.dump(choice) for choice in choices}.isdisjoint(ast.dump(negated(choice)) for choice in choices)
 
 
 def _without_parentheses(text: str) -> str:
