@@ -32,11 +32,11 @@ def known_conditions(file: File, block: Sequence[ast.stmt], place: ast.AST, diff
     with ``differing``, also what ranks may answer differently.
     """
     tests, _ = _divided(file, block, place, differing)
-    kept: list[str] = []
+    kept: dict[str, str] = {}
     for test in tests:
         text = ast.unparse(test) if _is_made(test) else file.text(test)
-        kept.append(f"({text})" if isinstance(test, (ast.BoolOp, ast.IfExp, ast.Lambda)) else text)
-    return list(dict.fromkeys(kept))
+        kept.setdefault(ast.dump(test), f"({text})" if isinstance(test, (ast.BoolOp, ast.IfExp, ast.Lambda)) else text)
+    return list(kept.values())
 
 
 def may_be_missing(file: File, block: Sequence[ast.stmt], place: ast.AST, read: ast.expr) -> bool:
