@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 
 from .file import File
@@ -33,8 +33,11 @@ class NameUse(Enum):
     KEPT = "kept"
 
 
-def name_use(file: File, use: ast.Name, prefix: Prefix) -> NameUse:
-    """What is made of a name where it is read, but for collections of names, which their own uses tell of."""
+def name_use(file: File, use: ast.Name, prefix: Prefix, lacks: Callable[[str], bool]) -> NameUse:
+    """What is made of a name where it is read, but for collections of names, which their own uses tell of.
+
+    ``lacks`` says which attributes the model itself surely has not.
+    """
     parent = file.parents[use]
     if is_printed(file, use) or _is_stripped(file, use, prefix):
         return NameUse.NONE
@@ -44,7 +47,7 @@ def name_use(file: File, use: ast.Name, prefix: Prefix) -> NameUse:
         inside = len(parent.ops) == 1 and isinstance(parent.ops[0], (ast.In, ast.NotIn)) and parent.comparators[0] is use
         return NameUse.NONE if inside and _is_inner_text(file, parent.left, prefix) else NameUse.ASKED
     if isinstance(parent, ast.Attribute):
-        return NameUse.NONE if _asks_for_end(file, parent, prefix) else NameUse.ASKED
+        return NameUse.NONE if _asks_for_end(file, parent, prefix, lacks) else NameUse.ASKED
     if isinstance(parent, ast.Call):
         return NameUse.KEPT if getattr(parent.func, "attr", "") in _FILLS else NameUse.ASKED
     return NameUse.KEPT
@@ -87,15 +90,16 @@ def _takes_out(function: ast.AST, prefix: Prefix) -> bool:
     return not methods.isdisjoint({"replace", "removeprefix"}) or ("startswith" in methods and cuts)
 
 
-def _asks_for_end(file: File, method: ast.Attribute, prefix: Prefix) -> bool:
+def _asks_for_end(file: File, method: ast.Attribute, prefix: Prefix, lacks: Callable[[str], bool]) -> bool:
     """Whether ``name.endswith(text)`` or ``name.split(".")[-1]`` is asked, where the wrapper puts nothing in."""
     call = file.parents[method]
     if not isinstance(call, ast.Call) or call.func is not method:
         return False
     if method.attr == "endswith":
         texts = _texts_of(file, call.args[0]) if call.args else None
-        if prefix is Prefix.DDP:  # it stands in front of all names
-            return texts is not None and not any(text.startswith(".") or "module" in text for text in texts)
+        if prefix is Prefix.DDP:  # it stands in front of all names, and gives those of the model's own attributes a dot
+            own = [text.split(".")[1] for text in texts or () if text.startswith(".")]
+            return texts is not None and not any("module" in text for text in texts) and all(map(lacks, own))
         return texts is not None and not any(_touches(text, prefix) for text in texts)
     part = file.parents[call]
     if method.attr not in ("split", "rsplit", "rpartition") or not isinstance(part, ast.Subscript):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 
 from .file import File
 from .local_names import loop_of
 from .name_uses import NameUse, Prefix, is_printed, loop_targets, name_use
 from .program import Program
+from .root_members import surely_lacks
 
 _COLLECTS = frozenset({"list", "sorted", "tuple", "set", "frozenset", "dict"})
 _MEETS = frozenset({"append", "add", "get", "pop", "remove", "discard"})
@@ -50,7 +52,9 @@ class _Names:
         self._file, self._prefix = file, prefix
         self._scope = file.function(call) or file.tree
         self._inside = set(ast.walk(self._scope))
-        self._model = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+        owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+        self._model = ast.unparse(owner) if owner is not None else ""
+        self._lacks = functools.partial(surely_lacks, file, owner) if owner is not None else lambda _: False
         self._pending: list[ast.Call | str] = [call]
         self._seen: set[ast.Call | str] = set()
         self._found: set[NameUse] = set()
@@ -98,7 +102,7 @@ class _Names:
         elif (collection := self._looked_up_in(use)) is not None or (collection := self._put_into(use)) is not None:
             self._pending.append(collection)
         else:
-            self._found.add(name_use(self._file, use, self._prefix))
+            self._found.add(name_use(self._file, use, self._prefix, self._lacks))
 
     def _follow_collection(self, name: str) -> None:
         """Whether a local variable holds such names alone, and what is done with them."""

@@ -1,0 +1,27 @@
+"""Ends of names that begin with a dot: what DDP puts in front gives names of a model's own attributes one."""
+
+from __future__ import annotations
+
+import pytest
+from migrated_texts import HEAD, migrated
+
+NET = "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        {member}\n\n\n"
+
+
+@pytest.mark.parametrize(
+    ("member", "made", "stays"),
+    [
+        ("self.layer = nn.Linear(2, 2)", "Net()", True),
+        ("self.bias = nn.Parameter(torch.zeros(2))", "Net()", False),
+        ("self.register_parameter(NAME, nn.Parameter(torch.zeros(2)))", "Net()", False),
+        ("self.layer = nn.Linear(2, 2)", "nn.Linear(2, 2)", False),
+        ("self.layer = nn.Linear(2, 2)", "read()", False),
+    ],
+)
+def test_names_stay_where_the_model_surely_has_no_such_attribute(member: str, made: str, stays: bool) -> None:
+    groups = (
+        "def groups(model):\n    plain, others = [], []\n    for name, p in model.named_parameters():\n"
+        '        (plain if name.endswith(".bias") else others).append(p)\n    return plain, others\n\n\n'
+    )
+    text = HEAD + NET.format(member=member) + groups + f"def run(read):\n    return groups(DDP({made}))\n"
+    assert ("for name, p in model.named_parameters():" in migrated(train=text)["train"]) is stays
