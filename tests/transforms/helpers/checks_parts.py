@@ -127,8 +127,9 @@ def check_lists_that_are_paired() -> None:
     for kind in ("fsdp1", "fsdp2"):
         model, alone = built(kind), torch.nn.Parameter(torch.ones(3))
         averages = [p.detach().clone() for p in (*model.parameters(), alone)]
-        torch._foreach_mul_([p.detach() for p in (*model.parameters(), alone)], 3.0)
-        torch._foreach_lerp_(averages, [p.detach() for p in (*model.parameters(), alone)], 0.5)
+        foreach: Any = torch
+        foreach._foreach_mul_([p.detach() for p in (*model.parameters(), alone)], 3.0)
+        foreach._foreach_lerp_(averages, [p.detach() for p in (*model.parameters(), alone)], 0.5)
         found.append(over_ranks(sum(average.sum().item() for average in averages)))
         assert close(averages[-1], torch.full((3,), 2.0))
     assert close(found[0], found[1])

@@ -330,14 +330,15 @@ class Shown(nn.Module):
 
     def forward(self, x: torch.Tensor, shows: bool = False) -> torch.Tensor:
         total = torch.zeros(())
-        for layer in self.layers:
+        layers: Any = self.layers
+        for layer in layers:
             x, score = layer.scored(x, 2) if shows else (layer(x), torch.zeros(()))
             total = total + score.sum()
         return x.tanh().sum() + total
 
     def scores(self, x: torch.Tensor) -> list[torch.Tensor]:
-        found = []
-        for layer in self.layers:
+        found, layers = [], cast(Any, self.layers)
+        for layer in layers:
             x, score = layer.scored(x, 1)
             found.append(score)
         return found
