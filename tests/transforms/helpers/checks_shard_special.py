@@ -337,7 +337,8 @@ class Shown(nn.Module):
         return x.tanh().sum() + total
 
     def scores(self, x: torch.Tensor) -> list[torch.Tensor]:
-        found, layers = [], cast(Any, self.layers)
+        found: list[torch.Tensor] = []
+        layers: Any = self.layers
         for layer in layers:
             x, score = layer.scored(x, 1)
             found.append(score)
