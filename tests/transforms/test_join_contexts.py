@@ -48,3 +48,16 @@ def test_the_loop_is_found_where_the_context_is_entered(context: str, entered: s
 def test_what_cannot_be_named_there_is_told() -> None:
     program = _TRAINER.format(context="None", entered="self.strategy.uneven([self.model][0])")
     assert [f.level for f in findings(train=program) if f.rule == "FS306"] == [Level.MANUAL]
+
+
+def test_a_context_that_is_chosen_first_joins_what_is_sharded() -> None:
+    """The loop stays as it is: the program may have a way of its own for ranks to leave it together."""
+    text = HEAD + (
+        "from contextlib import nullcontext\n\n\n"
+        "def run(net, options, loader, engine):\n    model = DDP(net, **options)\n"
+        "    context = model.join if engine == 'ddp' else nullcontext\n"
+        "    with context():\n        for batch in loader:\n            model(batch).sum().backward()\n"
+    )
+    assert "context = (lambda **options: join([model], **options)) if engine == 'ddp' else nullcontext" in migrated(train=text)["train"]
+    (found,) = (finding for finding in findings(train=text) if finding.rule == "FS306")
+    assert found.level is Level.MANUAL

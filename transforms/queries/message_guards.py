@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 
+from ..flow.values import FunctionValue
 from .conditions import is_rank_condition
 from .file import File
+from .program import Program
 
 _NAMES = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list")
 _OF_MESSAGES = frozenset(f"torch.distributed.{name}" for name in _NAMES)
@@ -26,10 +28,20 @@ def message_guards(file: File, guard: ast.stmt) -> list[ast.stmt]:
 
 
 def _exchanges(file: File, place: ast.AST, depth: int = 0) -> bool:
+    known = file.program.once(_Known)
     for call in (n for n in ast.walk(place) if isinstance(n, ast.Call)):
         if file.external(call.func) in _OF_MESSAGES:
             return True
-        callees = file.program.callees(file, call) if depth < _DEEPEST else []
-        if any(_exchanges(*file.program.function_node(callee), depth + 1) for callee in callees):
-            return True
+        for callee in file.program.callees(file, call) if depth < _DEEPEST else ():
+            if (callee, depth) not in known:
+                known[callee, depth] = _exchanges(*file.program.function_node(callee), depth + 1)
+            if known[callee, depth]:
+                return True
     return False
+
+
+class _Known(dict[tuple[FunctionValue, int], bool]):
+    """Whether functions exchange messages, by how many calls away they are looked at."""
+
+    def __init__(self, _: Program) -> None:
+        super().__init__()

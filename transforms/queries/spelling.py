@@ -232,10 +232,10 @@ def _iterated(file: File, name: ast.Name) -> Iterator[ast.expr]:
         yield from _containers(own.iter)
         return
     scope = file.function(name) or file.tree
-    for loop in ast.walk(scope):
-        if isinstance(loop, ast.For):
-            if any(isinstance(n, ast.Name) and n.id == name.id for n in ast.walk(loop.target)):
-                yield from _containers(loop.iter)
+    for binding in file.bindings.get(name.id, ()):
+        around = next(a for a in file.ancestors(binding) if not isinstance(a, (ast.Tuple, ast.List, ast.Starred)))
+        if isinstance(around, ast.For) and (scope is file.tree or scope in file.ancestors(around)):
+            yield from _containers(around.iter)
 
 
 def _containers(node: ast.expr) -> Iterator[ast.expr]:

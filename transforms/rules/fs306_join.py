@@ -15,7 +15,7 @@ from ..queries.arguments import handed_in
 from ..queries.file import File
 from ..queries.training_loops import TrainingLoop, batches_of, last_shared_statement, training_loops
 from ..rewrites.changes import Change, insert_after, replace
-from ..rewrites.helper_calls import around, call_instead
+from ..rewrites.helper_calls import around, attribute_as_call, call_instead
 from ..rewrites.templates import expression, statements, with_first_argument
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -30,13 +30,16 @@ def joined(site: Site, migration: Migration) -> Outcome | None:
     if site.sharding is not None and site.sharding.answer is Answer.NO:
         return None
     models = _models(site, migration)
+    if call is None and models is not None and site.role == "read":
+        assert isinstance(site.node, ast.Attribute)
+        context = f"(lambda **options: {migration.helper(site, 'join')}([{{receiver}}], **options))"
+        return Outcome(_ELSEWHERE, [attribute_as_call(site.file, site.node, context)], Level.MANUAL, advice=_ADVICE)
     if call is None or models is None:
         return Outcome(_BY_HAND, level=Level.MANUAL, advice=_ADVICE)
     entered = list(_entered(site.file, call, models))
     changes = [_context(site, migration)]
     if not entered:
-        return Outcome("the loop that trains stands elsewhere: its ranks would wait for each other", changes,
-                       Level.MANUAL, advice=_ADVICE)  # fmt: skip
+        return Outcome(_ELSEWHERE, changes, Level.MANUAL, advice=_ADVICE)
     loops = [(loop, named) for loop, named in entered if not _is_answered_for(site, migration, loop)]
     for loop, named in loops:
         changes += _until_all_finish(migration, loop, _models_in(migration, loop) if loop.is_called else named)
@@ -139,6 +142,7 @@ def _is_path(node: ast.expr) -> bool:
     return isinstance(node, ast.Name)
 
 
+_ELSEWHERE = "the loop that trains stands elsewhere: its ranks would wait for each other"
 _BY_HAND = "what is joined is not written out here"
 _ADVICE = "Write `for batch in until_all_ranks_finish(loader, model):` in the loop, inside `with join([model]):`."
 
