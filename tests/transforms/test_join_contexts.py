@@ -58,6 +58,7 @@ def test_a_context_that_is_chosen_first_joins_what_is_sharded() -> None:
         "    context = model.join if engine == 'ddp' else nullcontext\n"
         "    with context():\n        for batch in loader:\n            model(batch).sum().backward()\n"
     )
-    assert "context = (lambda **options: join([model], **options)) if engine == 'ddp' else nullcontext" in migrated(train=text)["train"]
+    new = migrated(train=text)["train"]
+    assert "context = (lambda **options: join([model], **options)) if engine == 'ddp' else nullcontext" in new
     (found,) = (finding for finding in findings(train=text) if finding.rule == "FS306")
     assert found.level is Level.MANUAL
