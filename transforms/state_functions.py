@@ -6,6 +6,7 @@ from .facts.facts import NOTHING
 from .flow.values import Constant, Instance, Value
 from .migration import Migration
 from .queries.delegated_states import delegates_state
+from .queries.narrowed import asks_for_other_class
 from .queries.plain_branches import is_in_plain_branch
 from .queries.unwrapping import comes_unwrapped
 from .queries.wraps_inside import wraps_inside
@@ -15,6 +16,8 @@ from .sites import Site
 def has_state(site: Site, migration: Migration) -> bool:
     """Whether the state of an object may be that of a sharded model: of it, its optimizer, or what was made with its tensors."""
     assert site.receiver is not None and site.sharding is not None
+    if asks_for_other_class(site.file, site.node, site.receiver):
+        return False
     values = [v for v in site.file.values(site.receiver) if not (isinstance(v, Constant) and v.value is None)]
     if values and not any(map(migration.sharding.is_module, values)):
         if all(delegates_state(migration.program, value, site.member) for value in values):

@@ -6,12 +6,14 @@ import ast
 from collections.abc import Iterator
 
 from ..facts.symbols import FSDP1, WRAPPERS
-from ..flow.values import ClassValue
+from ..flow.library import is_scheduler, makes_no_modules
+from ..flow.values import ClassValue, External, Value
 from .file import File
 from .known_conditions import parts_that_hold
 from .local_values import local_value
 
 _DEEPEST = 3
+_NEVER_SHARDED = frozenset({"torch.nn.DataParallel", "torch.nn.parallel.DataParallel"})
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -26,13 +28,21 @@ def wrapper_asked_for(file: File, place: ast.AST, model: ast.expr) -> str | None
 
 
 def asks_for_other_class(file: File, place: ast.AST, model: ast.expr) -> bool:
-    """Whether a condition around a place asks for a class of the repository that is derived from no wrapper."""
+    """Whether a condition around a place asks for a class that no sharded model is of, of a model or of what holds it."""
+    if isinstance(model, ast.Attribute) and asks_for_other_class(file, place, model.value):
+        return True
     for test in tests_of(file, place, model):
         if file.external(test.func) == "builtins.isinstance" and len(test.args) == 2:
             classes = file.values(test.args[1])
-            if classes and all(isinstance(v, ClassValue) and not _wraps(file, v) for v in classes):
+            if classes and all(_is_other(file, v) for v in classes):
                 return True
     return False
+
+
+def _is_other(file: File, cls: Value) -> bool:
+    if isinstance(cls, External):
+        return cls.name in _NEVER_SHARDED or is_scheduler(cls.name) or makes_no_modules(cls.name)
+    return isinstance(cls, ClassValue) and not _wraps(file, cls)
 
 
 def tests_of(file: File, place: ast.AST, model: ast.expr) -> Iterator[ast.Call]:
