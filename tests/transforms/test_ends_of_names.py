@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from migrated_texts import HEAD, migrated
+from migrated_texts import HEAD, findings, migrated
+from to_fsdp2.transforms.findings import Level
 
 NET = "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        {member}\n\n\n"
 
@@ -25,3 +26,13 @@ def test_names_stay_where_the_model_surely_has_no_such_attribute(member: str, ma
     )
     text = HEAD + NET.format(member=member) + groups + f"def run(read):\n    return groups(DDP({made}))\n"
     assert ("for name, p in model.named_parameters():" in migrated(train=text)["train"]) is stays
+
+
+@pytest.mark.parametrize(("other", "stays"), [("model.module", True), ("model", False)])
+def test_names_of_a_model_that_comes_in_its_wrapper_and_out_of_it(other: str, stays: bool) -> None:
+    """Both are one object now: names have no prefix then, and it is told."""
+    groups = "def groups(model, skip):\n    return [p for name, p in model.named_parameters() if name not in skip]\n\n\n"
+    run = f"def run(net, skip):\n    model = DDP(net)\n    return groups(model, skip), groups({other}, skip)\n"
+    assert ("in model.named_parameters()" in migrated(train=HEAD + groups + run)["train"]) is stays
+    told = [finding.level for finding in findings(train=HEAD + groups + run) if finding.rule == "FS609"]
+    assert told == [Level.REVIEW if stays else Level.SAFE]

@@ -55,6 +55,42 @@ def test_names_that_are_assigned_twice_stay() -> None:
     assert spelled == {"a": "a", "b.w": "a.w", "c": "c", "d": "d"}
 
 
+def test_what_a_model_is_moved_to_is_no_name_of_it() -> None:
+    """Nor does a name mean something else because it is bound anew further down."""
+    train = dedent("""
+        import torch
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        class Net(torch.nn.Module):
+            def __init__(self, where):
+                super().__init__()
+                self.layer = torch.nn.Linear(2, 2)
+            def forward(self, x):
+                return self.layer(x)
+
+        def reload(model):
+            model.load_state_dict(torch.load("best.pt"))
+            return model
+
+        if __name__ == "__main__":
+            device = torch.device("cuda")
+            model = Net(device).to(device)
+            if dist.is_initialized():
+                model = DDP(model)
+            if dist.get_rank() == 0:
+                print(model(torch.ones(1, 2)))
+            model(torch.ones(1, 2)).sum().backward()
+            if dist.get_rank() == 0:
+                model = reload(model)
+                print(model(torch.ones(1, 2)))
+    """)
+    first = "    with whole_on_each_rank(model):\n        if dist.get_rank() == 0:\n            print(model("
+    assert first in migrated(train).texts["train.py"]
+    spelled = spelled_out(ast.parse("m = net.to(device)\nn = unwrap(m).eval()"), ast.parse("n", mode="eval").body)
+    assert ast.unparse(spelled) == "net"
+
+
 def test_models_that_are_unwrapped_where_they_are_saved() -> None:
     """A choice between a model and its wrapper's module has the model's name."""
     train = dedent("""

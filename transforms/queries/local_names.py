@@ -6,6 +6,7 @@ import ast
 import re
 from functools import lru_cache
 
+from ..flow.library import RETURN_SELF
 from .file import File
 
 MOST_STEPS = 8
@@ -82,6 +83,8 @@ def _sources(value: ast.expr) -> list[ast.expr | None]:
     """What an expression gives; None for what is no chain of names."""
     if isinstance(value, ast.IfExp):
         return [*_sources(value.body), *_sources(value.orelse)]
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in RETURN_SELF:
+        return _sources(value.func.value)  # model.to(device)
     if isinstance(value, ast.Call) and len(value.args) in (1, 3) and not value.keywords and not _makes_another(value.func):
         # getattr(model, "module", model), unwrap(model)
         is_getattr = isinstance(value.func, ast.Name) and value.func.id == "getattr"

@@ -34,6 +34,20 @@ class ObjectOrigins:
             return True
         return any(origins is None or not found.isdisjoint(origins) for origins in (self._origins(number, o) for o in others))
 
+    def comes_through(self, value: Value, variable: int, place: int) -> bool:
+        """Whether a variable may have a value from another one, whatever was done with it in between."""
+        number = self.flow.ids[value]
+        seen, waiting = {variable}, [variable]
+        while waiting and len(seen) <= _MOST_VISITED:
+            current = waiting.pop()
+            if current == place:
+                return True
+            origins = (before for before in self._predecessors.get(current, ()) if self._holds(number, before))
+            new = [before for before in origins if before not in seen]
+            seen.update(new)
+            waiting += new
+        return False
+
     def _origins(self, number: int, variable: int) -> frozenset[int] | None:
         """The calls, by their results, that a variable has a value from; None if it may be right from where it is made."""
         if (number, variable) not in self._known:

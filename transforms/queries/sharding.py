@@ -93,6 +93,12 @@ class ShardingQueries:
         places = {v: [*self._handed_at[v], *self._held_at.get(v, ())] for v in handed}
         return frozenset(v for v in handed if not self._origins.may_be_one(v, variable, places[v]))
 
+    def comes_out_of_wrapper(self, file: File, node: ast.AST) -> bool:
+        """Whether an expression may be what was read out of a wrapper, as ``model.module``."""
+        variable = file.variable(node)
+        handed = [v for v in file.values(node) if v in self._handed_to_wrappers]
+        return any(self._origins.comes_through(v, variable, place) for v in handed for place in self._handed_at[v])
+
     @cached_property
     def _held_at(self) -> dict[Value, set[int]]:
         """The variables of attributes in which what wrappers get holds modules that they get alone as well."""

@@ -208,7 +208,15 @@ def is_made_behind(file: File, thing: ast.expr, guard: Guard) -> bool:
     stored = {n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     if any(isinstance(n, ast.Name) and n.id in stored for n in ast.walk(thing)):
         return True  # models[name] in a loop over names
-    return any(store in inside or guard_of(file, store) is not None for store in stores)
+    return any(store in inside or (guard_of(file, store) is not None and _comes_before(file, store, guard)) for store in stores)
+
+
+def _comes_before(file: File, store: ast.Name, guard: Guard) -> bool:
+    """Whether a name may have been bound when a guard of the same function is reached: further up, or in the round before."""
+    if store.lineno < guard.statement.lineno:
+        return True
+    around = {a for a in file.ancestors(guard.statement) if isinstance(a, (ast.For, ast.AsyncFor, ast.While))}
+    return not around.isdisjoint(file.ancestors(store))
 
 
 def _is_of_some_ranks(file: File, path: ast.Attribute | ast.Name, guard: Guard) -> bool:

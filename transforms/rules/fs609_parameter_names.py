@@ -24,6 +24,8 @@ def named_as_before(site: Site, migration: Migration) -> Outcome | None:
     if comes_unwrapped(migration.sharding, site.file, site.receiver, by_name=not site.sharding.certain):
         return None
     if "ddp" in kinds and depends_on_prefix(site.file, site.call):
+        if migration.sharding.comes_out_of_wrapper(site.file, site.receiver):
+            return Outcome(_BOTH, level=Level.REVIEW, form=Form.NOTE, advice=_ADVICE)
         change = method_as_function(site.file, site.call, migration.helper(site, site.member))
         return Outcome("names begin with module., as DDP's did: code here depends on more than their ends", [change])
     return _named_as_in_fsdp1(site, migration) if "fsdp1" in kinds else None
@@ -55,6 +57,7 @@ def _is_flat(site: Site, migration: Migration) -> bool:
     return None not in given  # which may be a dictionary of arguments
 
 
+_BOTH = "the model comes here in DDP's wrapper and out of it: names of the wrapper began with module., now none does"
 _FLAT = "FSDP1 showed one flat parameter a unit here: choices by names took all or nothing of it; now each parameter has its own"
 _ADVICE = "Compare what is chosen (weight decay groups, say) in the old and the new run; `verify` does."
 
