@@ -256,8 +256,6 @@ def test_names_inside_of_the_wrapper_have_no_prefix(inside: str, given: str) -> 
     text = migrated(train=GROUPS.format(inside=inside, given=given))["train"]
     assert "for name, p in net.named_parameters()" in text
     assert "named_parameters(net)" in migrated(train=GROUPS.format(inside="pass", given="model"))["train"]
-    both = GROUPS.format(inside="pass", given="model.module") + "\n\ndef more(net):\n    return groups(DDP(net))\n"
-    assert "named_parameters(net)" in migrated(train=both)["train"]
 
 
 CLIPPED = """import os
