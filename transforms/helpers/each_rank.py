@@ -74,10 +74,13 @@ def _models_and_optimizers(held: Iterable[Any], depth: int = 3) -> Iterator[Any]
 
 @contextmanager
 def everything_whole_on_each_rank(needed: bool = True) -> Iterator[None]:
-    """`whole_on_each_rank` with every sharded model and every optimizer there is. Also a decorator."""
+    """`whole_on_each_rank` with every sharded model and every optimizer there is; nothing more inside of another hold. Also a
+    decorator.
+    """
     models: list[nn.Module] = []
     optimizers: list[Optimizer] = []
-    outermost = needed and not getattr(DTensor, "_all_is_whole", False)  # inside of another, one rank alone may come here
+    # Inside of another hold one rank alone may come here, and what it needs is held.
+    outermost = needed and not getattr(DTensor, "_all_is_whole", False) and not getattr(DTensor, "_models_held", 0)
     if outermost:
         gc.collect()  # what is garbage on one rank shall not be alive on another
         units = [module for module in list(_module_state_mapping) if isinstance(module, FSDPModule)]  # in order of sharding

@@ -328,6 +328,18 @@ def check_what_one_rank_keeps_is_its_own() -> None:
     assert not is_whole(model)
 
 
+def check_everything_inside_of_a_held_model() -> None:
+    """As in a function that saves a model, called by one rank for which the model is held; the optimizer is not."""
+    model, optimizer = trained()
+    expected = parameters_of(model)
+    with whole_on_each_rank(model):
+        if dist.get_rank() == 0:
+            with everything_whole_on_each_rank():
+                assert is_whole(model)
+                assert close({name: p.detach() for name, p in model.named_parameters()}, expected)
+    assert any(isinstance(value, DTensor) for entry in optimizer.state.values() for value in entry.values())
+
+
 def check_decorated_functions() -> None:
     model, optimizer = trained()
 
