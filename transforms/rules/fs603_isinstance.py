@@ -33,6 +33,8 @@ def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
     if site.role == "classes":
         if all(unwrapping_choice(file, call) is not None for file, call in _tests(site)):
             return Outcome("it answers no for models of FSDP2, and the branch without `.module` is right", level=Level.OK)
+    if site.role == "test" and site.symbol == DDP and _works_on_insides(site):
+        return Outcome(_INSIDES, level=Level.REVIEW, form=Form.NOTE)
     if migration.tells_apart and site.role == "test":
         return _asks_which(site, migration)
     asked_for = _class_expression(site)
@@ -48,6 +50,19 @@ def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
     changes = [name_instead(site.file, asked_for, migration.torch(site, FSDP_MODULE))]
     changes += _merged(site, asked_for)
     return Outcome("models of FSDP2 are FSDPModules", changes, form=Form.IDIOM)
+
+
+def _works_on_insides(site: Site) -> bool:
+    """Whether a function asks what it tests for DDP's own way to send parameters, which a model of FSDP2 has not."""
+    if site.call is None:
+        return False
+    tested = ast.unparse(site.call.args[0])
+    inside = ast.walk(site.file.function(site.call) or site.file.tree)
+    return any(isinstance(n, ast.Attribute) and n.attr in _SENDS and ast.unparse(n.value) == tested for n in inside)
+
+
+_SENDS = frozenset({"_sync_params_and_buffers", "_sync_params"})
+_INSIDES = "what it leads to works with DDP's own insides, which models of FSDP2 have not: they go the other way"
 
 
 def _tests(site: Site) -> list[tuple[File, ast.Call]]:
