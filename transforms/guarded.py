@@ -30,7 +30,7 @@ from .queries.effects import computes_with_parameters, only_asks
 from .queries.file import File
 from .queries.group_reads import groups_read
 from .queries.guards import Guard, Guards, guard_of
-from .queries.kept_models import is_of_model, keeps_model
+from .queries.kept_models import hands_model_out_of_sight, is_of_model, keeps_model
 from .queries.message_guards import message_guards
 from .queries.order import is_before_wrap
 from .queries.parameter_math import states_read
@@ -64,7 +64,7 @@ class Hidden:
     where there is no such expression. ``site`` is set for what has a site of its own; ``calls`` are the calls that lead
     from the guard to it, none if it stands behind the guard itself. ``known`` says whether a sharded model or its
     optimizer is known to come there, ``model`` how the thing is spelled at its own place; ``many`` that ``calls`` are one way
-    of more than are told apart.
+    of more than are told apart. ``is_kept``: nothing is seen to work on it here, but code out of sight gets what keeps it.
     """
 
     file: File
@@ -75,6 +75,7 @@ class Hidden:
     known: bool = True
     model: ast.expr | None = None
     many: bool = False
+    is_kept: bool = False
 
 
 def guarded_sites(
@@ -340,6 +341,9 @@ def _uses_behind(
             assert isinstance(node, (ast.Name, ast.Attribute, ast.Call)) and parent is not None
             if isinstance(parent, ast.Attribute) and any(keeps_model(program, sharding, v) for v in file.values(node)):
                 yield guard, Hidden(file, node, None, None)
+            is_given = isinstance(parent, ast.Call) and node in parent.args
+            if is_given and hands_model_out_of_sight(program, sharding, file, cast(ast.Call, parent), node):
+                yield guard, Hidden(file, node, None, None, known=False, is_kept=True)
             if isinstance(parent, ast.Attribute):
                 if not computes_with_parameters(program, file, parent):
                     continue

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 
 from ..facts.facts import NOTHING
-from ..flow.library import is_optimizer_class
-from ..flow.values import Derived, Opaque, Value
+from ..flow.library import is_optimizer_class, makes_no_modules
+from ..flow.values import ClassValue, Derived, Instance, Opaque, Value
+from .file import File
 from .program import Program
 from .sharding import ShardingQueries
 
@@ -19,7 +21,29 @@ def keeps_model(program: Program, sharding: ShardingQueries, value: Value) -> bo
         return False  # a module around it, such as DataParallel, is for code without ranks
     if is_optimizer_class(value.name):
         return False  # it has parameters, and its state is asked about as an optimizer's
-    call = program.flow.calls[value.site]
+    return _was_made_with_model(program, sharding, value.site)
+
+
+def hands_model_out_of_sight(program: Program, sharding: ShardingQueries, file: File, call: ast.Call, given: ast.expr) -> bool:
+    """Whether a call hands an object that was made with a sharded model, and both have code that is not seen: their bases'."""
+    made, name = file.called_values(call), ast.unparse(call.func).rpartition(".")[2]
+    if not all(isinstance(v, ClassValue) and _is_of_other_code(program, v) for v in made) or not name[:1].isupper():
+        return False
+    for value in file.values(given):
+        if isinstance(value, Instance) and value.site >= 0 and _is_of_other_code(program, value.cls):
+            if not sharding.is_module(value) and _was_made_with_model(program, sharding, value.site):
+                return True
+    return False
+
+
+def _is_of_other_code(program: Program, cls: ClassValue) -> bool:
+    """Whether a class of the repository inherits methods from one that is not seen."""
+    bases = program.flow.external_bases(cls)
+    return any(not base.startswith("torch.") and not makes_no_modules(base) for base in bases)
+
+
+def _was_made_with_model(program: Program, sharding: ShardingQueries, site: int) -> bool:
+    call = program.flow.calls[site]
     handed = [*call.arguments, *(variable for _, variable in call.keywords)]
     return any(is_of_model(sharding, program.flow.values_of(variable), variable) for variable in handed if variable != NOTHING)
 

@@ -94,6 +94,8 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
     found = dict.fromkeys(_held(site, item, thing, behind) for item in hidden if item.thing for thing in _each(item.thing))
     things = _outermost(_one_name_each(site.file.function(statement) or site.file.tree, list(found)))
     unnamed = [item for item in hidden if item.thing is None and (item.known or item.calls)]
+    if not things and not unnamed and any(item.is_kept for item in hidden):
+        return Outcome(_OUT_OF_SIGHT, level=Level.MANUAL, form=Form.NOTE, advice=_BY_ALL)
     if not things and not unnamed:
         return Outcome("what only some ranks have is theirs alone: nothing is gathered for it", level=Level.OK)
     name, held = ("everything_whole_on_each_rank", _ALL_HELD) if unnamed else ("whole_on_each_rank", _HELD)
@@ -249,6 +251,8 @@ def _decorated(site: Site, function: ast.FunctionDef, value: cst.BaseExpression,
 _WIDEST = 120
 _HELD = "every rank holds the model whole while some of them work on it alone, as the old wrapper did"
 _ASKED = "only ranks behind the guard know whether it comes to that: they ask, and every rank holds the model whole from then on"
+_OUT_OF_SIGHT = "code out of sight gets what keeps a sharded model, on some ranks alone: where it saves or runs that, they hang"
+_BY_ALL = "Let every rank take the state dict, and one of them write the file."
 _ALL_HELD = "which model some ranks work on alone cannot be written here: every rank holds all sharded ones whole for it"
 
 
