@@ -53,8 +53,8 @@ def verify(options: VerifyOptions, findings_of: Callable[[Path], list[Finding]] 
 
 def check_options(options: VerifyOptions) -> None:
     """Raises UsageError for what can be seen to be wrong before anything runs."""
-    if importlib.util.find_spec("torch") is None:
-        raise UsageError("verify runs training scripts and needs torch: pip install 'to-fsdp2[verify]'")
+    if any(importlib.util.find_spec(name) is None for name in ("torch", "numpy")):
+        raise UsageError("verify runs training scripts and needs torch, with numpy: pip install 'to-fsdp2[verify]'")
     if not RECORD_LEVEL.fullmatch(options.record):
         raise UsageError(f"--record {options.record}: one of auto, full, loss, every:N, first:N")
     if options.nproc < 1:

@@ -42,7 +42,7 @@ def demo(directory: Folder = None) -> int:
     say(report.summary)
     say(f"The migration: {folder / 'migration.patch'}, explained in {folder / 'migration.html'}")
     say("")
-    if importlib.util.find_spec("torch") is None:
+    if any(importlib.util.find_spec(name) is None for name in ("torch", "numpy")):
         say("To run old against new, install torch: pip install 'to-fsdp2[verify]'")
         return exits.FAILED_FILES
     return _verify(old, new, folder / "verdict")
