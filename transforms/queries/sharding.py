@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -65,27 +65,38 @@ class ShardingQueries:
         self.programs = programs
         self.kept = kept
         self._said = SaidNames()
-        self._handed_at: dict[Value, list[int]] = {}
         self._origins = ObjectOrigins(program.flow)
 
     @cached_property
     def _handed_to_wrappers(self) -> dict[Value, set[str]]:
         """The modules that wrappers are called with, and which wrappers."""
-        flow = self.program.flow
         handed: dict[Value, set[str]] = {}
-        for value in list(flow.values):
-            if isinstance(value, Wrapped) and not self.kept(value):
-                number = flow.ids.get(value)
-                variable = None if number is None else flow.fields.get((number, "module"))
-                for inner in flow.values_of(variable) if variable is not None else ():
-                    if isinstance(inner, Opaque) and is_tensor(inner.name):
-                        continue  # of a function that shares a name or a table with those that make models
-                    if isinstance(inner, Instance) and not self.is_module(inner) and is_plain_object(flow, inner):
-                        continue  # of a registry that makes other things too
-                    if isinstance(inner, (Instance, Opaque)) or (isinstance(inner, Unknown) and inner.variable >= 0):
-                        handed.setdefault(inner, set()).add(value.kind.lower())
-                        self._handed_at.setdefault(inner, []).append(variable)  # type: ignore[arg-type]
+        for inner, wrapped, _ in self._wrapped_modules():
+            handed.setdefault(inner, set()).add(wrapped.kind.lower())
         return handed
+
+    @cached_property
+    def _handed_at(self) -> dict[Value, list[int]]:
+        """The variables that hold what wrappers have inside, by what it is."""
+        found: dict[Value, list[int]] = {}
+        for inner, _, variable in self._wrapped_modules():
+            found.setdefault(inner, []).append(variable)
+        return found
+
+    def _wrapped_modules(self) -> Iterator[tuple[Value, Wrapped, int]]:
+        """What each wrapper has inside, in which variable."""
+        flow = self.program.flow
+        for value in list(flow.values):
+            variable = flow.fields.get((flow.ids[value], "module")) if isinstance(value, Wrapped) else None
+            if variable is None or not isinstance(value, Wrapped) or self.kept(value):
+                continue
+            for inner in flow.values_of(variable):
+                if isinstance(inner, Opaque) and is_tensor(inner.name):
+                    continue  # of a function that shares a name or a table with those that make models
+                if isinstance(inner, Instance) and not self.is_module(inner) and is_plain_object(flow, inner):
+                    continue  # of a registry that makes other things too
+                if isinstance(inner, (Instance, Opaque)) or (isinstance(inner, Unknown) and inner.variable >= 0):
+                    yield inner, value, variable
 
     def made_apart(self, variable: int, values: Iterable[Value]) -> frozenset[Value]:
         """Those of the values that a variable holds which other calls made than made what wrappers got."""
@@ -204,12 +215,19 @@ class ShardingQueries:
         parts = [v for v in file.values(node) if v in self._parts_of_handed and not isinstance(v, Container)]
         if not parts or not all(isinstance(v, Instance) and not self.is_no_module(v) for v in parts):
             return Sharding(Answer.UNKNOWN)
-        classes = file.values(owner) if (owner := file.enclosing_class(node)) is not None else ()
-        if any(isinstance(v, ClassValue) and self.makes_modules(v) for v in classes):
-            holders = file.values(holder) if (holder := owner_of_part(file, node)) is not None else [None]
-            if not holders or any(v in self._handed_to_wrappers or v in self._parts_of_handed for v in holders):
-                return Sharding(Answer.UNKNOWN)  # whoever called the method around it has gathered
+        if self._is_gathered_by_caller(file, node):
+            return Sharding(Answer.UNKNOWN)
         return self.of_values([self._parts_of_handed[part] for part in parts])
+
+    def _is_gathered_by_caller(self, file: File, part: ast.AST) -> bool:
+        """Whether a part is read off the ``self`` of a module that is sharded with it: whoever called the method has gathered."""
+        around, holder = file.enclosing_class(part), owner_of_part(file, part)
+        if around is None or holder is None:
+            return False
+        if not any(isinstance(v, ClassValue) and self.makes_modules(v) for v in file.values(around)):
+            return False
+        holders = file.values(holder)
+        return not holders or any(v in self._handed_to_wrappers or v in self._parts_of_handed for v in holders)
 
     def of_owners(self, owners: Iterable[Value], apart: Collection[Value] = ()) -> Sharding:
         """Whether parameters (or what was computed from them) that were taken from these modules are sharded."""
@@ -262,11 +280,6 @@ class ShardingQueries:
         certain = all(isinstance(v, Wrapped) and v in wrapped for v in values)
         return Sharding(Answer.YES if certain else Answer.UNKNOWN, frozenset(kinds), (wrapped or handed)[0], in_place=not wrapped,
                         wrapped_in=frozenset(v.kind.lower() for v in wrapped))  # fmt: skip
-
-    def holds_module(self, file: File, node: ast.AST) -> bool:
-        """Whether an expression may be of a class of the program derived from a wrapper, which keeps the module inside."""
-        flow = self.program.flow
-        return any(isinstance(v, Instance) and flow.wrapper_kind(v.cls) is not None for v in file.values(node))
 
     def of_optimizer(self, file: File, node: ast.AST) -> Sharding:
         """Whether an expression is an optimizer over sharded parameters."""

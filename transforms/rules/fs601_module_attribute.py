@@ -17,6 +17,7 @@ from ..queries.past_ddp import past_ddp
 from ..queries.repeated_unwrapping import deciding_test, ends_by_exception, recursive_call
 from ..queries.run_models import runs
 from ..queries.unwrapping import unwrapping_choice
+from ..queries.wrapper_classes import holds_module
 from ..rewrites.changes import Change, replace
 from ..rewrites.helper_calls import around, attribute_as_call
 from ..rule import Example, Outcome, Rule
@@ -26,7 +27,7 @@ from ..sites import Site
 def the_model_itself(site: Site, migration: Migration) -> Outcome | None:
     """A model that is always sharded is its own module."""
     assert site.sharding is not None and site.receiver is not None
-    if migration.sharding.holds_module(site.file, site.receiver):
+    if holds_module(site.file, site.receiver):
         return None
     node = _attribute(site)
     choice = site.file.parents[node]

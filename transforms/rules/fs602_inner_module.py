@@ -9,6 +9,7 @@ from ..findings import Form, Level
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.unwrapping import unwrapping_choice
+from ..queries.wrapper_classes import holds_module
 from ..rewrites.helper_calls import attribute_as_call
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -48,7 +49,7 @@ def unwrapped(site: Site, migration: Migration) -> Outcome | None:
 
 
 def _holds_module(site: Site, migration: Migration) -> bool:
-    return site.receiver is not None and migration.sharding.holds_module(site.file, site.receiver)
+    return site.receiver is not None and holds_module(site.file, site.receiver)
 
 
 def _is_path(node: ast.expr) -> bool:

@@ -13,6 +13,7 @@ from ..migration import Migration
 from ..queries.class_tests import tests_of
 from ..queries.file import File
 from ..queries.unwrapping import unwrapping_choice
+from ..queries.wrapper_classes import holds_module
 from ..rewrites.changes import Change, replace
 from ..rewrites.helper_calls import name_instead
 from ..rewrites.templates import expression
@@ -25,7 +26,7 @@ def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
     if not migration.options.wraps:
         return None
     if site.role == "test" and unwrapping_choice(site.file, site.node) is not None:
-        if site.call is not None and migration.sharding.holds_module(site.file, site.call.args[0]):
+        if site.call is not None and holds_module(site.file, site.call.args[0]):
             base = migration.helper(site, "ShardedLikeDDP" if site.symbol == DDP else "ShardedLikeFSDP1")
             return Outcome("classes derived from wrappers keep the module inside, other models of FSDP2 have none",
                            [name_instead(site.file, _class_expression(site), base)], Level.REVIEW)  # fmt: skip

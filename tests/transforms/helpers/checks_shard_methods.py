@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from checks_shard_uses import compare, loop, ones
 from models import batch, close, error_of, parameters_of, wrapper_of
 from shard_models import build, differences, optimizer_of, result, tied, train
 from to_fsdp2.transforms.helpers.comm_hooks import register_comm_hook
@@ -302,3 +304,59 @@ def check_methods_that_write_parameters() -> None:
             norms.append(forward_method(module, "enforce")(0.2))
         results.append(parameters_of(run))
     assert close(results[0], results[1], 0.0) and all(close(a, b) for a, b in zip(norms[:3], norms[3:], strict=True))
+
+
+class Scored(nn.Module):
+    """A block that also runs by another method, as blocks do that show their attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(6, 6), nn.Tanh())
+        self.scale = nn.Parameter(torch.ones(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.inner(x) * self.scale
+
+    def scored(self, x: torch.Tensor, power: int) -> tuple[torch.Tensor, torch.Tensor]:
+        inner = self.inner(x)
+        return x + inner * self.scale, (inner * self.scale) ** power
+
+
+class Shown(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Scored() for _ in range(3))
+
+    def forward(self, x: torch.Tensor, shows: bool = False) -> torch.Tensor:
+        total = torch.zeros(())
+        layers: Any = self.layers
+        for layer in layers:
+            x, score = layer.scored(x, 2) if shows else (layer(x), torch.zeros(()))
+            total = total + score.sum()
+        return x.tanh().sum() + total
+
+    def scores(self, x: torch.Tensor) -> list[torch.Tensor]:
+        found: list[torch.Tensor] = []
+        layers: Any = self.layers
+        for layer in layers:
+            x, score = layer.scored(x, 1)
+            found.append(score)
+        return found
+
+
+def check_blocks_that_run_by_other_methods() -> None:
+    """Some forwards after the first, and a method of the model, run the blocks by another method than forward."""
+
+    def use(wrap: Callable[..., Any]) -> dict[str, Any]:
+        model, seen = Shown(), []
+        run = wrap(model)
+
+        def loss_of(step: int) -> torch.Tensor:
+            with torch.no_grad():
+                seen.append(sum(score.sum().item() for score in forward_method(model, "scores")(ones(9))))
+            return run(ones(step), shows=step % 2 == 1)
+
+        found = loop(run, loss_of)
+        return {**found, "losses": found["losses"] + seen}
+
+    compare(use, 1e-5)

@@ -307,62 +307,6 @@ def check_methods_of_parts() -> None:
     compare(use, 1e-6)
 
 
-class Scored(nn.Module):
-    """A block that also runs by another method, as blocks do that show their attention."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Sequential(nn.Linear(6, 6), nn.Tanh())
-        self.scale = nn.Parameter(torch.ones(6))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.inner(x) * self.scale
-
-    def scored(self, x: torch.Tensor, power: int) -> tuple[torch.Tensor, torch.Tensor]:
-        inner = self.inner(x)
-        return x + inner * self.scale, (inner * self.scale) ** power
-
-
-class Shown(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(Scored() for _ in range(3))
-
-    def forward(self, x: torch.Tensor, shows: bool = False) -> torch.Tensor:
-        total = torch.zeros(())
-        layers: Any = self.layers
-        for layer in layers:
-            x, score = layer.scored(x, 2) if shows else (layer(x), torch.zeros(()))
-            total = total + score.sum()
-        return x.tanh().sum() + total
-
-    def scores(self, x: torch.Tensor) -> list[torch.Tensor]:
-        found: list[torch.Tensor] = []
-        layers: Any = self.layers
-        for layer in layers:
-            x, score = layer.scored(x, 1)
-            found.append(score)
-        return found
-
-
-def check_blocks_that_run_by_other_methods() -> None:
-    """Some forwards after the first, and a method of the model, run the blocks by another method than forward."""
-
-    def use(wrap: Callable[..., Any]) -> dict[str, Any]:
-        model, seen = Shown(), []
-        run = wrap(model)
-
-        def loss_of(step: int) -> torch.Tensor:
-            with torch.no_grad():
-                seen.append(sum(score.sum().item() for score in forward_method(model, "scores")(ones(9))))
-            return run(ones(step), shows=step % 2 == 1)
-
-        found = loop(run, loss_of)
-        return {**found, "losses": found["losses"] + seen}
-
-    compare(use, 1e-5)
-
-
 def check_parts_that_come_later() -> None:
     """A head that a model gets between two wraps is trained as by a DDP that is made anew, by the optimizer that lives on."""
 
