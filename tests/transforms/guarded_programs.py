@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 from to_fsdp2.transforms.engine import Options, analyse, extract
@@ -33,10 +34,11 @@ def get_dist_info():
 
 
 def contexts(program: str) -> list[str]:
-    """The lines of the migrated program that hold something whole."""
+    """The lines of the migrated program that hold something whole; those that only enter are given as the block would begin."""
     text = HEAD + textwrap.dedent(program)
     source = Source.decode("train.py", text.encode())
     analysis = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"])
     assert not analysis.errors
     lines = (line.strip() for line in analysis.texts["train.py"].splitlines())
-    return [line for line in lines if "whole_on_each_rank(" in line and line.startswith(("with", "@"))]
+    blocks = (re.sub(r"^held(?:_\d)? = entered\((.*)\)$", r"with \1:", line) for line in lines)
+    return [line for line in blocks if "whole_on_each_rank(" in line and line.startswith(("with", "@"))]

@@ -100,9 +100,11 @@ LEAVE = "    if args.rank != 0:\n        return metrics"
 )
 def test_what_follows_an_early_return_of_some_ranks_however_deep_it_stands(leaving: str, held: str) -> None:
     lines = train(EVALUATION % textwrap.indent(leaving, " " * 8)).splitlines()
-    assert [line.strip() for line in lines if "whole_on_each_rank(" in line] == [f"with whole_on_each_rank({held}):"]
-    start = next(number for number, line in enumerate(lines) if "whole_on_each_rank(" in line)
-    assert "        for x in data:" in lines[start:]
+    begin = next(number for number, line in enumerate(lines) if "whole_on_each_rank(" in line)
+    assert lines[begin].strip() in (f"with whole_on_each_rank({held}):", f"held = entered(whole_on_each_rank({held}))")
+    loop = next(number for number, line in enumerate(lines) if line.strip() == "for x in data:")
+    assert begin < loop
+    assert lines[begin].startswith("    with") or "    held.close()" in lines[loop:]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +127,7 @@ def test_what_is_behind_a_further_guard_is_held_under_its_own_condition() -> Non
         if dist.get_rank() == 0:
             torch.save(model.module.state_dict(), "x.pt")
     """
-    assert "with whole_on_each_rank(model):" in train(program)
+    assert "whole_on_each_rank(model)" in train(program)
 
 
 TRAINING = """
@@ -341,7 +343,7 @@ AVERAGED = """
 
 def test_copies_that_one_rank_writes_parameters_from_are_held_too() -> None:
     """But those that are made behind the guard are whole; and what is needed in either case is needed."""
-    assert "with whole_on_each_rank(self.model, self.shadow):\n" in train(AVERAGED)
+    assert "whole_on_each_rank(self.model, self.shadow)" in train(AVERAGED)
 
 
 def test_what_a_library_writes_behind_a_guard_is_in_the_state_that_is_saved_there() -> None:

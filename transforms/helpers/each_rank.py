@@ -3,7 +3,7 @@
 import functools
 import gc
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -98,6 +98,15 @@ def everything_whole_on_each_rank(needed: bool = True) -> Iterator[None]:
             yield
         finally:
             DTensor._all_is_whole = not outermost and getattr(DTensor, "_all_is_whole", False)  # pyright: ignore
+
+
+def entered(context: AbstractContextManager[None]) -> ExitStack:
+    """The context, entered: `close()` leaves it, as the end of a `with` block would, whose lines need not move for it. An
+    exception that ends the function leaves it too.
+    """
+    stack = ExitStack()
+    stack.enter_context(context)
+    return stack
 
 
 def _open_questions() -> list[Callable[[bool], None]]:

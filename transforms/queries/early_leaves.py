@@ -49,10 +49,10 @@ def _left_by(file: File, leave: ast.stmt) -> Iterator[ast.stmt]:
     inside: ast.AST = leave
     for around in file.ancestors(leave):
         if parted and isinstance(inside, ast.stmt):
-            if _all_leave([inside]):
+            if all_leave([inside]):
                 return
             yield inside
-            if _all_leave(file.block_of(inside)[0]):
+            if all_leave(file.block_of(inside)[0]):
                 return  # whoever stayed here leaves later: no rank that came here goes on further out
         if isinstance(around, _FUNCTIONS) or (isinstance(around, _LOOPS) and isinstance(leave, (ast.Continue, ast.Break))):
             return
@@ -97,13 +97,13 @@ def _trains_behind(file: File, statement: ast.stmt) -> bool:
     return any(goes_backward(file, behind) for behind in block[index + 1 :])
 
 
-def _all_leave(block: Sequence[ast.stmt]) -> bool:
+def all_leave(block: Sequence[ast.stmt]) -> bool:
     """Whether no rank comes out at the end of a block."""
     last = block[-1] if block else None
     if isinstance(last, ast.If):
-        return _all_leave(last.body) and _all_leave(last.orelse)
+        return all_leave(last.body) and all_leave(last.orelse)
     if isinstance(last, (ast.With, ast.AsyncWith)):
-        return _all_leave(last.body)
+        return all_leave(last.body)
     return isinstance(last, ast.Raise) or (isinstance(last, ast.stmt) and _leaves(last))
 
 

@@ -24,8 +24,8 @@ class Names:
     """Name in this file → canonical name of what it stands for."""
     helpers: dict[str, str] = field(default_factory=dict)
     """Name in this file → helper."""
-    locals: set[tuple[ast.AST, str]] = field(default_factory=set)
-    """Variables of generated code, each with the place that it is for."""
+    locals: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """Variables of generated code, each with the first and last lines of the places that it is for."""
 
     def torch(self, symbol: str) -> str:
         """How generated code spells a symbol of torch: as the file does already, else by a name to be imported."""
@@ -60,18 +60,21 @@ class Names:
                         return alias.asname or name
         return None
 
-    def local(self, wanted: str, place: ast.AST) -> str:
-        """A name for a generated variable that is only used at a place: at another one of the function it may be the same.
+    def local(self, wanted: str, place: ast.AST, last: ast.stmt | None = None) -> str:
+        """A name for a generated variable that is only used at a place, or from there to the end of the last statement: at
+        another one of the function it may be the same.
 
         None that the function mentions (at module level: that is used there or from there), and no helper's.
         """
         scope = self.file.function(place) or self.file.tree
         taken = _mentioned(self.file, scope) | definitions().keys() | self.symbols.keys()
         number, name = 1, wanted
-        while name in taken or (place, name) in self.locals:
+        assert isinstance(place, (ast.expr, ast.stmt))
+        begin, end = place.lineno, (last or place).end_lineno or place.lineno
+        while name in taken or any(begin <= there and here <= end for here, there in self.locals.get(name, ())):
             number += 1
             name = f"{wanted}_{number}"
-        self.locals.add((place, name))
+        self.locals.setdefault(name, []).append((begin, end))
         return name
 
     def _wanted(self, table: dict[str, str], meaning: str, wanted: str) -> str:

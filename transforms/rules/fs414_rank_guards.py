@@ -30,6 +30,7 @@ from ..queries.sure_names import is_surely_assigned, surely_there
 from ..queries.uneven_loops import trains
 from ..queries.unwrapping import is_unwrapped
 from ..rewrites.changes import Change, Statement, insert_before, replace, replace_statement
+from ..rewrites.held_blocks import between_lines, in_context, moves_too_much
 from ..rewrites.templates import expression, statements
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -111,16 +112,12 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
         name = migration.helper(site, "whole_when_asked")
     if needed is not None:
         given = [*given, f"needed={_answer(site, migration, needed)}"]
-    if rest:
-        return Outcome(held, _around_rest(site, rest, _block(name, given, statement)), level=Level.REVIEW)
-    head = _block(name, given, statement)
-
-    def build(node):
-        (block,) = statements(head)
-        bare = node.with_changes(leading_lines=[])
-        return [block.with_changes(leading_lines=node.leading_lines, body=cst.IndentedBlock([bare]))]
-
-    changes = [replace_statement(site.file, statement, build)]
+    statements_held = rest or [statement]
+    if not asking and moves_too_much(site.file, statements_held):
+        local = migration.names(site.file).local("held", statement, statements_held[-1])
+        changes = between_lines(site.file, statements_held, local, migration.helper(site, "entered"), name, given)
+    else:
+        changes = in_context(site.file, statements_held, name, given)
     changes += [_ask(migration, *place) for place in asking if migration.asked_by.setdefault(place[1], site) is site]
     return Outcome(_ASKED if asking else held, changes, level=Level.REVIEW)
 
@@ -248,36 +245,11 @@ def _decorated(site: Site, function: ast.FunctionDef, value: cst.BaseExpression,
     return Outcome(held, [replace_statement(site.file, function, build)], level=Level.REVIEW)  # type: ignore[arg-type]
 
 
-_WIDEST = 120
 _HELD = "every rank holds the model whole while some of them work on it alone, as the old wrapper did"
 _ASKED = "only ranks behind the guard know whether it comes to that: they ask, and every rank holds the model whole from then on"
 _OUT_OF_SIGHT = "code out of sight gets what keeps a sharded model, on some ranks alone: where it saves or runs that, they hang"
 _BY_ALL = "Let every rank take the state dict, and one of them write the file."
 _ALL_HELD = "which model some ranks work on alone cannot be written here: every rank holds all sharded ones whole for it"
-
-
-def _block(name: str, given: Sequence[str], at: ast.stmt) -> str:
-    """The text of a block inside of a context, with the arguments on lines of their own if they are long."""
-    line = f"with {name}({', '.join(given)}):"
-    if at.col_offset + len(line) > _WIDEST:
-        line = f"with {name}(\n" + "".join(f"    {argument},\n" for argument in given) + "):"
-    return f"{line}\n    pass\n"
-
-
-def _around_rest(site: Site, rest: list[ast.stmt], block_text: str) -> list[Change]:
-    """Everything from an early return on goes into the block."""
-    held: list[cst.BaseStatement] = []
-
-    def keep(node):
-        held.append(node)
-        return []
-
-    def close(node):
-        held.append(node)
-        (block,) = statements(block_text)
-        return [block.with_changes(body=cst.IndentedBlock(list(held)))]
-
-    return [*(replace_statement(site.file, s, keep) for s in rest[:-1]), replace_statement(site.file, rest[-1], close)]
 
 
 def _can_move(item: Hidden, guard: ast.stmt) -> bool:

@@ -19,6 +19,7 @@ from to_fsdp2.transforms.helpers.copies import as_plain, wrapped_copy
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.each_rank import (
     ask_for_whole,
+    entered,
     everything_whole_on_each_rank,
     holding_whole,
     whole_on_each_rank,
@@ -350,6 +351,33 @@ def check_decorated_functions() -> None:
 
     save(model)
     assert not is_whole(model)
+
+
+def check_a_context_without_a_block() -> None:
+    model, _ = trained()
+    held = entered(whole_on_each_rank(model))
+    assert is_whole(model)
+    held.close()
+    assert not is_whole(model)
+    assert not is_whole(entered(whole_on_each_rank(model, needed=False)) and model)
+
+
+def check_an_exception_ends_a_context_without_a_block() -> None:
+    model, optimizer = trained()
+
+    def save() -> None:
+        held = entered(whole_on_each_rank(model, optimizer))
+        assert is_whole(model, optimizer)
+        if dist.get_rank() == 0:
+            raise ValueError("no space left")
+        held.close()
+
+    with contextlib.suppress(ValueError):
+        save()
+    assert not is_whole(model)
+    assert not is_whole(optimizer)
+    model(*batch(1)).backward()
+    optimizer.step()
 
 
 def check_training_inside_raises() -> None:
