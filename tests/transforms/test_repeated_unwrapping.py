@@ -80,3 +80,34 @@ def build(net, options):
 def test_objects_with_a_module_of_their_own_keep_it() -> None:
     text = migrated(train=AVERAGES)["train"]
     assert "return unwrap_model(model.module)" in text and 'model.module if hasattr(model, "module") else model' in text
+
+
+def test_twice_in_a_row_one_of_the_two_was_the_wrappers() -> None:
+    """Which one it was is not known: an average of the model may lie in the wrapper, or around it."""
+    program = (
+        HEAD
+        + """class Average(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.module = net
+
+
+def build(net, options, is_averaged):
+    return DDP(Average(net) if is_averaged else net, **options)
+
+
+def report(trainer, is_averaged):
+    model = trainer.model.module.module if is_averaged else trainer.model.module
+    print(model.weight)
+
+
+class Trainer:
+    def __init__(self, net, options):
+        self.model = build(net, options, True)
+
+
+globals()["report"](globals()["Trainer"](nn.Linear(2, 2), {}), True)
+"""
+    )
+    text = migrated(train=program)["train"]
+    assert "model = unwrap(trainer.model, 2) if is_averaged else unwrap(trainer.model)\n" in text

@@ -45,15 +45,16 @@ def fsdp1_class(module: nn.Module) -> Any:
     return next((cls for cls in classes if cls.__name__ == "FullyShardedDataParallel"), None)
 
 
-def unwrap(model: Any) -> Any:
-    """The model itself if it is sharded, which happens in place; else `model.module`, as before.
+def unwrap(model: Any, times: int = 1) -> Any:
+    """The model itself if it is sharded, which happens in place; else `model.module`, as before. Twice: one of the two was the
+    wrapper's.
 
     A sharded model that has a `module` of its own is taken for the wrapper's content only if the wrap recorded it.
     """
     inner = sharded_module(model)
     if inner is not None and (getattr(inner, "_wrapped_like", None) or not hasattr(inner, "module")):
-        return inner
-    return model.module
+        return inner if times == 1 else inner.module
+    return model.module if times == 1 else unwrap(model.module)
 
 
 def is_sharded(thing: Any) -> bool:

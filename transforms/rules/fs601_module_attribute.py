@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 
+import libcst as cst
+
 from ..facts.symbols import DDP, WRAPPERS
 from ..findings import Level
 from ..flow.values import ClassValue
@@ -20,6 +22,7 @@ from ..queries.unwrapping import unwrapping_choice
 from ..queries.wrapper_classes import holds_module
 from ..rewrites.changes import Change, replace
 from ..rewrites.helper_calls import around, attribute_as_call
+from ..rewrites.templates import expression, with_argument
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
@@ -81,8 +84,19 @@ def unwrapped(site: Site, migration: Migration) -> Outcome | None:
     if ends_by_exception(site.file, node):
         return Outcome("a sharded model has no `.module`: the AttributeError that is caught here is right", level=Level.OK)
     name = migration.helper(site, "unwrap")
-    changes = [attribute_as_call(site.file, node, name + "({receiver})"), *_stops_at_itself(site, name)]
+    changes = [replace(site.file, node, lambda old: _unwrapped(old, name)), *_stops_at_itself(site, name)]
     return _told(site, migration, node, "a sharded model is its own module; anything else keeps its attribute", *changes)
+
+
+def _unwrapped(node: cst.CSTNode, unwrap: str) -> cst.CSTNode:
+    """``unwrap(x)`` for ``x.module``; ``unwrap(x, 2)`` for ``x.module.module``: a sharded model is its own module once."""
+    assert isinstance(node, cst.Attribute)
+    inner = node.value
+    if isinstance(inner, cst.Call) and isinstance(inner.func, cst.Name) and inner.func.value == unwrap and len(inner.args) == 1:
+        new: cst.BaseExpression = with_argument(inner, cst.Arg(cst.Integer("2")))
+    else:
+        new = expression(f"{unwrap}({{receiver}})", receiver=inner)
+    return new.with_changes(lpar=[*node.lpar, *new.lpar], rpar=[*new.rpar, *node.rpar])
 
 
 def _is_of_copy(site: Site, migration: Migration) -> bool:

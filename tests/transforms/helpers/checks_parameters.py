@@ -163,8 +163,13 @@ def check_unwrapped() -> None:
         if kind:
             record_wrapper(holder, kind)
         assert unwrap(holder) is (holder if kind else own)
+        if kind:
+            assert unwrap(holder, 2) is own
+        around = nn.Module()
+        around.module = holder
+        assert unwrap(around, 2) is (holder if kind else own)
     holder = Holder()
-    assert unwrap(holder) is holder.module and unwrap(DDP(holder)) is holder
+    assert unwrap(holder) is holder.module and unwrap(DDP(holder)) is holder and unwrap(DDP(holder), 2) is holder.module
     compiled = torch.compile(sharded, backend="eager")
     assert unwrap(compiled) is sharded and unwrap(torch.compile(ddp, backend="eager")) is ddp.module
     inside: Any = torch.compile(build("plain"), backend="eager")
