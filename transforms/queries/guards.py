@@ -188,7 +188,20 @@ class Guards:
         sites = self.program.sites_of_objects.get(value, set()) if value is not None else set()
         written = [(*self.program.call_node(site), site) for site in sites if self.program.is_written_as_call(site)]
         # What tests make is for themselves.
-        return {site for made_in, call, site in written if not is_test(made_in.path) and guard_of(made_in, call) is not None}
+        behind = [(site, call, guard) for made_in, call, site in written
+                  if not is_test(made_in.path) and (guard := guard_of(made_in, call)) is not None]  # fmt: skip
+        calls = [call for _, call, _ in behind]
+        return {site for site, call, guard in behind if not _has_other_branch(guard, call, calls)}
+
+
+def _has_other_branch(guard: Guard, call: ast.Call, calls: Sequence[ast.Call]) -> bool:
+    """Whether the ranks that do not come to a call behind a test come to another one of these, in the other branch."""
+    test = guard.statement
+    if not isinstance(test, ast.If) or guard.leaves:
+        return False
+    branches = [{id(node) for statement in branch for node in ast.walk(statement)} for branch in (test.body, test.orelse)]
+    own = next((branch for branch in branches if id(call) in branch), set())
+    return any(id(other) in branch for branch in branches if branch is not own for other in calls)
 
 
 def _is_called_on(file: File, call: ast.Call, sites: set[int]) -> bool:

@@ -15,6 +15,7 @@ from .guards import Calls, Guard, guard_of
 from .local_names import comprehension_of, only_source, spelled_out
 from .program import Program
 from .sharding import ShardingQueries
+from .sure_names import assigns
 
 _DEEPEST = 4
 _ITEMS = frozenset({"items", "values"})
@@ -208,7 +209,13 @@ def is_made_behind(file: File, thing: ast.expr, guard: Guard) -> bool:
     stored = {n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     if any(isinstance(n, ast.Name) and n.id in stored for n in ast.walk(thing)):
         return True  # models[name] in a loop over names
-    return any(store in inside or (guard_of(file, store) is not None and _comes_before(file, store, guard)) for store in stores)
+    return any(store in inside or (_is_behind_test(file, store) and _comes_before(file, store, guard)) for store in stores)
+
+
+def _is_behind_test(file: File, store: ast.Name) -> bool:
+    """Whether some ranks alone bind a name here, and the others bind nothing to it in the other branch."""
+    found = guard_of(file, store)
+    return found is not None and (found.leaves or not assigns(found.statement, store.id))
 
 
 def _comes_before(file: File, store: ast.Name, guard: Guard) -> bool:
@@ -227,7 +234,8 @@ def _is_of_some_ranks(file: File, path: ast.Attribute | ast.Name, guard: Guard) 
     else:
         scope = file.function(guard.statement)
         same = [n for n in file.names_by_id.get(path.id, ()) if file.function(n) is scope]
-    return any(is_own_object(file, n) for n in same)
+    # Where some ranks alone come, a name may hold what they have of its two values.
+    return any(is_own_object(file, n) and (isinstance(n.ctx, ast.Store) or guard_of(file, n) is None) for n in same)
 
 
 def _objects(file: File, node: ast.AST) -> set[Value]:

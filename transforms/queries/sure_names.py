@@ -91,7 +91,7 @@ def is_surely_assigned(file: File, place: ast.AST, name: str) -> bool:
     for around in (*file.ancestors(place), None):
         if isinstance(inside, ast.stmt) and inside is not scope:
             block, index = file.block_of(inside)
-            if any(_assigns(statement, name) for statement in block[:index]):
+            if any(assigns(statement, name) for statement in block[:index]):
                 return True
         if around is None or around is scope:
             return False
@@ -101,7 +101,7 @@ def is_surely_assigned(file: File, place: ast.AST, name: str) -> bool:
     return False
 
 
-def _assigns(statement: ast.stmt, name: str) -> bool:
+def assigns(statement: ast.stmt, name: str) -> bool:
     """Whether a name surely has a value behind a statement."""
     if isinstance(statement, _NAMED_STATEMENTS):
         return statement.name == name
@@ -118,7 +118,7 @@ def _assigns(statement: ast.stmt, name: str) -> bool:
 
 
 def _block_assigns(block: Sequence[ast.stmt], name: str) -> bool:
-    return any(_assigns(s, name) or isinstance(s, _LEAVES) for s in block)
+    return any(assigns(s, name) or isinstance(s, _LEAVES) for s in block)
 
 
 def _header_assigns(statement: ast.stmt, name: str) -> bool:
