@@ -18,6 +18,16 @@ def true_on_any_rank(condition: Any, group: Any = None) -> bool:
     return bool(answer)
 
 
+def true_on_all_ranks(conditions: list[bool]) -> list[bool]:
+    """Which of these conditions are true on every rank. Every one calls it, with as many."""
+    if not dist.is_initialized() or not conditions:
+        return conditions
+    device = "cpu" if "cpu" in dist.get_backend_config() else torch.accelerator.current_accelerator()
+    answers = torch.tensor(conditions, dtype=torch.uint8, device=device)
+    dist.all_reduce(answers, dist.ReduceOp.MIN)
+    return [bool(answer) for answer in answers.tolist()]
+
+
 def held_by_all_ranks(found: list[Any]) -> list[Any]:
     """Of these objects, in the order of their making, those that all ranks still have: one may keep what others dropped.
 

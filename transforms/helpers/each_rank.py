@@ -15,17 +15,18 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from .agreement import held_by_all_ranks, true_on_any_rank
+from .agreement import held_by_all_ranks, true_on_all_ranks, true_on_any_rank
 from .parameters import resharded
 from .sharding_hooks import without_sharding_hooks
-from .whole import whole
+from .whole import shard_like, whole
 
 
 @contextmanager
 def whole_on_each_rank(*things: Any, needed: bool = True) -> Iterator[None]:
     """Inside, each rank has these models and optimizers whole and may use them alone, as under DDP. Every rank enters.
 
-    Forwards, saves and reads inside are local to a rank. What is written to parameters is lost at the end. Training
+    Forwards, saves and reads inside are local to a rank. What all ranks write to parameters and state stays, what only some
+    write is lost at the end. Training
     takes all ranks: an optimizer's step raises RuntimeError, at the end gradients that are left do, and a later backward of
     what was computed inside. Of other objects, the models, optimizers and sharded tensors that they hold are taken; with
     `needed=False` nothing is gathered.
@@ -176,6 +177,7 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
     for p, whole_one in full.items():  # needed for: gradient_reads
         whole_one.grad = p.grad.full_tensor() if isinstance(p.grad, DTensor) else None
     given = [(p, p.grad, -1 if p.grad is None else p.grad._version) for p in full.values()]
+    before = [_content(whole_one) for whole_one in full.values()]
     lost = (
         "training ran behind a test of the rank, on a copy of a sharded model that only this rank has: "
         "what it learns would be lost. Train on all ranks, outside of whole_on_each_rank"
@@ -211,8 +213,23 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
         for owner, name, p in shards:
             owner._parameters[name] = p
             vars(p).pop("_held_whole", None)
+        _keep_what_all_wrote([(p, full[p], _content(full[p]) != old) for p, old in zip(full, before, strict=True)])
     for unit in gathered:
         unit.unshard()
+
+
+def _content(value: torch.Tensor) -> tuple[int, int]:
+    """What is another one when a tensor was written to: torch counts that, but for what is written through `.data`."""
+    return value._version, int(value.detach().reshape(-1).view(torch.uint8).sum())
+
+
+@torch.no_grad()
+def _keep_what_all_wrote(held: list[tuple[DTensor, torch.Tensor, bool]]) -> None:
+    """Cuts anew the shards of what was whole, where all ranks wrote to it. A rank that an exception ends takes part."""
+    are_written = true_on_all_ranks([is_written for _, _, is_written in held])
+    for (live, value, _), is_written in zip(held, are_written, strict=True):
+        if is_written:
+            live.to_local().copy_(shard_like(value, live).to_local())
 
 
 @contextmanager
@@ -247,6 +264,8 @@ def _whole_optimizer(optimizer: Optimizer) -> Iterator[None]:
     for entry, key, value in _sharded_entries(optimizer):
         gathered.setdefault(id(entry), {})[key] = whole(value)
     kept = [(p, entry) for p, entry in optimizer.state.items() if id(entry) in gathered]
+    before = {id(value): (value, _content(value)) for wholes in gathered.values() for value in wholes.values()}
+    held: list[tuple[DTensor, torch.Tensor, bool]] = []
     try:
         for p, entry in kept:
             optimizer.state[p] = {**entry, **gathered[id(entry)]}
@@ -256,6 +275,9 @@ def _whole_optimizer(optimizer: Optimizer) -> Iterator[None]:
             written = optimizer.state.get(p, entry)
             entry.update((key, value) for key, value in written.items() if key not in gathered[id(entry)])
             optimizer.state[p] = entry
+            now = {key: written.get(key, value) for key, value in gathered[id(entry)].items()}
+            held += [(entry[key], value, before.get(id(value), (None, None))[1] != _content(value)) for key, value in now.items()]
+        _keep_what_all_wrote(held)
 
 
 def _sharded_entries(optimizer: Optimizer) -> Iterator[tuple[Any, Any, DTensor]]:

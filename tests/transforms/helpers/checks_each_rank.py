@@ -105,6 +105,28 @@ def check_one_rank_loads_another_state() -> None:
     assert not any(whole(p.detach()).any() for p in model.parameters())
 
 
+def check_what_all_ranks_load_stays() -> None:
+    """Where a test holds a model whole that all ranks pass: by an own method, through `.data`, and the optimizer's state."""
+    model, optimizer = trained()
+    other = {key: value + 1 for key, value in state_of(model).items()}
+    with whole_on_each_rank(model):
+        model.load_state_dict(other)
+    assert close(state_of(model), other)
+    with everything_whole_on_each_rank():
+        for p in model.parameters():
+            p.data.mul_(2)
+    assert close(state_of(model), {key: value * 2 for key, value in other.items()})
+    state = copy.deepcopy(whole(optimizer.state_dict()))
+    for entry in state["state"].values():
+        entry["exp_avg"] += 1
+    with whole_on_each_rank(optimizer, model):
+        optimizer.load_state_dict(state)
+    assert close(whole(optimizer.state_dict())["state"][0], state["state"][0])
+    assert not is_whole(model) and not is_whole(optimizer)
+    model(*batch(0)).backward()
+    optimizer.step()
+
+
 def check_a_part_that_is_no_unit() -> None:
     model, _ = trained()
     part = next(m for m in model.modules() if not isinstance(m, FSDPModule) and any(True for _ in m.parameters()))
