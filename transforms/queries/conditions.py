@@ -24,6 +24,7 @@ _MAIN = re.compile(
 )
 _NEEDS_PREFIX = re.compile(r"(?i)^_?(main|primary|leader|coordinator|master|chief)$")
 """Words that mean a rank only behind ``is_`` and the like: ``main()`` runs on all of them."""
+_DISTRIBUTED = re.compile(r"(?i)^_?(is_|use_)?(distributed|dist|ddp|multi_?gpu)$")
 _DECORATOR = re.compile(r"(?i)(rank_?(zero|0)|main_?process|master|primary).*(only|_fn|decorator)?$|only_?(on|main|rank|master)")
 _OTHER_DIMENSION = re.compile(r"(?i)(^|[^a-z])(pp|tp|ep|mp|p2p|pipe(line)?|stage|tensor|model_parallel|expert)([^a-z]|$)")
 _DEEPEST = 4
@@ -55,6 +56,8 @@ def is_rank(file: File, node: ast.expr, depth: int = 0) -> bool:
 
 def _is_rank_condition(file: File, test: ast.expr, depth: int) -> bool:
     if isinstance(test, ast.BoolOp):
+        if isinstance(test.op, ast.Or) and any(_DISTRIBUTED.match(_last_name(part) or "") for part in test.values):
+            return False  # with several ranks all pass
         return any(is_rank_condition(file, part, depth) for part in test.values)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return is_rank_condition(file, test.operand, depth)

@@ -160,11 +160,16 @@ def is_unwrapped(file: File, node: ast.expr, by_name: bool = True, depth: int = 
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if name == "getattr" and any(isinstance(a, ast.Constant) and a.value == "module" for a in node.args):
             return True
-        return _INSIDE.search(name) is not None or any(_reads_module(file, v) for v in file.program.callees(file, node))
+        callees = file.program.callees(file, node) if depth <= _DEEPEST else []
+        if _INSIDE.search(name) is not None or any(_reads_module(file, v, depth) for v in callees):
+            return True
+        given = any(is_unwrapped(file, argument, by_name, depth + 1, surely) for argument in node.args) if callees else False
+        return given and any(_gives_back(file, v, depth) for v in callees)
     if isinstance(node, ast.Attribute) and node.attr == "module":
         return True
-    if isinstance(node, ast.Attribute) and any(_reads_module(file, v) for v in _properties(file, node)):
-        return True
+    if isinstance(node, ast.Attribute) and depth <= _DEEPEST:
+        if any(_reads_module(file, value, depth) for value in _properties(file, node)):
+            return True
     if not isinstance(node, (ast.Name, ast.Attribute)):
         return False
     name = node.attr if isinstance(node, ast.Attribute) else node.id
@@ -182,13 +187,26 @@ def _is_another_wrapper(file: File, node: ast.expr, inside: ast.expr) -> bool:
 
 
 def _reads_module(file: File, function: FunctionValue, depth: int = 0) -> bool:
-    """Whether a function takes a module out of a wrapper, itself or by one that it calls."""
+    """Whether a function gives what it took out of a wrapper, itself or by one that it calls."""
     owner, node = file.program.function_node(function)
-    for inner in ast.walk(node):
-        if (isinstance(inner, ast.Attribute) and inner.attr == "module") or getattr(inner, "value", None) == "module":
+    return any(is_unwrapped(owner, value, by_name=False, depth=depth + 1) for value in _given_by(owner, node))
+
+
+def _given_by(file: File, function: ast.AST) -> list[ast.expr]:
+    if isinstance(function, ast.Lambda):
+        return [function.body]
+    return [statement.value for statement in file.returns_of(function) if statement.value is not None]
+
+
+def _gives_back(file: File, function: FunctionValue, depth: int) -> bool:
+    """Whether a function may give what it was given, itself or by one that it hands that on to."""
+    owner, node = file.program.function_node(function)
+    parameters = {argument.arg for argument in ast.walk(node) if isinstance(argument, ast.arg)}
+    for value in _given_by(owner, node) if depth <= _DEEPEST else ():
+        if isinstance(value, ast.Name) and value.id in parameters:
             return True
-        if isinstance(inner, ast.Call) and depth < _DEEPEST:
-            if any(_reads_module(owner, callee, depth + 1) for callee in owner.program.callees(owner, inner)):
+        if isinstance(value, ast.Call) and any(isinstance(a, ast.Name) and a.id in parameters for a in value.args):
+            if any(_gives_back(owner, callee, depth + 1) for callee in file.program.callees(owner, value)):
                 return True
     return False
 
