@@ -62,7 +62,7 @@ def on_whole_parameters(step: Callable[..., Any]) -> Callable[..., Any]:
 def _whole_parameters_of(optimizer: Any) -> Iterator[Callable[[Any], Any]]:
     """Whole parameters in the groups of an optimizer and of those in it. Gives a function that lets closures see shards."""
     optimizers = _with_inner(optimizer)
-    lists: list[list[Any]] = [group["params"] for each in optimizers for group in each.param_groups]
+    lists: list[list[Any]] = [group["params"] for each in optimizers for group in getattr(each, "param_groups", ())]
     held = [list(params) for params in lists]
     sharded = [p for params in held for p in params if isinstance(p, DTensor)]
     full = {p: nn.Parameter(whole(p.detach()), p.requires_grad) for p in sharded}
@@ -87,7 +87,7 @@ def _whole_parameters_of(optimizer: Any) -> Iterator[Callable[[Any], Any]]:
         return result
 
     def rename_state(keys: dict[Any, Any]) -> None:
-        for state in (each.state for each in optimizers):
+        for state in (each.state for each in optimizers if hasattr(each, "state")):  # one made around another may have none
             for old in [old for old in keys if old in state]:
                 state[keys[old]] = whole(state.pop(old))
 

@@ -115,6 +115,30 @@ class Slow(torch.optim.Optimizer):
         self.param_groups = self._inner.param_groups
 
 
+class Forwarding(torch.optim.Optimizer):
+    """A base class around another optimizer that has no state of its own."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optim = optimizer
+
+    @property
+    def param_groups(self) -> Any:
+        return self.optim.param_groups
+
+    @on_whole_parameters
+    def step(self, closure: Any = None) -> None:
+        return self.optim.step(closure)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.optim.zero_grad(set_to_none)
+
+    def state_dict(self) -> Any:
+        return self.optim.state_dict()
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        self.optim.load_state_dict(state_dict)
+
+
 OPTIMIZERS: list[Callable[[Any], Any]] = [
     Lamb,
     lambda params: step_on_whole(Factored(params)),
@@ -123,6 +147,7 @@ OPTIMIZERS: list[Callable[[Any], Any]] = [
     lambda params: step_on_whole(torch.optim.Adafactor(params, lr=1e-2)),
     lambda params: step_on_whole(Ahead(torch.optim.SGD(params, lr=1e-2, momentum=0.9))),
     lambda params: step_on_whole(Slow(torch.optim.Adam(params, lr=1e-2))),
+    lambda params: Forwarding(Factored(params)),
 ]  # fmt: skip
 
 
