@@ -9,7 +9,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from .parameters import resharded
-from .units import sharded_module
+from .units import sharded_behind
 
 
 def clip_grad_norm(
@@ -44,7 +44,7 @@ def clip_model_grad_norm(model: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
 
     FSDP1 showed no gradients of frozen parameters: those from before they were frozen do not count.
     """
-    sharded = sharded_module(model)
+    sharded = sharded_behind(model, "clip_grad_norm_")
     if sharded is None or hasattr(model, "clip_grad_norm_"):
         return model.clip_grad_norm_(*args, **kwargs)
     return clip_grad_norm([p for p in resharded(sharded).parameters() if p.requires_grad], *args, **kwargs)

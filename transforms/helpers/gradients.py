@@ -12,13 +12,13 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
 from .tensors import tensors_in
-from .units import sharded_module
+from .units import sharded_behind
 from .wrapped import stands_for
 
 
 def no_gradient_sync(model: Any, *args: Any, **kwargs: Any) -> AbstractContextManager[None]:
     """`model.no_sync()`. A model that was a DDP model is asked at its forward, as DDP is; any other at its backward."""
-    sharded = sharded_module(model)
+    sharded = sharded_behind(model, "no_sync")
     return model.no_sync(*args, **kwargs) if sharded is None else _without_sync(sharded)
 
 
@@ -48,7 +48,7 @@ def _switch_sync(model: Any, value: bool) -> None:
 
 def gradient_sync(model: Any) -> bool:
     """`model.require_backward_grad_sync`."""
-    sharded = sharded_module(model)
+    sharded = sharded_behind(model, "require_backward_grad_sync")
     if sharded is None or stands_for(sharded) == "fsdp1":
         return model.require_backward_grad_sync
     return getattr(sharded, "require_backward_grad_sync", True)
@@ -56,7 +56,7 @@ def gradient_sync(model: Any) -> bool:
 
 def set_gradient_sync(model: Any, value: bool) -> None:
     """`model.require_backward_grad_sync = value`. It counts at the next forward, as in DDP; FSDP1 never read it."""
-    sharded = sharded_module(model)
+    sharded = sharded_behind(model, "require_backward_grad_sync")
     if sharded is None:
         model.require_backward_grad_sync = value
         return

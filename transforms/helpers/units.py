@@ -15,6 +15,23 @@ def sharded_module(model: Any) -> Any:
     return None
 
 
+def sharded_behind(model: Any, member: str) -> Any:
+    """The sharded model that `model.member` was the wrapper's of: `model`, or what it hands on to what it lacks itself, as
+    compiled models and proxies do; None if there is none.
+    """
+    sharded = sharded_module(model)
+    if sharded is not None or hasattr(model, member):
+        return sharded
+    method = getattr(model, "set_requires_gradient_sync", None)  # which only sharded models have
+    owner = getattr(method, "__self__", None)
+    return owner if isinstance(owner, FSDPModule) else None
+
+
+def has_member(model: Any, member: str) -> bool:
+    """`hasattr(model, member)`, and yes of a sharded model, as of the wrapper that it was in."""
+    return hasattr(model, member) or sharded_behind(model, member) is not None
+
+
 def units(module: nn.Module, root_only: bool = False) -> list[Any]:
     """The modules that fully_shard was applied to, `module` itself included: `FSDP.fsdp_modules(module, root_only)`.
 

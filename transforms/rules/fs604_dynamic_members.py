@@ -11,7 +11,7 @@ from ..findings import Form, Level
 from ..migration import Migration
 from ..queries.unwrapping import INNER, unwrapping_choice
 from ..rewrites.changes import replace
-from ..rewrites.helper_calls import around, as_method
+from ..rewrites.helper_calls import around, as_method, call_instead
 from ..rewrites.templates import call_of, expression
 from ..rule import Example, Outcome, Rule
 from ..sites import MEMBERS, Site
@@ -90,6 +90,10 @@ def _asked(site: Site, migration: Migration) -> Outcome:
         return Outcome("it answers no, as it did for DDP", level=Level.OK)
     if not _is_path(site.receiver):
         return _by_hand(f"it answers no for models of FSDP2, where the wrapper has `{member}`")
+    if member not in INNER and not migration.is_sharded_here(site):
+        assert site.call is not None
+        change = call_instead(site.file, site.call, migration.helper(site, "has_member"))
+        return Outcome(f"sharded models answer yes, as wrapped ones did; `{member}` is replaced where it is used", [change])
     sharded = migration.torch(site, FSDP_MODULE)
     model = site.file.text(site.receiver)  # type: ignore[arg-type]
     parent = site.file.parents[site.node]
@@ -120,11 +124,19 @@ def _read(site: Site, migration: Migration) -> Outcome:
                        form=Form.NOTE)  # fmt: skip
     if not _is_path(site.receiver):
         return _by_hand(f"sharded models have no `{member}`")
-    sharded = migration.torch(site, FSDP_MODULE)
-    template = f"{value} if isinstance({site.file.text(site.receiver)}, {sharded}) else {{it}}"
+    template = f"{value} if {_is_sharded(site, migration)} else {{it}}"
     if not _stands_alone(site):
         template = f"({template})"
     return Outcome(f"sharded models have no `{member}`: what takes its place is given", [around(site.file, call, template)])
+
+
+def _is_sharded(site: Site, migration: Migration) -> str:
+    """The test for a sharded model, which what is not sure to be one may hand on to."""
+    assert site.receiver is not None
+    model, member = site.file.text(site.receiver), _member(site)
+    if member in INNER or migration.is_sharded_here(site):
+        return f"isinstance({model}, {migration.torch(site, FSDP_MODULE)})"
+    return f'{migration.helper(site, "sharded_behind")}({model}, "{member}") is not None'
 
 
 def _bound(site: Site, migration: Migration, default: ast.expr | None) -> Outcome:

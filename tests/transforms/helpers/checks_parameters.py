@@ -9,11 +9,13 @@ import torch
 import torch.distributed as dist
 from models import Block, Net, batch, build, clean, close, error_of, parameters_of, record_wrapper
 from to_fsdp2.transforms.helpers import replaced_data
+from to_fsdp2.transforms.helpers.clipping import clip_model_grad_norm
 from to_fsdp2.transforms.helpers.full_parameters import full_parameters
+from to_fsdp2.transforms.helpers.gradients import gradient_sync, no_gradient_sync
 from to_fsdp2.transforms.helpers.parameter_names import named_buffers, named_modules, named_parameters
 from to_fsdp2.transforms.helpers.parameters import assign_data, handle_parameters, resharded
 from to_fsdp2.transforms.helpers.stops import stop_if_sharded
-from to_fsdp2.transforms.helpers.units import units, unwrap
+from to_fsdp2.transforms.helpers.units import has_member, sharded_behind, units, unwrap
 from to_fsdp2.transforms.helpers.zero_gradients import zero_gradients
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -175,6 +177,41 @@ def check_unwrapped() -> None:
     inside: Any = torch.compile(build("plain"), backend="eager")
     fully_shard(inside)
     assert isinstance(inside, FSDPModule) and unwrap(inside) is inside
+
+
+class Proxy(nn.Module):
+    """Hands on what it lacks, as metaseq's ModuleProxyWrapper."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.module, name)
+
+
+class Syncing(Proxy):
+    def no_sync(self) -> str:
+        return "its own"
+
+
+def check_members_behind_proxies() -> None:
+    ddp, plain, sharded = build("ddp"), build("plain"), build("fsdp2", like="ddp")
+    for model in (ddp, sharded, Proxy(ddp), Proxy(sharded), torch.compile(sharded, backend="eager"), Proxy(Proxy(sharded))):
+        assert has_member(model, "no_sync")
+    assert not has_member(plain, "no_sync") and not has_member(Proxy(plain), "no_sync") and not has_member(None, "no_sync")
+    for model in (sharded, Proxy(sharded), torch.compile(sharded, backend="eager")):
+        assert sharded_behind(model, "no_sync") is sharded
+        with no_gradient_sync(model):
+            assert not gradient_sync(model)
+        assert gradient_sync(model)
+    assert sharded_behind(Proxy(ddp), "no_sync") is None
+    assert no_gradient_sync(Syncing(sharded)) == "its own"
+    norm = clip_model_grad_norm(Proxy(sharded), 1.0)
+    assert norm == 0
 
 
 def check_stops() -> None:
