@@ -102,3 +102,32 @@ def test_gradients_past_ddp_are_told_of(use: str, learns: bool) -> None:
     """DDP reduced none of them."""
     found = {f.level for f in findings(train=LEARNS.format(use=use)) if "reduced no gradients" in f.message}
     assert found == ({Level.REVIEW} if learns else set())
+
+
+def test_a_factory_that_looks_into_a_wrapper_on_the_way_takes_none_off() -> None:
+    """What a function reads is not what it gives: `model` is the wrapper wherever it goes from here."""
+    program = PROGRAM.format(norm="nn.BatchNorm1d", use="train(model, batches)").replace("model = DDP(Net(), **options)",
+                                                                                          "model = create(options)")  # fmt: skip
+    program += """
+
+def create(options):
+    net = Net()
+    report(DDP(net, **options))
+    return net
+
+
+def report(model):
+    print(model.module)
+
+
+def train(model, batches):
+    for x in batches:
+        model(x).sum().backward()
+
+
+def start(options):
+    model = create(options)
+    model = DDP(model, **options)
+    train(model, [])
+"""
+    assert "past_ddp" not in migrated(train=program)["train"].partition("def train(")[2]

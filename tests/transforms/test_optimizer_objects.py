@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from migrated_texts import HEAD, migrated
+from migrated_texts import HEAD, findings, migrated
 
 PROGRAM = HEAD + """import argparse
 import fvcore
@@ -45,3 +45,18 @@ def main(args, net):
     optimizer.step()
 """)["train"]
     assert "optimizer = step_on_whole(create_optimizer(" in text and text.count("step_on_whole(") == 1
+
+
+def test_an_optimizer_of_a_library_that_hands_out_whole_parameters_is_a_stop_where_its_name_stands() -> None:
+    found = findings(train=HEAD + """from fairscale.optim.oss import OSS
+
+
+def main(args, net):
+    model = DDP(net)
+    kind = torch.optim.AdamW
+    if args.shard:
+        kind = OSS
+    optimizer = kind(model.parameters(), lr=0.1)
+    optimizer.step()
+""")
+    assert [(finding.line, finding.level.value) for finding in found if finding.rule == "FS415"] == [(13, "manual")]

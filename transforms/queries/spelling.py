@@ -234,8 +234,9 @@ def _is_of_some_ranks(file: File, path: ast.Attribute | ast.Name, guard: Guard) 
     else:
         scope = file.function(guard.statement)
         same = [n for n in file.names_by_id.get(path.id, ()) if file.function(n) is scope]
-    # Where some ranks alone come, a name may hold what they have of its two values.
-    return any(is_own_object(file, n) and (isinstance(n.ctx, ast.Store) or guard_of(file, n) is None) for n in same)
+    # Where some ranks alone come, a name holds what they have of its two values.
+    reads = [n for n in same if isinstance(n.ctx, ast.Load) and guard_of(file, n) is None]
+    return any(is_own_object(file, n) for n in reads or same)
 
 
 def _objects(file: File, node: ast.AST) -> set[Value]:

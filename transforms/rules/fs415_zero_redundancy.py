@@ -1,4 +1,4 @@
-"""FS415: ZeroRedundancyOptimizer."""
+"""FS415: ZeroRedundancyOptimizer, and other optimizers that share out their state over ranks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
 _ZERO = "torch.distributed.optim.ZeroRedundancyOptimizer"
+_OTHERS = ("fairscale.optim.oss.OSS", "fairscale.optim.OSS")
 _OWN = frozenset({"process_group", "parameters_as_bucket_view", "overlap_with_ddp"})
 
 
 def the_optimizer_itself(site: Site, migration: Migration) -> Outcome | None:
     """``C(params, **defaults)``, where the class and the arguments are written out."""
     call = site.call
-    if call is None or migration.options.ddp == "keep":
+    if call is None or migration.options.ddp == "keep" or site.symbol in _OTHERS:
         return None
     if site.member == "consolidate_state_dict":
         return _needless(site)
@@ -56,6 +57,8 @@ def by_helper(site: Site, migration: Migration) -> Outcome | None:
     """A function of the same arguments that builds the plain optimizer."""
     if migration.options.ddp == "keep":
         return Outcome("DDP stays, and its optimizer with it", level=Level.OK)
+    if site.symbol in _OTHERS:
+        return _of_other_library(site)
     if site.role in ("test", "annotation", "base"):
         return Outcome("the optimizer is no ZeroRedundancyOptimizer any more", level=Level.REVIEW, form=Form.NOTE,
                        advice="Write torch.optim.Optimizer, if any optimizer is meant.")  # fmt: skip
@@ -69,12 +72,21 @@ def by_helper(site: Site, migration: Migration) -> Outcome | None:
     return Outcome(_MESSAGE, [function_instead(site.file, site.node, site.call, name)])
 
 
+def _of_other_library(site: Site) -> Outcome | None:
+    named = site.call.func if site.call is not None else site.node
+    if site.role in ("test", "annotation", "base") or not ast.unparse(named).endswith(site.member):
+        return None  # told where its name stands
+    return Outcome(f"{site.member} hands each rank whole parameters to step, which sharded ones are not: it raises",
+                   level=Level.MANUAL, form=Form.NOTE,
+                   advice="Build the optimizer that it is given itself: fully_shard splits its state already.")  # fmt: skip
+
+
 _MESSAGE = "fully_shard splits the optimizer's state with its parameters: the optimizer itself does"
 
 RULE = Rule(
     id="FS415",
     title="ZeroRedundancyOptimizer",
-    symbols=(_ZERO, f"{_ZERO}.consolidate_state_dict"),
+    symbols=(_ZERO, f"{_ZERO}.consolidate_state_dict", *_OTHERS),
     roles=("call", "value", "test", "annotation", "base"),
     why="It hands each rank some of the parameters: of sharded ones every rank has a part already, and has to step it.",
     idiom=the_optimizer_itself,
