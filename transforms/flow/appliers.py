@@ -1,4 +1,5 @@
-"""Functions that call what they are handed, at once or element by element: ``map``, ``filter``, ``sorted``, ``reduce``.
+"""Functions that call what they are handed, at once or element by element: ``map``, ``filter``, ``sorted``, ``reduce``; and
+``apply`` of modules, which calls it with each of their parts.
 
 The call of ``map`` is taken for the call of the function, with the elements for its arguments; rules that look at the
 arguments of a call have to ask first whether it is one of these (``applied_at``).
@@ -9,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..facts.facts import ANY_KEY, NOTHING, Call
-from .calls import Calls
-from .values import Bound, ClassValue, Container, FunctionValue, Partial, Value
+from .calls import MODEL_LIKE, Calls
+from .values import Bound, ClassValue, Container, Derived, FunctionValue, Partial, Value
 
 _MAPS = frozenset({"builtins.map", "builtins.filter", "torch.utils._pytree.tree_map", "optree.tree_map"})
 _OF_TREES = frozenset(name for name in _MAPS if name.endswith("tree_map"))
@@ -58,6 +59,10 @@ class Appliers(Calls):
 
     def call_method(self, site: int, call: Call, value: Value) -> None:
         super().call_method(site, call, value)
+        if call.method == "apply" and isinstance(value, MODEL_LIKE) and call.arguments:
+            module = self.fresh()
+            self.add(module, Derived("modules", value))
+            self._apply(site, call.arguments[0], call._replace(result=self.fresh(), arguments=(module,), starred=0))
         if isinstance(value, Container) and call.method == "sort":
             self._apply_key(site, call, self.elements([call.function]))
 

@@ -230,10 +230,9 @@ def _is_of_some_ranks(file: File, path: ast.Attribute | ast.Name, guard: Guard) 
     """Whether other ranks have None there: in an attribute, or in a variable of the guard's function."""
     if isinstance(path, ast.Attribute):
         text = ast.unparse(path)
-        same = [n for n in file.nodes(ast.Attribute) if n.attr == path.attr and ast.unparse(n) == text]
-    else:
-        scope = file.function(guard.statement)
-        same = [n for n in file.names_by_id.get(path.id, ()) if file.function(n) is scope]
+        return any(is_own_object(file, n) for n in file.nodes(ast.Attribute) if n.attr == path.attr and ast.unparse(n) == text)
+    scope = file.function(guard.statement)
+    same = [n for n in file.names_by_id.get(path.id, ()) if file.function(n) is scope]
     # Where some ranks alone come, a name holds what they have of its two values.
     reads = [n for n in same if isinstance(n.ctx, ast.Load) and guard_of(file, n) is None]
     return any(is_own_object(file, n) for n in reads or same)
