@@ -10,6 +10,7 @@ from torch.distributed.tensor import DTensor
 
 from .parameters import resharded
 from .units import sharded_behind
+from .unsynced import with_unsynced_gradients
 
 
 def clip_grad_norm(
@@ -21,15 +22,11 @@ def clip_grad_norm(
 ) -> torch.Tensor:
     """`torch.nn.utils.clip_grad_norm_` for plain and sharded parameters, also over several meshes. Returns a plain tensor.
 
-    Plain parameters count with this rank's own gradient: reduce it first if it is not the same on all ranks.
-    Raises RuntimeError inside of `no_gradient_sync`, where sharded parameters have no gradients yet.
+    Plain parameters count with this rank's own gradient: reduce it first if it is not the same on all ranks. So do sharded
+    ones while their gradients wait to be reduced, as in DDP.
     """
     parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-    if any(getattr(p, "_gradient_is_local", False) for p in parameters):
-        raise RuntimeError(
-            "gradients are clipped before they are reduced over ranks, which fully_shard has none of yet: "
-            "clip behind the last micro-batch, outside of no_gradient_sync"
-        )
+    parameters = with_unsynced_gradients(parameters)  # needed for: gradient_sync
     grads = [p.grad for p in parameters if p.grad is not None]
     if not any(isinstance(grad, DTensor) for grad in grads):
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
@@ -53,6 +50,7 @@ def clip_model_grad_norm(model: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
 def clip_grad_value(parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float, foreach: bool | None = None) -> None:
     """`torch.nn.utils.clip_grad_value_` for plain and sharded parameters, also over several meshes."""
     parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+    parameters = with_unsynced_gradients(parameters)  # needed for: gradient_sync
     if not any(isinstance(p, DTensor) for p in parameters):
         torch.nn.utils.clip_grad_value_(parameters, clip_value, foreach)
         return

@@ -41,9 +41,9 @@ def plain_copy(model: Any, memo: Any = None) -> Any:
 
     Every rank calls it. fully_shard's classes cannot be copied, so they and its hooks are taken off for the moment.
     """
-    units = [m for m in model.modules() if isinstance(m, FSDPModule)] if isinstance(model, nn.Module) else []
-    if not units:
+    if not is_sharded(model):
         return copy.deepcopy(model, memo)
+    units = [m for m in model.modules() if isinstance(m, FSDPModule)]  # none in a part that a unit further out holds
     with whole_on_each_rank(model):
         hooks = [(m, name, vars(m)[name]) for m in model.modules() for name in HOOKS if vars(m).get(name)]
         classes = [(unit, type(unit)) for unit in units]

@@ -24,11 +24,6 @@ def no_gradient_sync(model: Any, *args: Any, **kwargs: Any) -> AbstractContextMa
 
 @contextmanager
 def _without_sync(model: Any) -> Iterator[None]:
-    groups = [unit._get_fsdp_state()._fsdp_param_group for unit in model.modules() if isinstance(unit, FSDPModule)]  # type: ignore[attr-defined]
-    unsynced: list[Any] = [held.sharded_param for group in groups if group is not None for held in group.fsdp_params]
-    unsynced = [parameter for parameter in unsynced if not hasattr(parameter, "_gradient_is_local")]  # by a context around
-    for parameter in unsynced:
-        parameter._gradient_is_local = True  # which clipping has to know
     drop_unsynced_at_zero_grad(model)
     before = gradient_sync(model) if stands_for(model) == "ddp" else getattr(model, "_syncs_gradients", True)
     switch = set_gradient_sync if stands_for(model) == "ddp" else _switch_sync
@@ -37,8 +32,6 @@ def _without_sync(model: Any) -> Iterator[None]:
         yield
     finally:
         switch(model, before)
-        for parameter in unsynced:
-            del parameter._gradient_is_local
 
 
 def _switch_sync(model: Any, value: bool) -> None:

@@ -26,7 +26,7 @@ def replace_data(parameter: torch.Tensor, value: torch.Tensor) -> None:
     if held is not None:
         held.data = whole(value)
         return
-    unit, managed = _manager_of(parameter)
+    unit, managed = manager_of(parameter)
     if managed is None or value.shape != parameter.shape or value.dtype != parameter.dtype:
         assign_data(parameter, value)
         return
@@ -49,7 +49,8 @@ def replace_each_data(parameters: Sequence[torch.Tensor], values: Sequence[torch
         replace_data(parameter, value)
 
 
-def _manager_of(parameter: Any) -> Any:
+def manager_of(parameter: Any) -> Any:
+    """The unit that a sharded parameter belongs to, and what fully_shard manages it by there; None twice for any other."""
     if not isinstance(parameter, DTensor):
         return None, None
     if parameter not in _managers:

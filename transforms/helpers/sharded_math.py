@@ -11,6 +11,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from .tensors import tensors_in
+from .unsynced import unsynced_gradient
 from .whole import map_tensors
 
 WORKS_ON_SHARDS = ("torch.optim.", "torch.distributed.", "torch.amp.", "torch.cuda.amp.", "torch.nn.utils.clip_grad.")
@@ -46,6 +47,8 @@ def _answer(_: type, function: Any, types: Any, arguments: Any = (), keywords: A
             compute = answers["parts" if is_part else "whole"]
         if function.__name__ == "__get__" or function is torch.Tensor.backward:
             result = function(*arguments, **keywords)
+            if result is None and function == torch.Tensor.grad.__get__:  # needed for: gradient_sync
+                result = None if is_called_for_shards(caller) else unsynced_gradient(arguments[0])
         else:
             result = compute(function, arguments, keywords, caller)
         if is_part:  # needed for: both_math

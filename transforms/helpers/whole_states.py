@@ -2,9 +2,11 @@
 
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -19,7 +21,8 @@ def keep_state_dicts_whole(module: Any) -> None:
     """Let state_dict() of `module` and of its parts give whole tensors, and load_state_dict() take them, as under DDP; also
     of optimizers over its parameters. All ranks call state_dict().
 
-    What is written into a state dict gets to the module before its next forward, and before its next state dict. Keys may
+    What is written into a state dict gets to the module before anything of it is gathered, before an optimizer steps, and before
+    its next state dict. Keys may
     have DDP's `module.` or not when they are loaded. Hooks of torch.nn.Module and torch.optim.Optimizer do it, so that it
     holds in libraries too; parts that come later need a call of their own.
     """
@@ -67,9 +70,21 @@ def keep_state_dicts_whole(module: Any) -> None:
             part.register_state_dict_pre_hook(begin)
             part.register_state_dict_post_hook(gather)
             part.register_load_state_dict_pre_hook(shard)
-    module.register_forward_pre_hook(torch.compiler.disable(write_back), prepend=True)
+        group = part._get_fsdp_state()._fsdp_param_group if isinstance(part, FSDPModule) else None  # pyright: ignore
+        if group is not None:
+            group.unshard = _behind(write_back, group.unshard)
+    register_optimizer_step_pre_hook(write_back)
     weakref.finalize(module, _let_go, shown)  # at exit too
     register_optimizer_step_pre_hook(_keep_whole)
+
+
+def _behind(write_back: Callable[[], None], unshard: Callable[..., None]) -> Callable[..., None]:
+    @torch.compiler.disable
+    def write_and_gather(async_op: bool = False) -> None:
+        write_back()
+        unshard(async_op)
+
+    return write_and_gather
 
 
 def _let_go(shown: list[Any]) -> None:

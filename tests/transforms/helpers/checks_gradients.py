@@ -12,6 +12,7 @@ from models import batch, build, clean, close, error_of, gathered, gradients_of,
 from to_fsdp2.transforms.helpers.clipping import clip_grad_norm, clip_grad_value, clip_model_grad_norm, total_norm_of
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.gradients import gradient_sync, no_gradient_sync, set_gradient_sync
+from to_fsdp2.transforms.helpers.mixed import compute_as_whole
 from to_fsdp2.transforms.helpers.parameters import resharded
 from to_fsdp2.transforms.helpers.scaling import sharded_grad_scaler
 from to_fsdp2.transforms.helpers.zero_gradients import zero_gradients
@@ -53,15 +54,33 @@ def check_accumulation_is_ddps_and_fsdp1s() -> None:
         assert close(ddp, accumulate(build("fsdp2", like=like), "attribute"), 1e-5), like
 
 
-def check_clipping_of_gradients_that_are_not_reduced_yet_raises() -> None:
-    for like in ("ddp", "fsdp1"):
-        model = build("fsdp2", like=like)
-        with no_gradient_sync(model):
-            model(*batch(0)).backward()
-            error = error_of(functools.partial(clip_grad_norm, model.parameters(), 1.0))
-            assert "outside of no_gradient_sync" in str(error)
-        model(*batch(1)).backward()
-        assert clip_grad_norm(model.parameters(), 1.0) > 0
+def check_gradients_that_wait_are_each_ranks_own_as_in_ddp() -> None:
+    """Read, clipped by norm and by value, inside of the window and behind it; the next backward adds to what is left."""
+    ddp, sharded = build("ddp"), build("fsdp2", like="ddp")
+    compute_as_whole(sharded)
+    for clip in (clip_grad_norm, clip_grad_value, None):
+        for window in (True, False):
+            norms, read = [], []
+            for model in (ddp, sharded):
+                model.zero_grad() if model is ddp else zero_gradients(model)
+                with no_gradient_sync(model):
+                    model(*batch(0)).backward()
+                    if clip and window:
+                        norms.append(clip(model.parameters(), 0.01))
+                if clip and not window:
+                    norms.append(clip(model.parameters(), 0.01))
+                read.append({name.removeprefix("module."): p.grad for name, p in model.named_parameters()})
+                read[-1] = {name: None if grad is None else grad.clone() for name, grad in read[-1].items()}
+                model(*batch(1)).backward()
+            old, new = read
+            assert not any(isinstance(grad, DTensor) for grad in new.values())
+            assert [name for name in old if old[name] is None] == [name for name in new if new[name] is None]
+            assert close({n: g for n, g in old.items() if g is not None}, {n: g for n, g in new.items() if g is not None})
+            assert clip is not clip_grad_norm or torch.isclose(*norms)
+            assert close(gradients_of(ddp), gradients_of(sharded))
+    with no_gradient_sync(sharded):
+        sharded(*batch(0)).backward()
+    assert "outside of no_gradient_sync" in str(error_of(functools.partial(clip_grad_norm, sharded.parameters(), 1.0)))
 
 
 def check_no_gradient_sync_does_not_communicate() -> None:
@@ -82,7 +101,7 @@ def check_an_evaluation_before_the_first_step_is_no_synced_forward() -> None:
     for _ in range(2):
         with no_gradient_sync(model):
             model(*batch(1)).backward()
-        assert set(gradients_of(model).values()) == {None}
+        assert not any(isinstance(p.grad, DTensor) for p in model.parameters())
 
 
 def steps_of(model: Any, plan: str) -> dict[str, torch.Tensor | None]:

@@ -11,11 +11,14 @@ from typing import Any
 
 import torch
 from models import batch, build, close, parameters_of
-from to_fsdp2.transforms.helpers.copies import as_plain
+from to_fsdp2.transforms.helpers.copies import as_plain, plain_copy
 from to_fsdp2.transforms.helpers.each_rank import whole_on_each_rank
+from to_fsdp2.transforms.helpers.methods import forward_method
 from to_fsdp2.transforms.helpers.state import model_state
+from to_fsdp2.transforms.helpers.whole import whole
 from to_fsdp2.transforms.helpers.whole_states import keep_state_dicts_whole
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 OPTIMIZERS: list[Callable[[Any], Any]] = [
@@ -143,6 +146,29 @@ def check_what_is_written_into_a_state_dict_is_written_into_the_model() -> None:
         assert same(new.state_dict(), ddp.module.state_dict()), "before the next state dict too"
 
 
+def check_what_is_written_into_a_state_dict_is_there_for_whatever_comes_next() -> None:
+    """A method that gathers, a part alone, an optimizer's step: not forwards alone."""
+
+    def by_method(model: Any) -> Any:
+        return forward_method(model, "predict")(batch(0)[0])
+
+    def by_step(model: Any) -> Any:
+        torch.optim.SGD(model.parameters(), 0.1).step()
+        return model.state_dict()["layers.0.up.weight"]
+
+    for then in (by_method, by_step):
+        results = []
+        for model in models():
+            inner = getattr(model, "module", model)
+            type(inner).predict = lambda self, x: self.forward(x)
+            model(*batch(0)).backward()
+            for value in inner.state_dict().values():
+                value.data.mul_(0.5)
+            with torch.no_grad():
+                results.append(then(inner))
+        assert torch.allclose(results[0], whole(results[1]), 1e-5), then.__name__
+
+
 def check_what_is_written_to_parameters_behind_a_state_dict_stays() -> None:
     def by_data(parameter: Any) -> None:
         parameter.data.mul_(0.5)
@@ -203,6 +229,28 @@ def check_averages_that_read_state_dicts() -> None:
                 update(average, model)
             averages.append(parameters_of(average))
         assert close(*averages), update.__name__
+
+
+class Around(nn.Module):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any) -> Any:
+        return self.module(*args)
+
+
+def check_a_copy_of_a_part_that_a_unit_further_out_holds() -> None:
+    """It is plain, and has no hand in what is written into the model's own state dict."""
+    around: Any = Around(build("plain"))
+    fully_shard(around)
+    keep_state_dicts_whole(around)
+    average = plain_copy(around.module)
+    assert not any(isinstance(p, DTensor) for p in average.parameters())
+    for own, other in zip(around.module.state_dict().values(), average.state_dict().values(), strict=True):
+        own.data.copy_(other.data + 1 if own.is_floating_point() else other.data)
+    expected = {key: value + 1 for key, value in average.state_dict().items() if value.is_floating_point()}
+    assert close({key: around.module.state_dict()[key] for key in expected}, expected)
 
 
 def check_what_was_shown_is_let_go_with_the_model() -> None:
