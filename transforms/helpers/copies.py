@@ -31,7 +31,7 @@ OF_SHARDING = (
     "_held_whole", "_forward_methods", "_around_methods", "_ignored_by_sharding", "_is_fsdp_managed_module",
     "_fsdp_use_orig_params", "_gather", "_plain_parameters", "_running_forwards", "_awaits_second_backward",
     "_ranks_that_gather", "_gradients_travel_in", "_syncs_gradients", "_synced_forward_pending", "require_backward_grad_sync",
-    "_shell", "_past_ddp",
+    "_shell", "_past_ddp", "_wrapped_like",
 )  # fmt: skip
 """What is noted on a sharded model and does not hold of a plain one."""
 
@@ -106,15 +106,7 @@ def as_plain(value: Any) -> Any:
     Everything else is itself. Every rank comes here; one alone may inside `whole_on_each_rank`.
     """
 
-    def plain(module: nn.Module) -> nn.Module:
-        if not any(isinstance(m, FSDPModule) for m in module.modules()):
-            return module
-        copied = plain_copy(module)
-        for part in copied.modules():
-            vars(part).pop("_wrapped_like", None)  # files hold what they held
-        return copied
-
-    return map_tensors(plain, value, nn.Module)
+    return map_tensors(lambda module: plain_copy(module) if is_sharded(module) else module, value, nn.Module)
 
 
 @torch.no_grad()

@@ -229,7 +229,8 @@ def _keep_what_all_wrote(held: list[tuple[DTensor, torch.Tensor, bool]]) -> None
     are_written = true_on_all_ranks([is_written for _, _, is_written in held])
     for (live, value, _), is_written in zip(held, are_written, strict=True):
         if is_written:
-            live.to_local().copy_(shard_like(value, live).to_local())
+            part: Any = shard_like(value, live)
+            live.to_local().copy_(part.to_local())
 
 
 @contextmanager

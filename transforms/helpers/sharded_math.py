@@ -47,7 +47,7 @@ def _answer(_: type, function: Any, types: Any, arguments: Any = (), keywords: A
             compute = answers["parts" if is_part else "whole"]
         if function.__name__ == "__get__" or function is torch.Tensor.backward:
             result = function(*arguments, **keywords)
-            if result is None and function == torch.Tensor.grad.__get__:  # needed for: gradient_sync
+            if result is None and getattr(function, "__self__", None) is torch.Tensor.grad:  # needed for: gradient_sync
                 result = None if is_called_for_shards(caller) else unsynced_gradient(arguments[0])
         else:
             result = compute(function, arguments, keywords, caller)

@@ -78,13 +78,12 @@ def keep_state_dicts_whole(module: Any) -> None:
     register_optimizer_step_pre_hook(_keep_whole)
 
 
-def _behind(write_back: Callable[[], None], unshard: Callable[..., None]) -> Callable[..., None]:
-    @torch.compiler.disable
+def _behind(write_back: Callable[[], None], unshard: Callable[..., None]) -> Any:
     def write_and_gather(async_op: bool = False) -> None:
         write_back()
         unshard(async_op)
 
-    return write_and_gather
+    return torch.compiler.disable(write_and_gather)
 
 
 def _let_go(shown: list[Any]) -> None:

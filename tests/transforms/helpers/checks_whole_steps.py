@@ -122,7 +122,7 @@ class Forwarding(torch.optim.Optimizer):
         self.optim = optimizer
 
     @property
-    def param_groups(self) -> Any:
+    def param_groups(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.optim.param_groups
 
     @on_whole_parameters
