@@ -16,10 +16,17 @@ def realigned(nodes: NodeMap, old: cst.Call, new: cst.Call) -> cst.Call:
     text = nodes.source.text
     if function == text[begin:end] or "\n" in function + text[begin:end]:
         return new
+    inner = new.args[0].value if len(new.args) == 1 else None
+    if isinstance(inner, cst.Call) and nodes.module.code_for_node(inner.func) == text[begin:end]:  # it went into another call
+        return new.with_changes(args=[new.args[0].with_changes(value=_with_moved(nodes, old, inner, len(function) + 1))])
+    return _with_moved(nodes, old, new, len(function) - (end - begin))
+
+
+def _with_moved(nodes: NodeMap, old: cst.Call, new: cst.Call, moved: int) -> cst.Call:
+    text, end = nodes.source.text, nodes.span(old.func)[1]
     column = _column(text, end) + 1
     firsts = [_column(text, nodes.span(arg)[0]) for arg in old.args[1:]]
     aligned = {_width(arg) for arg, at in zip(old.args, firsts, strict=False) if at == column} - {None}
-    moved = len(function) - (end - begin)
     return new.with_changes(args=[_moved(arg, moved) if _width(arg) in aligned else arg for arg in new.args])
 
 

@@ -32,7 +32,9 @@ def in_context(file: File, held: list[ast.stmt], context: str, given: Sequence[s
         first, *others = [*kept, node]
         body = [first.with_changes(leading_lines=[]), *others]
         (block,) = statements(_lines(f"with {context}", given, ":", held[0]) + "\n    pass\n")
-        return [block.with_changes(leading_lines=first.leading_lines, body=cst.IndentedBlock(body))]
+        inner = getattr(node, "body", None)
+        indent = inner.indent if isinstance(inner, cst.IndentedBlock) else None  # files may have several
+        return [block.with_changes(leading_lines=first.leading_lines, body=cst.IndentedBlock(body, indent=indent))]
 
     return [*(replace_statement(file, s, keep) for s in held[:-1]), replace_statement(file, held[-1], close)]
 

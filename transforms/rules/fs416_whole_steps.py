@@ -53,7 +53,7 @@ def _returned(file: File, call: ast.Call) -> ast.expr | None:
 _MANY = 3
 _OF_FACTORY = "of some of these optimizers nobody sees what they compute: every rank steps with those on whole parameters"
 _OF_LIBRARY = "nobody sees what this optimizer computes: every rank steps on whole parameters and keeps its state, as under DDP"
-_OWN = "its steps look at more than single elements: every rank steps on whole parameters and keeps their state, as under DDP"
+_OWN = "its steps may look at more than single elements: every rank steps on whole parameters and keeps their state, as under DDP"
 
 RULE = Rule(
     id="FS416",
