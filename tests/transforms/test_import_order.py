@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 import pytest
+from migrated_texts import migrated
 from to_fsdp2.transforms.engine import Options, analyse, extract
 from to_fsdp2.transforms.rewrites.import_order import place_in_order, put_in_order
 from to_fsdp2.transforms.text.source import Source
@@ -60,3 +61,17 @@ def test_a_word_in_a_text_keeps_no_import(line: str, is_kept: bool) -> None:
     source = Source.decode("train.py", text.encode())
     analysis = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"])
     assert ("DistributedDataParallel as DDP" in analysis.texts["train.py"]) == is_kept
+
+
+def test_a_block_that_is_left_empty_is_none_of_imports() -> None:
+    text = migrated(train="""import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def main(net, args):
+    model = DDP(net)
+    if args.checkpointing:
+        model._set_static_graph()
+    return model
+""")["train"]
+    assert "    if args.checkpointing:\n        pass\n" in text and "DistributedDataParallel" not in text

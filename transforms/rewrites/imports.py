@@ -150,7 +150,7 @@ class _Mender(cst.CSTTransformer):
     def _block(self, body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
         found: list[cst.BaseStatement] = []
         spacing: Sequence[cst.EmptyLine] = ()
-        for statement, following in zip(body, [*body[1:], None], strict=True):
+        for statement, following in zip(body, [*body[1:], None], strict=False):  # there may be none
             line = self._line(statement) if isinstance(statement, cst.SimpleStatementLine) else statement
             if line is None:
                 # The lines above a removed import separate what follows, unless that brings its own; a comment above
