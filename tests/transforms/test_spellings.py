@@ -232,3 +232,8 @@ def test_a_handle_that_is_asked_whether_it_shards() -> None:
 def test_a_sharded_model_has_no_logs_of_ddp() -> None:
     new = migrated(HEAD + "model = DDP(torch.nn.Linear(2, 2))\nprint(model._get_ddp_logging_data().get('x'))\n")
     assert 'print(getattr(model, "_get_ddp_logging_data", dict)().get(\'x\'))' in new
+
+
+def test_a_wrapper_that_a_variable_holds_is_replaced_where_it_is_named() -> None:
+    new = migrated(HEAD + "def wrap(net, options):\n    kind = DDP\n    return kind(net, **options)\n\n\nwrap(build(), {})\n")
+    assert "    kind = shard_like_ddp\n    return kind(net, **options)\n" in new

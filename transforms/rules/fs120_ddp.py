@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from functools import partial
 
 from ..facts.symbols import DDP
 from ..findings import Form, Level
 from ..migration import Migration
+from ..queries.assignments import assigned_values
 from ..queries.class_tests import asks_for_unseen_classes
 from ..rewrites.helper_calls import function_instead
 from ..rule import Example, Outcome, Rule
@@ -34,12 +36,21 @@ def shard_like(site: Site, migration: Migration) -> Outcome | None:
         return Outcome("DDP stays, as asked for", level=Level.OK)
     if site.call is not None and site.file.call_site(site.call) in migration.wraps_that_differ:
         return Outcome(_DIFFER, level=Level.REVIEW, form=Form.NOTE, advice=_TO_SHARD)
+    if site.call is not None and _is_called_by_variable(site):
+        return Outcome("what the variable holds that it is called by takes the wrapper's place", level=Level.OK)
     is_asked_for = site.role == "value" and migration.program.once(asks_for_unseen_classes)
     name = migration.helper(site, "ClassLikeDDP" if is_asked_for else "shard_like_ddp")
     change = function_instead(site.file, site.node, site.call, name)
     if not migration.native_programs.isdisjoint(migration.programs.of(site.file.path)):
         return Outcome(_BESIDE_NATIVE, [change], Level.REVIEW, advice=_TO_LOOK_AT)
     return Outcome("fully_shard takes the wrapper's place; what DDP did beside averaging gradients is done as before", [change])
+
+
+def _is_called_by_variable(site: Site) -> bool:
+    """Whether a variable is called that holds the class alone: what is assigned to it is a site of its own."""
+    assert site.call is not None
+    values = assigned_values(site.file, site.call.func) if isinstance(site.call.func, ast.Name) else []
+    return bool(values) and all(site.file.external(value) == site.symbol for value in values)
 
 
 _DIFFER = (
