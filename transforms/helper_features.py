@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator, Sequence
 
-from .facts.symbols import DDP, ENABLE_WRAP, FSDP1, WRAP
+from .facts.symbols import DDP, ENABLE_WRAP, FSDP1, WRAP, wraps_in_library
 from .findings import Level
 from .flow.values import Wrapped
 from .migration import Migration
@@ -263,7 +263,10 @@ def _keeps_wrappers(migration: Migration) -> bool:
     options = migration.options
     if migration.wraps_left_out or not options.wraps or options.select or options.ignore or options.level is not Level.MANUAL:
         return True
-    return "fsdp1" not in migration.wrapper_kinds and any(map(_may_be_wrapped_elsewhere, _sites(migration)))
+    sites = [*_sites(migration)]
+    if any(wraps_in_library(site.symbol) for site in sites):
+        return True
+    return "fsdp1" not in migration.wrapper_kinds and any(map(_may_be_wrapped_elsewhere, sites))
 
 
 def _may_be_wrapped_elsewhere(site: Site) -> bool:

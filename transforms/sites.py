@@ -239,11 +239,19 @@ def _role(file: File, node: ast.expr) -> tuple[str, ast.Call | None]:
         return "type", None
     if isinstance(above, ast.ClassDef) and outer in above.bases:
         return "base", None
+    if isinstance(above, ast.IfExp) and _is_chosen_base(file, above):
+        return "base", None
     if isinstance(above, (ast.arg, ast.AnnAssign)) and above.annotation is outer:
         return "annotation", None
     if isinstance(above, (ast.FunctionDef, ast.AsyncFunctionDef)) and above.returns is outer:
         return "annotation", None
     return "value", None
+
+
+def _is_chosen_base(file: File, choice: ast.expr) -> bool:
+    """Whether a class is derived from one of two: ``class C(DDP if distributed else DataParallel)``."""
+    above = file.parents[choice]
+    return isinstance(above, ast.ClassDef) and choice in above.bases
 
 
 def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:

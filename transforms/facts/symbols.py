@@ -30,7 +30,8 @@ KEEPERS_OF_AVERAGES = ("*.*EMA", "*.*EMA*Model", "*.*Ema", "*.*EmaModel", "*.Exp
 LIBRARY_WRAPS = (
     "accelerate.Accelerator", "accelerate.accelerator.Accelerator", "transformers.Trainer", "transformers.trainer.Trainer",
     "lightning.Trainer", "lightning.Fabric", "lightning.pytorch.Trainer", "lightning.fabric.Fabric",
-    "pytorch_lightning.Trainer", "ignite.distributed.auto_model", "ray.train.torch.prepare_model",
+    "pytorch_lightning.Trainer", "composer.Trainer", "composer.trainer.Trainer", "ignite.distributed.auto_model",
+    "ray.train.torch.prepare_model",
     "*[dD]istributed*[dD]ata*[pP]arallel*", "*FullyShardedDataParallel*", "*ddp_model*", "*.wrap_ddp*", "*.prepare_ddp*",
 )  # fmt: skip
 """What of other libraries puts models into DDP or FSDP1, or into wrappers of their own: patterns."""

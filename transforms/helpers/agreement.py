@@ -9,8 +9,12 @@ from torch.distributed.tensor import DTensor
 
 
 def true_on_any_rank(condition: Any, group: Any = None) -> bool:
-    """Whether `condition` is true on some rank (of a group): for what all of them then do together. Every one calls it."""
-    if not dist.is_initialized():
+    """Whether `condition` is true on some rank (of a group): for what all of them then do together. Every one calls it.
+
+    Where models are held whole, one rank may be alone here, and answers for itself: nothing has to be gathered.
+    """
+    is_held = getattr(DTensor, "_models_held", 0) or getattr(DTensor, "_all_is_whole", False)
+    if is_held or not dist.is_initialized():
         return bool(condition)
     device = "cpu" if "cpu" in dist.get_backend_config() else torch.accelerator.current_accelerator()
     answer = torch.tensor(bool(condition), dtype=torch.uint8, device=device)

@@ -24,6 +24,7 @@ from .gradients import read_sync_at_forwards
 from .mixed import compute_as_whole
 from .parameter_hooks import keep_parameter_hooks
 from .rebind import parameter_slots, rebind_parameters
+from .scaling import unscale_by_layout
 from .shard_units import parts_with_forward
 from .whole_states import keep_state_dicts_whole
 
@@ -125,6 +126,7 @@ def shard_like_ddp(
             broadcast_buffers_before_forward(part, group, names)
     module._plain_parameters = {p for p in module.parameters() if not isinstance(p, DTensor)}
     module._wrapped_like = "ddp"
+    unscale_by_layout()  # needed for: grad_scaler
     keep_state_dicts_whole(module)  # needed for: state_dicts
     compute_as_whole(module)  # needed for: whole_math
     gather_once_in_evaluation(module)  # needed for: evaluation

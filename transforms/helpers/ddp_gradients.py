@@ -11,7 +11,6 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from .scaling import unscale_by_layout
 from .tensors import tensors_in
 
 
@@ -34,7 +33,6 @@ def average_plain_gradients(module: Any, parameters: list[nn.Parameter], group: 
     """Average over ranks, after each backward, the gradients of parameters that are not sharded."""
     if not parameters:
         return
-    unscale_by_layout()  # needed for: grad_scaler
 
     def average() -> None:
         trained = [p for p in parameters if p.requires_grad]

@@ -204,7 +204,7 @@ def is_made_behind(file: File, thing: ast.expr, guard: Guard) -> bool:
         return not isinstance(thing, (ast.Name, ast.Attribute))
     if _is_of_some_ranks(file, base, guard):
         return True
-    scope = file.function(guard.statement) or file.tree
+    scope = guard.statement if guard.function else file.function(guard.statement) or file.tree
     named = (n for n in file.names_by_id.get(base.id, ()) if isinstance(n.ctx, ast.Store))
     stores = [n for n in named if scope is file.tree or scope in file.ancestors(n)]
     inside: set[ast.AST] = set()

@@ -228,9 +228,11 @@ def _held(site: Site, item: Hidden, thing: str, behind: list[ast.stmt]) -> str:
 def _with_arguments(helper: str, function: ast.FunctionDef, things: list[str]) -> cst.BaseExpression:
     """A decorator that gets at things by the arguments of the function below it."""
     used = {n.id for thing in things for n in ast.walk(ast.parse(thing)) if isinstance(n, ast.Name)}
-    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
-    needed = names[: max(names.index(name) for name in used if name in names) + 1]
-    parameters = ", ".join([*needed, "*_", "**__"])
+    arguments = [*function.args.posonlyargs, *function.args.args]
+    names = [argument.arg for argument in arguments]
+    first = len(arguments) - len(function.args.defaults)
+    spelled = [*names[:first], *(f"{n}={ast.unparse(d)}" for n, d in zip(names[first:], function.args.defaults, strict=True))]
+    parameters = ", ".join([*spelled[: max(names.index(name) for name in used if name in names) + 1], "*_", "**__"])
     given = ", ".join(things) + ("," if len(things) == 1 else "")
     return expression(f"{helper}(lambda {parameters}: ({given}))")
 
