@@ -96,3 +96,28 @@ def test_contexts_inside_of_each_other_have_two_names() -> None:
     assert len(opened) == len(set(opened))
     once = migrated(block)
     assert once.count("held = entered(") == 2
+
+
+def test_states_that_are_only_written_are_taken_once() -> None:
+    block = "if is_main():\n    torch.save(model.state_dict(), 'a.pt')\n"
+    block += "    torch.save({'model': model.state_dict(), 'step': step}, 'b.pt')"
+    text = migrated(block)
+    assert text.count("model_state_dict = model_state(model)\n") == 1
+    assert "torch.save(model_state_dict, 'a.pt')" in text and "{'model': model_state_dict, 'step': step}" in text
+
+
+def test_states_that_something_else_gets_are_each_its_own() -> None:
+    block = "if is_main():\n    torch.save(model.state_dict(), 'a.pt')\n    torch.save(converted(model.state_dict()), 'b.pt')"
+    text = migrated(block)
+    assert "torch.save(model_state_dict, 'a.pt')" in text and "torch.save(converted(model_state_dict_2), 'b.pt')" in text
+
+
+def test_more_states_than_two_are_read_where_they_are() -> None:
+    block = guarded(
+        "torch.save(model.state_dict(), 'a.pt')\n"
+        "torch.save(converted(model.state_dict()), 'b.pt')\n"
+        "torch.save(optimizer.state_dict(), 'c.pt')\n"
+        "print(1)\nprint(2)\nprint(3)"
+    ).replace("    save(model.module, folder)\n", "")
+    text = migrated(block).partition("def train")[2]
+    assert "held = entered(whole_on_each_rank(model, optimizer))\n" in text and "model_state_dict" not in text

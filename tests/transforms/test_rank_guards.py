@@ -378,3 +378,39 @@ class Trainer:
 Trainer(torch.nn.Linear(2, 2)).train()
 """
     assert contexts(program) == [f"with {held}:"]
+
+
+def test_a_decorated_function_names_what_it_was_handed() -> None:
+    """Also where it binds the name again, and other functions of the file bind it behind tests; defaults stay."""
+    program = """
+        def master_only(function):
+            def run(*args, **kwargs):
+                if is_main():
+                    return function(*args, **kwargs)
+            return run
+
+        class Base:
+            def to_device(self, net, options):
+                if is_main():
+                    net = net.train()
+                return DDP(net, **options)
+
+            @master_only
+            def save(self, label, key="params", net=None):
+                net = net if isinstance(net, list) else [net]
+                key = key if isinstance(key, list) else [key]
+                torch.save({one: each.state_dict() for each, one in zip(net, key)}, label)
+
+            def run(self, net, options):
+                self.net = self.to_device(net, options)
+                self.save("a", net=self.net)
+                self.save("b", ["x", "y"], [self.net, self.net])
+
+        Base().run(torch.nn.Linear(2, 2), {})
+    """
+    assert contexts(program) == []
+    text = HEAD + textwrap.dedent(program)
+    source = Source.decode("train.py", text.encode())
+    analysis = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"])
+    decorator = "@holding_whole(lambda self, label, key='params', net=None, *_, **__: (net,))"
+    assert decorator in analysis.texts["train.py"]

@@ -26,6 +26,7 @@ from ..queries.known_conditions import Needed, asked_about, known_conditions, ma
 from ..queries.local_names import spelled_out
 from ..queries.message_guards import message_guards
 from ..queries.rare_places import statements_to_ask_at
+from ..queries.saved_models import is_writer
 from ..queries.sure_names import is_surely_assigned, surely_there
 from ..queries.uneven_loops import trains
 from ..queries.unwrapping import is_unwrapped
@@ -51,11 +52,13 @@ def gathered_in_front(site: Site, migration: Migration) -> Outcome | None:
         return None
     reads: list[list[Hidden]] = []
     for item in hidden:
-        alike = (same for same in reads if all(_excludes(site.file, item, other) for other in same))
+        alike = (same for same in reads if all(_is_same(site.file, item, other) for other in same))
         if (shared := next(alike, None)) is not None:
             shared.append(item)
         else:
             reads.append([item])
+    if len(reads) > _VARIABLES:
+        return None
     by_condition: dict[Needed | None, list[list[Hidden]]] = {}
     for same in reads:
         by_condition.setdefault(_needed_for(site, same), []).append(same)
@@ -247,6 +250,8 @@ def _decorated(site: Site, function: ast.FunctionDef, value: cst.BaseExpression,
     return Outcome(held, [replace_statement(site.file, function, build)], level=Level.REVIEW)  # type: ignore[arg-type]
 
 
+_VARIABLES = 2
+"""How many states are kept in variables: more are easier to read where they are, and all would stay in memory."""
 _HELD = "every rank holds the model whole while some of them work on it alone, as the old wrapper did"
 _ASKED = "only ranks behind the guard know whether it comes to that: they ask, and every rank holds the model whole from then on"
 _OUT_OF_SIGHT = "code out of sight gets what keeps a sharded model, on some ranks alone: where it saves or runs that, they hang"
@@ -275,13 +280,32 @@ def _can_move(item: Hidden, guard: ast.stmt) -> bool:
     return not read & written and not may_be_missing(file, [guard], item.node, item.node)
 
 
-def _excludes(file: File, item: Hidden, other: Hidden) -> bool:
-    """Whether two reads of one state stand in the two branches of a test."""
+def _is_same(file: File, item: Hidden, other: Hidden) -> bool:
+    """Whether two reads of one state may share it: one of the two is made, or both only write it to files."""
     if ast.unparse(item.node) != ast.unparse(other.node):
         return False
+    return _excludes(file, item, other) or (_is_written_only(file, item) and _is_written_only(file, other))
+
+
+def _is_written_only(file: File, item: Hidden) -> bool:
+    """Whether a state goes into a file, itself or as an entry: code that gets it otherwise may change it."""
+    inside = item.node
+    for around in file.ancestors(item.node):
+        if isinstance(around, ast.Call):
+            return is_writer(file.external(around.func) or "") and inside in around.args
+        if not isinstance(around, (ast.Dict, ast.List, ast.Tuple, ast.IfExp)):
+            return False
+        inside = around
+    return False
+
+
+def _excludes(file: File, item: Hidden, other: Hidden) -> bool:
+    """Whether two reads stand in the two branches of a test."""
     around_other = set(file.ancestors(other.node))
-    tests = [around for around in file.ancestors(item.node) if isinstance(around, ast.If) and around in around_other]
-    return bool(tests) and sum(any(_inside(i.node, s) for s in tests[0].body) for i in (item, other)) == 1
+    tests = [a for a in file.ancestors(item.node) if isinstance(a, (ast.If, ast.IfExp)) and a in around_other]
+    body = tests[0].body if tests else []
+    branch = body if isinstance(body, list) else [body]
+    return bool(tests) and sum(any(_inside(i.node, part) for part in branch) for i in (item, other)) == 1
 
 
 def _moved(site: Site, migration: Migration, needed: Needed | None, reads: Sequence[Sequence[Hidden]]) -> list[Change]:

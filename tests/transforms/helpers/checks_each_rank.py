@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from models import Net, batch, build, close, error_of, gradients_of, parameters_of
 from to_fsdp2.transforms.helpers import each_rank, sharding_hooks
+from to_fsdp2.transforms.helpers.agreement import true_on_any_rank
 from to_fsdp2.transforms.helpers.copies import as_plain, wrapped_copy
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.each_rank import (
@@ -361,6 +362,18 @@ def check_everything_inside_of_a_held_model() -> None:
                 assert is_whole(model)
                 assert close({name: p.detach() for name, p in model.named_parameters()}, expected)
     assert any(isinstance(value, DTensor) for entry in optimizer.state.values() for value in entry.values())
+
+
+def check_one_rank_answers_for_itself_where_models_are_held() -> None:
+    """As a saver that rank 0 alone has does, in front of a hold of its own that only it comes to."""
+    model, optimizer = trained()
+    for hold in (everything_whole_on_each_rank(), whole_on_each_rank(model, optimizer)):
+        with hold:
+            if dist.get_rank() == 0:
+                assert true_on_any_rank(True) and not true_on_any_rank(False)
+                with whole_on_each_rank(model, optimizer, needed=true_on_any_rank(True)):
+                    assert is_whole(model, optimizer)
+    assert true_on_any_rank(dist.get_rank() == 1) and not is_whole(model)
 
 
 def check_decorated_functions() -> None:

@@ -15,12 +15,14 @@ from to_fsdp2.transforms.helpers.gradients import gradient_sync, no_gradient_syn
 from to_fsdp2.transforms.helpers.mixed import compute_as_whole
 from to_fsdp2.transforms.helpers.parameters import resharded
 from to_fsdp2.transforms.helpers.scaling import sharded_grad_scaler
+from to_fsdp2.transforms.helpers.whole import whole
 from to_fsdp2.transforms.helpers.zero_gradients import zero_gradients
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 INF = float("inf")
 
@@ -458,3 +460,24 @@ def check_scaler_elsewhere() -> None:
     scaler.scale(half(torch.ones(2, 3).half()).sum()).backward()
     scaler.unscale_(optimizer)
     assert close(gradients_of(half)["bias"], torch.full((3,), 2.0).half())
+
+
+def check_a_scaler_over_a_sharded_model_and_a_plain_one_of_each_rank() -> None:
+    """As a head that is spread over ranks by hand, beside a backbone: one optimizer steps on both."""
+    results = []
+    for kind in ("plain", "sharded"):
+        torch.manual_seed(0)
+        backbone: Any = nn.Linear(4, 4)
+        backbone = DistributedDataParallel(backbone) if kind == "plain" else shard_like_ddp(backbone)
+        torch.manual_seed(1 + dist.get_rank())
+        head = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD([*backbone.parameters(), *head.parameters()], 0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4)
+        for _ in range(2):
+            optimizer.zero_grad()
+            scaler.scale(head(backbone(torch.ones(2, 4))).sum()).backward()
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+        results.append([whole(p.detach()) for p in [*backbone.parameters(), *head.parameters()]])
+    assert all(torch.allclose(*pair) for pair in zip(*results, strict=True))
