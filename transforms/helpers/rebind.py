@@ -12,6 +12,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
 from .whole import shard_like
 
@@ -27,7 +28,8 @@ def rebound_parameters(module: nn.Module) -> Iterator[None]:
 def parameter_slots(module: nn.Module) -> list[Any]:
     """Every place of a parameter in `module`, to be taken before sharding: owner, name, the parameter, its attributes.
 
-    The references are weak, so that parameters which only the module held are gone after sharding.
+    The references are weak, so that parameters which only the module held are gone after sharding. Raises TypeError where an
+    optimizer steps on memory that parameters are views of, which sharded ones have not.
     """
 
     def attributes(parameter: nn.Parameter) -> dict[str, Any]:
@@ -38,7 +40,21 @@ def parameter_slots(module: nn.Module) -> list[Any]:
         return found
 
     places = [(owner, name, p) for owner in module.modules() for name, p in owner._parameters.items() if p is not None]
+    _refuse_flat_optimizers({p for _, _, p in places})
     return [(owner, name, weakref.ref(p), attributes(p)) for owner, name, p in places]
+
+
+def _refuse_flat_optimizers(parameters: set[nn.Parameter]) -> None:
+    storages = {p: p.untyped_storage() for p in parameters if not isinstance(p, DTensor)}
+    shared = {storage.data_ptr() for p, storage in storages.items() if storage.nbytes() > p.numel() * p.element_size()}
+    for held in gc.get_objects() if shared else ():
+        groups = held.param_groups if issubclass(type(held), Optimizer) else ()
+        for p in (p for group in groups for p in group["params"] if p not in parameters and not isinstance(p, DTensor)):
+            if p.untyped_storage().data_ptr() in shared:
+                raise TypeError(
+                    f"{type(held).__name__} steps on one tensor that the parameters are views of, which sharded ones are not: "
+                    "build it over model.parameters()"
+                )
 
 
 def rebind_parameters(slots: list[Any]) -> None:

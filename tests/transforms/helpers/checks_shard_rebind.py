@@ -162,6 +162,21 @@ def check_what_cannot_be_rebound() -> None:
     del optimizer
 
 
+def check_an_optimizer_over_flat_memory_is_refused() -> None:
+    """As fast-reid's ContiguousParams: the parameters are views of the one tensor that is stepped on."""
+    model = nn.Linear(4, 3)
+    flat = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))
+    start = 0
+    for p in model.parameters():
+        p.data = flat.data[start : start + p.numel()].view_as(p)
+        start += p.numel()
+    optimizer = torch.optim.SGD([flat], 0.1)
+    assert "parameters are views of" in str(error_of(lambda: shard_like_ddp(model)))
+    del optimizer
+    gc.collect()
+    shard_like_ddp(model)
+
+
 def check_nothing_to_rebind_is_cheap() -> None:
     """Without a holder of old parameters, no object of the process is looked at."""
     model = tied()
