@@ -69,7 +69,10 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 
 def main(net, args):
+    import json
+
     model = DDP(net)
+    print(json.dumps(args.options))
     if args.checkpointing:
         model._set_static_graph()
     return model
