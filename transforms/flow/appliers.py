@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ..facts.facts import ANY_KEY, NOTHING, Call
 from .calls import MODEL_LIKE, Calls
-from .values import Bound, ClassValue, Container, Derived, FunctionValue, Partial, Value
+from .values import Bound, ClassValue, Container, Derived, FunctionValue, Instance, Partial, Value
 
 _MAPS = frozenset({"builtins.map", "builtins.filter", "torch.utils._pytree.tree_map", "optree.tree_map"})
 _OF_TREES = frozenset(name for name in _MAPS if name.endswith("tree_map"))
@@ -19,6 +19,7 @@ _BY_KEY = frozenset({"builtins.sorted", "builtins.min", "builtins.max"})
 _REDUCES = frozenset({"functools.reduce", "itertools.accumulate"})
 _KNOWN = (FunctionValue, Bound, ClassValue, Partial)
 """What is followed; of functions from outside it is not known what they make of an element."""
+_CALLED = "__call__"
 
 
 class Appliers(Calls):
@@ -113,6 +114,11 @@ class Appliers(Calls):
             self._apply_value(site, passed, value)
 
     def _apply_value(self, site: int, passed: Call, value: Value) -> None:
-        if isinstance(value, _KNOWN):
+        if isinstance(value, Instance) and (site, value, _CALLED) not in self.resolved:
+            self.resolved.add((site, value, _CALLED))
+            method = self.fresh()
+            self.load_member(value.cls, _CALLED, method, value)
+            self._apply(site, method, passed)
+        elif isinstance(value, _KNOWN):
             self.applied_at.add(self.written_at(site))
             self.call_value(site, passed, value)
