@@ -237,3 +237,13 @@ def test_a_sharded_model_has_no_logs_of_ddp() -> None:
 def test_a_wrapper_that_a_variable_holds_is_replaced_where_it_is_named() -> None:
     new = migrated(HEAD + "def wrap(net, options):\n    kind = DDP\n    return kind(net, **options)\n\n\nwrap(build(), {})\n")
     assert "    kind = shard_like_ddp\n    return kind(net, **options)\n" in new
+
+
+def test_what_an_earlier_run_has_laid_out_is_laid_out() -> None:
+    code = HEAD + "def average(model, other):\n    for own, p in pairs(model, other):\n"
+    code += "        own.mul_(0.9).add_({given}, alpha=0.1)\n\n\ndef pairs(model, other):\n"
+    code += "    for name, p in model.named_parameters():\n        yield other[name], p\n\n\n"
+    code += "average(FSDP(build(), use_orig_params=True), {})\n"
+    assert "add_(laid_out_like(p, own), alpha" in migrated(code.replace("{given}", "p"))
+    earlier = "from fsdp2_helpers import laid_out_like\n" + code.replace("{given}", "laid_out_like(p, own)")
+    assert "add_(laid_out_like(p, own), alpha" in migrated(earlier)

@@ -66,7 +66,7 @@ def context(site: Site, migration: Migration) -> Outcome | None:
     return Outcome("gradients stay unreduced inside, as with the wrapper's own context", [change])
 
 
-_OWN = "the gradients of one rank alone are read here: fully_shard keeps them apart until a backward reduces them, p.grad is None"
+_OWN = "the gradients of one rank alone are used here: fully_shard keeps them apart until one reduces them; a step sees none"
 
 
 _PRECISION = "FSDP1 added the gradients of micro-batches up in param_dtype, FSDP2 does in reduce_dtype: more exact, not the same"

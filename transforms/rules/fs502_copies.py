@@ -62,7 +62,8 @@ def _written_from(site: Site, migration: Migration) -> Outcome | None:
     assert call is not None and isinstance(call.func, ast.Attribute)
     target = written_tensor(call.func.value)
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    sources = [p for value in given for p in parameters_in(site.file, value) if target is not None and not _same(p, target)]
+    sources = [p for value in given for p in parameters_in(site.file, value)
+               if target is not None and not _same(p, target) and not _has_layout(site.file, p)]  # fmt: skip
     if target is None or not sources or _is_laid_out(site, migration):
         return Outcome("both are of the same model", level=Level.OK)
     if isinstance(target, ast.Subscript) and all(_is_summoned(site.file, source) for source in sources):
@@ -73,6 +74,12 @@ def _written_from(site: Site, migration: Migration) -> Outcome | None:
     if "fsdp1" in migration.wrapper_kinds and parameters_in(site.file, target):
         return Outcome(_STALE, changes, Level.REVIEW)
     return Outcome("what a tensor is written from is laid out as it is: sharded or whole", changes)
+
+
+def _has_layout(file: File, source: ast.expr) -> bool:
+    """Whether an earlier run has put a tensor into the call that lays it out."""
+    call = file.parents[source]
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "laid_out_like"
 
 
 def _is_summoned(file: File, source: ast.expr) -> bool:
