@@ -26,10 +26,9 @@ def whole_on_each_rank(*things: Any, needed: bool = True) -> Iterator[None]:
     """Inside, each rank has these models and optimizers whole and may use them alone, as under DDP. Every rank enters.
 
     Forwards, saves and reads inside are local to a rank. What all ranks write to parameters and state stays, what only some
-    write is lost at the end. Training
-    takes all ranks: an optimizer's step raises RuntimeError, at the end gradients that are left do, and a later backward of
-    what was computed inside. Of other objects, the models, optimizers and sharded tensors that they hold are taken; with
-    `needed=False` nothing is gathered.
+    write is lost at the end. Training takes all ranks: an optimizer's step raises RuntimeError, at the end gradients that
+    are left do, and a later backward of what was computed inside. Of other objects, the models, optimizers and sharded
+    tensors that they hold are taken; with `needed=False` nothing is gathered.
     """
     with ExitStack() as stack:
         if needed:  # needed for: questions

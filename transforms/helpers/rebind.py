@@ -45,16 +45,20 @@ def parameter_slots(module: nn.Module) -> list[Any]:
 
 
 def _refuse_flat_optimizers(parameters: set[nn.Parameter]) -> None:
-    storages = {p: p.untyped_storage() for p in parameters if not isinstance(p, DTensor)}
-    shared = {storage.data_ptr() for p, storage in storages.items() if storage.nbytes() > p.numel() * p.element_size()}
-    for held in gc.get_objects() if shared else ():
+    own = [p for p in parameters if not isinstance(p, DTensor)]
+    views = [p for p in own if p.untyped_storage().nbytes() > p.numel() * p.element_size()]
+    for held in gc.get_objects() if views else ():
         groups = held.param_groups if issubclass(type(held), Optimizer) else ()
-        for p in (p for group in groups for p in group["params"] if p not in parameters and not isinstance(p, DTensor)):
-            if p.untyped_storage().data_ptr() in shared:
-                raise TypeError(
-                    f"{type(held).__name__} steps on one tensor that the parameters are views of, which sharded ones are not: "
-                    "build it over model.parameters()"
-                )
+        stepped = [p for group in groups for p in group["params"] if p not in parameters and not isinstance(p, DTensor)]
+        if any(_begins_in(view, p) for p in stepped for view in views):
+            raise TypeError(
+                f"{type(held).__name__} steps on one tensor that the parameters are views of, which sharded ones are not: "
+                "build it over model.parameters()"
+            )
+
+
+def _begins_in(view: torch.Tensor, tensor: torch.Tensor) -> bool:
+    return tensor.data_ptr() <= view.data_ptr() < tensor.data_ptr() + tensor.numel() * tensor.element_size()
 
 
 def rebind_parameters(slots: list[Any]) -> None:

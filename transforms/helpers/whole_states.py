@@ -21,10 +21,9 @@ def keep_state_dicts_whole(module: Any) -> None:
     """Let state_dict() of `module` and of its parts give whole tensors, and load_state_dict() take them, as under DDP; also
     of optimizers over its parameters. All ranks call state_dict().
 
-    What is written into a state dict gets to the module before anything of it is gathered, before an optimizer steps, and before
-    its next state dict. Keys may
-    have DDP's `module.` or not when they are loaded. Hooks of torch.nn.Module and torch.optim.Optimizer do it, so that it
-    holds in libraries too; parts that come later need a call of their own.
+    What is written into a state dict gets to the module before anything of it is gathered, before an optimizer steps, and
+    before its next state dict. Keys may have DDP's `module.` or not when they are loaded. Hooks of torch.nn.Module and
+    torch.optim.Optimizer do it, so that it holds in libraries too; parts that come later need a call of their own.
     """
     outermost: list[Any] = []  # the part whose state_dict() runs: what is in it is gathered at its end, tied tensors as one
     shown: list[tuple[Any, torch.Tensor, torch.Tensor]] = []  # and what the shard was: no version tells of writes by .data

@@ -15,12 +15,10 @@ import torch
 import torch.distributed as dist
 from models import Net, batch, build, close, error_of, gradients_of, parameters_of
 from to_fsdp2.transforms.helpers import each_rank, sharding_hooks
-from to_fsdp2.transforms.helpers.agreement import true_on_any_rank
 from to_fsdp2.transforms.helpers.copies import as_plain, wrapped_copy
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.each_rank import (
     ask_for_whole,
-    entered,
     everything_whole_on_each_rank,
     holding_whole,
     whole_on_each_rank,
@@ -31,7 +29,7 @@ from to_fsdp2.transforms.helpers.methods import forward_method
 from to_fsdp2.transforms.helpers.mixed import compute_as_whole
 from to_fsdp2.transforms.helpers.shard import shard_like_fsdp1
 from to_fsdp2.transforms.helpers.sharding_hooks import is_of_sharding
-from to_fsdp2.transforms.helpers.state import load_model_state, state_of
+from to_fsdp2.transforms.helpers.state import state_of
 from to_fsdp2.transforms.helpers.whole import whole
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -91,41 +89,6 @@ def check_sharded_tensors_of_other_objects() -> None:
             assert not any(isinstance(value, DTensor) for value in saved.values())
             assert close(dict(saved), dict(expected))
     assert all(isinstance(value, DTensor) and not hasattr(value, "_held_whole") for value in kept["ema"].averages.values())
-
-
-def check_one_rank_loads_another_state() -> None:
-    model, _ = trained()
-    expected = parameters_of(model)
-    other = {key: torch.zeros_like(value) for key, value in state_of(model).items()}
-    with whole_on_each_rank(model):
-        if dist.get_rank() == 0:
-            load_model_state(model, other)
-            assert not any(p.any() for p in model.parameters())
-    assert close(parameters_of(model), expected)
-    load_model_state(model, other)
-    assert not any(whole(p.detach()).any() for p in model.parameters())
-
-
-def check_what_all_ranks_load_stays() -> None:
-    """Where a test holds a model whole that all ranks pass: by an own method, through `.data`, and the optimizer's state."""
-    model, optimizer = trained()
-    other = {key: value + 1 for key, value in state_of(model).items()}
-    with whole_on_each_rank(model):
-        model.load_state_dict(other)
-    assert close(state_of(model), other)
-    with everything_whole_on_each_rank():
-        for p in model.parameters():
-            p.data.mul_(2)
-    assert close(state_of(model), {key: value * 2 for key, value in other.items()})
-    state = copy.deepcopy(whole(optimizer.state_dict()))
-    for entry in state["state"].values():
-        entry["exp_avg"] += 1
-    with whole_on_each_rank(optimizer, model):
-        optimizer.load_state_dict(state)
-    assert close(whole(optimizer.state_dict())["state"][0], state["state"][0])
-    assert not is_whole(model) and not is_whole(optimizer)
-    model(*batch(0)).backward()
-    optimizer.step()
 
 
 def check_a_part_that_is_no_unit() -> None:
@@ -364,18 +327,6 @@ def check_everything_inside_of_a_held_model() -> None:
     assert any(isinstance(value, DTensor) for entry in optimizer.state.values() for value in entry.values())
 
 
-def check_one_rank_answers_for_itself_where_models_are_held() -> None:
-    """As a saver that rank 0 alone has does, in front of a hold of its own that only it comes to."""
-    model, optimizer = trained()
-    for hold in (everything_whole_on_each_rank(), whole_on_each_rank(model, optimizer)):
-        with hold:
-            if dist.get_rank() == 0:
-                assert true_on_any_rank(True) and not true_on_any_rank(False)
-                with whole_on_each_rank(model, optimizer, needed=true_on_any_rank(True)):
-                    assert is_whole(model, optimizer)
-    assert true_on_any_rank(dist.get_rank() == 1) and not is_whole(model)
-
-
 def check_decorated_functions() -> None:
     model, optimizer = trained()
 
@@ -386,33 +337,6 @@ def check_decorated_functions() -> None:
 
     save(model)
     assert not is_whole(model)
-
-
-def check_a_context_without_a_block() -> None:
-    model, _ = trained()
-    held = entered(whole_on_each_rank(model))
-    assert is_whole(model)
-    held.close()
-    assert not is_whole(model)
-    assert not is_whole(entered(whole_on_each_rank(model, needed=False)) and model)
-
-
-def check_an_exception_ends_a_context_without_a_block() -> None:
-    model, optimizer = trained()
-
-    def save() -> None:
-        held = entered(whole_on_each_rank(model, optimizer))
-        assert is_whole(model, optimizer)
-        if dist.get_rank() == 0:
-            raise ValueError("no space left")
-        held.close()
-
-    with contextlib.suppress(ValueError):
-        save()
-    assert not is_whole(model)
-    assert not is_whole(optimizer)
-    model(*batch(1)).backward()
-    optimizer.step()
 
 
 def check_training_inside_raises() -> None:
