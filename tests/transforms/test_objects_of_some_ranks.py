@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from migrated_texts import HEAD, migrated
 
 BRANCHES = HEAD + """import torch.distributed as dist
@@ -47,10 +46,3 @@ def test_an_object_that_is_made_in_both_branches_is_on_all_ranks() -> None:
     assert "        model_state_dict = self.model.state_dict()\n        if self.logger is not None:\n" in text
     assert "        trainer.load(path)\n" in text
     assert "    for x in data:\n        trainer.step(x)\n    model_state_dict = trainer.model.state_dict()\n" in text
-
-
-@pytest.mark.parametrize("other", ["elif dist.get_rank() == 1", "elif path is None"])
-def test_of_a_chain_without_an_end_some_ranks_come_to_no_branch(other: str) -> None:
-    """Then the object is theirs who made it: others have no step to take part in."""
-    text = migrated(train=BRANCHES.replace("    else:\n", f"    {other}:\n"))["train"]
-    assert "on_each_rank(" in text

@@ -124,12 +124,6 @@ def shard_like_ddp(
         part._wrapped_like = "ddp"
         if sync_later:  # needed for: changing_buffers
             broadcast_buffers_before_forward(part, group, names)
-    _act_like_ddp(module)
-    return module
-
-
-def _act_like_ddp(module: Any) -> None:
-    """What holds of the model as a whole, once its parts are sharded."""
     module._plain_parameters = {p for p in module.parameters() if not isinstance(p, DTensor)}
     module._wrapped_like = "ddp"
     unscale_by_layout()  # needed for: grad_scaler
@@ -138,6 +132,7 @@ def _act_like_ddp(module: Any) -> None:
     gather_once_in_evaluation(module)  # needed for: evaluation
     read_sync_at_forwards(module)  # needed for: gradient_sync
     copy_as_plain(module)  # needed for: model_copies
+    return module
 
 
 def _shard_new_modules(module: Any) -> None:

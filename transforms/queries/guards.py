@@ -201,9 +201,7 @@ def _has_other_branch(guard: Guard, call: ast.Call, calls: Sequence[ast.Call]) -
         return False
     branches = [{id(node) for statement in branch for node in ast.walk(statement)} for branch in (test.body, test.orelse)]
     own = next((branch for branch in branches if id(call) in branch), set())
-    others = [other for branch in branches if branch is not own for other in calls if id(other) in branch]
-    is_elif = len(test.orelse) == 1 and isinstance(test.orelse[0], ast.If) and not test.orelse[0].orelse
-    return bool(others) and not is_elif  # of a chain without an end, some ranks come to no branch
+    return any(id(other) in branch for branch in branches if branch is not own for other in calls)
 
 
 def _is_called_on(file: File, call: ast.Call, sites: set[int]) -> bool:
