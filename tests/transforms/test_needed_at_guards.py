@@ -57,6 +57,41 @@ def test_nothing_is_gathered_where_nothing_that_a_guard_hides_is_reached(body: l
     assert line == f"with whole_on_each_rank(model{', needed=' + needed if needed else ''}):"
 
 
+OWN_NUMBERS = """
+        class Trainer:
+            def __init__(self, args, net, start):
+                self.args, self.best, self.seen, self.kept = args, 0, int(start), 0
+                self.model = DDP(net)
+
+            def fit(self, data):
+                for batch in data:
+                    self.model(batch).sum().backward()
+                    self.seen += 1
+                    if self.model(batch).sum().item() < 1:
+                        self.kept += 1
+                    if is_main() and {test}:
+                        self.save()
+
+            def save(self):
+                self.best = self.seen
+                keep(self.model(1))
+"""
+
+
+@pytest.mark.parametrize(
+    "test, needed",
+    [
+        ("self.seen % self.args.every == 0", "self.seen % self.args.every == 0"),  # save() leaves it alone
+        ("self.seen > self.args.first", "self.seen > self.args.first"),
+        ("self.kept > self.args.most", "true_on_any_rank(self.kept > self.args.most)"),  # counts what each rank measures
+        ("self.seen > self.best", None),  # save(), which one rank calls, changes it
+    ],
+)
+def test_numbers_of_an_object_are_asked_for_where_all_ranks_have_them_alike(test: str, needed: str | None) -> None:
+    found = contexts(textwrap.dedent(OWN_NUMBERS).replace("{test}", test))
+    assert found == ([f"with whole_on_each_rank(self.model, needed={needed}):"] if needed is not None else [])
+
+
 def test_what_may_not_be_there_is_not_read_in_front_of_the_guard() -> None:
     body = ["if averages is not None:", "    keep(averages.model(1))"]
     (line,) = contexts(textwrap.dedent(SAVES).replace("{body}", "\n        ".join(body)))

@@ -341,7 +341,25 @@ def _is_assigned_by_some(file: File, name: ast.Name | ast.Attribute) -> bool:
     """Whether only some ranks assign a name, or change what it stands for: ``left.remove(key)``, ``seen[key] = 1``."""
     scope, text = file.function(name), ast.unparse(name)
     stores: list[ast.AST] = [n for n in file.bindings.get(text, ()) if isinstance(n.ctx, ast.Store)]
-    stores += file.changes_of.get(text, ())
+    parent = file.parents.get(name)
+    read = parent.attr if isinstance(parent, ast.Attribute) else None
+    stores += [change for change in file.changes_of.get(text, ()) if read is None or _may_store(file, change, read)]
     inside = (store for store in stores if scope is None or scope in file.ancestors(store))
     return any(guard_of(file, store) is not None for store in inside)
 
+
+def _may_store(file: File, change: ast.AST, attribute: str) -> bool:
+    """Whether a call may assign an attribute of what its method is called on: ``self.save()`` leaves ``self.step`` alone."""
+    if not isinstance(change, ast.Call) or not file.program.callees(file, change):
+        return True
+    seen: set[ast.AST] = set()
+    pending = [(file, change)]
+    while pending:
+        for owner, function in map(file.program.function_node, file.program.callees(*pending.pop())):
+            if function not in seen:
+                seen.add(function)
+                stored = (n for n in ast.walk(function) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
+                if any(node.attr == attribute for node in stored):
+                    return True
+                pending += [(owner, node) for node in ast.walk(function) if isinstance(node, ast.Call)]
+    return False

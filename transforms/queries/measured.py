@@ -38,6 +38,7 @@ def answered_alike(file: File, test: ast.expr) -> Answer:
     """Whether all ranks answer a comparison alike: NO where it is about what each has measured and none told the others."""
     known = file.program.once(_Known).answers
     if test not in known:
+        known[test] = Answer.YES  # where it is asked for on the way: ``if patience < 3: patience += 1``
         known[test] = _answered_alike(file, test)
     return known[test]
 
@@ -82,6 +83,8 @@ def _answered_alike(file: File, test: ast.expr) -> Answer:
     calls = [part for part in parts if isinstance(part[1], ast.Call) and _last_name(part[1].func) not in _SAME_ON_ALL_RANKS]
     if any(_measures(owner, call) for owner, call, _ in calls) or any(_compares_numbers(node) for _, node in compared):  # type: ignore[arg-type]
         return Answer.NO
+    if any(is_value and _is_set_by_measure(owner, node) for owner, node, is_value in parts):
+        return Answer.NO
     return Answer.UNKNOWN if any(is_value for _, _, is_value in calls) else Answer.YES
 
 
@@ -89,8 +92,7 @@ def _comparisons(file: File, test: ast.expr, depth: int) -> Iterator[tuple[File,
     """The comparisons of numbers that decide a test: itself, its parts, what its names were assigned or callers hand in."""
     if isinstance(test, ast.Compare):
         is_of_objects = any(isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for op in test.ops)
-        named = (_last_name(n) or "" for side in (test.left, *test.comparators) for n in ast.walk(side))
-        if not is_of_objects and not any(map(_COUNTER.search, named)):
+        if not is_of_objects and not any(_counts(file, side) for side in (test.left, *test.comparators)):
             yield file, test
         return
     further: list[tuple[File, ast.expr]] = []
@@ -110,6 +112,30 @@ def _comparisons(file: File, test: ast.expr, depth: int) -> Iterator[tuple[File,
         further += given_for_parameter(file, test)
     for owner, value in further:
         yield from _comparisons(owner, value, depth + 1)
+
+
+def _counts(file: File, node: ast.AST, depth: int = 0) -> bool:
+    """Whether a value counts what all ranks do side by side: by name, a remainder, or what is added up in steps."""
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.Mod) or _counts(file, node.left, depth) or _counts(file, node.right, depth)
+    if isinstance(node, ast.Call) and _last_name(node.func) in _SAME_ON_ALL_RANKS:
+        return any(_counts(file, given, depth) for given in node.args)
+    if not isinstance(node, (ast.Name, ast.Attribute)):
+        return False
+    if _COUNTER.search(_last_name(node) or "") or any(_counts_on(file, n) for n in file.bindings.get(ast.unparse(node), ())):
+        return True
+    return depth < _DEEPEST and any(_counts(owner, value, depth + 1) for owner, value in given_for_parameter(file, node))
+
+
+def _counts_on(file: File, target: ast.AST) -> bool:
+    """Whether ``step += 1`` is done there each time: behind no test but of another count, as that of accumulated batches."""
+    statement = file.parents[target]
+    if not (isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add)):
+        return False
+    if not isinstance(statement.value, ast.Constant):
+        return False
+    tests = (around.test for around in file.ancestors(statement) if isinstance(around, (ast.If, ast.While)))
+    return all(any(isinstance(n, ast.Mod) for n in ast.walk(test)) for test in tests)
 
 
 def _slice(file: File, value: ast.expr) -> Iterator[tuple[File, ast.expr, bool]]:
@@ -133,6 +159,18 @@ def _slice(file: File, value: ast.expr) -> Iterator[tuple[File, ast.expr, bool]]
             is_own = is_value and not isinstance(owner.parents.get(node), ast.Attribute)
             further = [(owner, v) for v in (*assigned_values(owner, node), *_unpacked(owner, node))]
             pending += [(other, v, depth + 1, is_own) for other, v in (*further, *given_for_parameter(owner, node))]
+
+
+def _is_set_by_measure(file: File, node: ast.expr) -> bool:
+    """Whether a number is assigned behind a test of what each rank measured: ``patience += 1``."""
+    if not isinstance(node, (ast.Name, ast.Attribute)):
+        return False
+    function = file.function(node) if isinstance(node, ast.Name) else None
+    for target in file.bindings.get(ast.unparse(node), ()):
+        for around in file.ancestors(target) if function in (None, file.function(target)) else ():
+            if isinstance(around, ast.If) and answered_alike(file, around.test) is Answer.NO:
+                return True
+    return False
 
 
 def _returned(file: File, call: ast.Call) -> Iterator[tuple[File, ast.expr]]:
