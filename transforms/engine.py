@@ -78,11 +78,11 @@ def analyse(
     are all files of the repository, those without facts as well; ``is_said`` tells whether other files hold a name.
     """
     ordered = sorted(facts, key=lambda file: file.path)
-    program = Program(ordered, load, flow or Flow(ordered, options.blind, paths), paths)
+    program = Program(ordered, load, flow or Flow(ordered, options.blind, paths), paths, is_said)
     if options.trace is not None:
         program = observed_program(program, options.trace)
     migration = with_sites(Migration(program, options, wraps_left_out=wraps_left_out(program)))
-    if unused := unused_wraps(migration, is_said):
+    if unused := unused_wraps(migration):
         calls = [s.file.call_site(s.call) for found in migration.sites.values() for s in found if s.node in unused and s.call]
         migration = with_sites(Migration(program, options, unused=frozenset(unused),
                                          wraps_left_out=migration.wraps_left_out.union(calls)))  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
 
 from .facts.symbols import CONSTRUCTORS, FSDP1, WRAPPERS, is_old, wraps_in_library
 from .migration import Migration
@@ -17,6 +16,12 @@ _NEVER_IMPORTED = re.compile(r"(^|/)tests?/|(^|/)(test_[^/]*|[^/]*_test|conftest
 """Files that no program imports, not even by a name that is put together."""
 _NAMES_SHARDS = re.compile(r"\bDTensor\b")
 """What stands in code that knows that it gets sharded tensors, such as the step of an optimizer for them."""
+_STARTS_GROUP = re.compile(
+    r"init_process_group|init_distributed|init_device_mesh|MultiProcess|TrainingArguments"
+    r"|(?m:^\s*(?:import|from) (?:accelerate|composer|colossalai|deepspeed|detectron2|fairseq|horovod|ignite|lightning|mmcv"
+    r"|mmengine|pytorch_lightning|ray|torchtnt|transformers|vissl)\b)"
+)
+"""What starts the process group that a wrapper asks for, or libraries that do so."""
 _WRAPPING_ROLES = frozenset({"call", "value", "base"})
 
 
@@ -36,6 +41,7 @@ def drop_unreachable(migration: Migration) -> set[str]:
     replaced = [(site.file, site.node) for sites in migration.sites.values() for site in sites if _is_replaced(site, migration)]
     reach = None if migration.options.blind else WrapReach(migration.program, migration.programs, replaced)
     plain = set()
+    alone = _programs_of_one_process(migration, wrapping)
     native = migration.native_programs
     for path in [migration.program.facts[index].path for index in migration.program.relevant_files()]:
         entries = migration.programs.of(path)
@@ -43,6 +49,8 @@ def drop_unreachable(migration: Migration) -> set[str]:
         if migration.programs.is_reached(path):
             by_name = reach is not None and any(map(reach.imports_by_name, entries))
             may_come = may_wrap and (by_name or not programs.isdisjoint(entries))
+            is_seen_whole = not migration.options.is_package or entries == (path,)
+            may_come = may_come and (path in wrapping or not (is_seen_whole and alone.issuperset(entries)))
         elif reach is None or entries != (path,) or not _NEVER_IMPORTED.search(path):
             may_come = is_library or has_hidden_imports or (entries == (path,) and may_wrap)
         else:
@@ -58,6 +66,17 @@ def drop_unreachable(migration: Migration) -> set[str]:
             if kept:
                 migration.sites[path] = kept
     return plain
+
+
+def _programs_of_one_process(migration: Migration, wrapping: set[str]) -> set[str]:
+    """The programs that never start a process group, without which no wrapper is made; none where that is out of sight."""
+    programs, paths = migration.programs, [facts.path for facts in migration.program.facts]
+    if migration.options.blind:
+        return set()
+    starting = {entry for path in paths if _STARTS_GROUP.search(migration.program.text(path)) for entry in programs.of(path)}
+    if all(starting.isdisjoint(programs.of(path)) for path in wrapping):
+        return set()
+    return {entry for path in paths for entry in programs.of(path)} - starting
 
 
 def drop_members_of_fsdp1(migration: Migration) -> None:
@@ -90,19 +109,18 @@ def _is_of_tensors(site: Site) -> bool:
     return site.symbol.startswith(("torch.Tensor.", "torch.distributed.")) or site.symbol in (PARAMETER, "builtins.zip")
 
 
-def unused_wraps(migration: Migration, is_said: Callable[[str], bool]) -> set[ast.AST]:
+def unused_wraps(migration: Migration) -> set[ast.AST]:
     """The wrappers in code that no program comes to, where no program has any others: nothing is ever wrapped there.
 
     They stay, and all that would be rewritten for their sake with them: so it does not matter whether somebody builds
-    their names at run time. A package, and code without a program, may be used from outside. ``is_said`` tells whether
-    a name stands in other files than those that are analysed, such as configurations.
+    their names at run time. A package, and code without a program, may be used from outside.
     """
     if migration.options.blind or migration.options.is_package or not migration.programs.entries:
         return set()
     wraps = [site for sites in migration.sites.values() for site in sites if _is_replaced(site, migration)]
     if len(wraps) > _MOST_WRAPS:
         return set()
-    unused = [site for site in wraps if _is_unused(site, migration, is_said)]
+    unused = [site for site in wraps if _is_unused(site, migration)]
     used = {entry for site in wraps if site not in unused for entry in migration.programs.of(site.file.path)}
     return {site.node for site in unused if used.isdisjoint(migration.programs.of(site.file.path))}
 
@@ -110,10 +128,11 @@ def unused_wraps(migration: Migration, is_said: Callable[[str], bool]) -> set[as
 _MOST_WRAPS = 20
 
 
-def _is_unused(site: Site, migration: Migration, is_said: Callable[[str], bool]) -> bool:
+def _is_unused(site: Site, migration: Migration) -> bool:
     reach = WrapReach(migration.program, migration.programs, [(site.file, site.node)])
     unused = reach.unused()
     paths = [migration.program.facts[index].path for index, _ in unused]
+    is_said = migration.program.is_said
     return bool(paths) and not any(map(_NEVER_IMPORTED.search, paths)) and not any(is_said(name) for _, name in unused)
 
 

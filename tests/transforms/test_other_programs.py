@@ -78,3 +78,82 @@ def test_a_program_that_something_out_of_sight_runs_counts_for_what_it_imports()
     new = texts({"train": train, "states": states, "plain": plain, "run": run})
     assert "shard_like_ddp(net)" in new["train"]
     assert "model.module" not in new["states"]
+
+
+NET = HEAD + """import torch.distributed as dist
+
+
+class Model:
+    def __init__(self, net, wraps=False):
+        self.net = DDP(net) if wraps else net
+
+    def load(self, path):
+        self.net.load_state_dict(torch.load(path))
+"""
+TRAINS = """import torch
+import torch.distributed as dist
+from net import Model
+
+if __name__ == "__main__":
+    {start}
+    model = Model(torch.nn.Linear(2, 2), True)
+    torch.save(model.net.state_dict(), "a.pt")
+"""
+RUNS = """import torch
+from net import Model
+
+if __name__ == "__main__":
+    model = Model(torch.nn.Linear(2, 2))
+    torch.save(model.net.state_dict(), "b.pt")
+"""
+
+
+def test_a_program_that_starts_no_process_group_has_nothing_sharded() -> None:
+    trains = TRAINS.format(start="dist.init_process_group('gloo')")
+    new = texts({"net": NET, "train": trains, "run": RUNS})
+    assert new["run"] == RUNS
+    assert "model_state(model.net)" in new["train"]
+
+
+def test_where_the_start_is_out_of_sight_any_program_may_be_distributed() -> None:
+    new = texts({"net": NET, "train": TRAINS.format(start="pass"), "run": RUNS})
+    assert "model_state(model.net)" in new["run"]
+
+
+STATES = """import torch
+
+
+def keep(model):
+    torch.save(model.module.state_dict(), "a.pt")
+
+
+def on_first(model):
+    if torch.distributed.get_rank() == 0:
+        torch.save(model.module.state_dict(), "b.pt")
+"""
+
+
+@pytest.mark.parametrize(
+    "calls, is_left",
+    [
+        ("", True),
+        ("states.keep(model); states.on_first(model)", False),
+        ("getattr(states, name)(model)", False),
+        ("globals()[f'on_{name}'](model); globals()['keep'](model)", False),
+        ("handlers = {n: getattr(torch, n) for n in names}", True),
+    ],
+)
+def test_what_no_program_can_call_is_left_alone(calls: str, is_left: bool) -> None:
+    train = HEAD + f"""import states
+
+
+def main(name, names):
+    model = DDP(nn.Linear(2, 2))
+    model(torch.ones(2)).sum().backward()
+    {calls}
+
+
+if __name__ == "__main__":
+    main("first", [])
+"""
+    assert (texts({"train": train, "states": STATES})["states"] == STATES) is is_left

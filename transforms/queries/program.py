@@ -30,12 +30,15 @@ class Program:
     """Facts linked and solved (``flow``, where that has been done); ``load`` gives a file's source again."""
 
     def __init__(
-        self, facts: Sequence[FileFacts], load: Callable[[str], Source], flow: Flow, paths: Collection[str] = ()
-    ) -> None:
+        self, facts: Sequence[FileFacts], load: Callable[[str], Source], flow: Flow, paths: Collection[str] = (),
+        is_said: Callable[[str], bool] = lambda _: False,
+    ) -> None:  # fmt: skip
         self.facts = facts
         self.flow = flow
         self.paths = frozenset(paths) | {file.path for file in facts}
         """All files of the repository, those without facts as well."""
+        self.is_said = is_said
+        """Whether files that are no Python, such as configurations, say a name."""
         self._load = load
         self._files: dict[int, File] = {}
         self._index = {file.path: index for index, file in enumerate(facts)}

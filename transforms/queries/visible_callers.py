@@ -13,6 +13,7 @@ from functools import cached_property
 from ..facts.facts import NOTHING
 from ..flow.values import ClassValue, FunctionValue, Instance, Opaque, Unknown
 from .file import File
+from .found_by_name import FoundByName
 from .packages import is_test
 from .program import Program
 from .programs import FOUND_BY_NAME, Programs
@@ -115,7 +116,11 @@ class VisibleCallers:
         name = self.program.flow.files[function.file].functions[function.index].name
         if isinstance(node, ast.Lambda) or _decorators(node) or name in self._names_in_quotes:
             return False
-        return not any(re.search(FOUND_BY_NAME, text) for text in self.program.all_texts.values())
+        return not self._found_by_name.may_find(self.program.facts[function.file].path, name)
+
+    @cached_property
+    def _found_by_name(self) -> FoundByName:
+        return FoundByName(self.program)
 
     @cached_property
     def _names_in_quotes(self) -> frozenset[str]:

@@ -1,0 +1,72 @@
+"""Functions at module level that code may find by a name which it puts together or reads from a configuration."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cached_property
+
+from ..flow.values import ModuleValue, Unknown
+from .file import File
+from .program import Program
+
+_BY_NAME = frozenset({"getattr", "attrgetter", "eval", "exec", "globals", "vars", "locals"})
+_IMPORTS_BY_NAME = re.compile(r"import_module|__import__|spec_from_file_location|load_source")
+_NAMED_IN_CONFIGURATIONS = r"\bhydra\b|\binstantiate\(|\blocate\("
+
+
+class FoundByName:
+    """Answers for one repository."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    def may_find(self, path: str, name: str) -> bool:
+        """Whether something may find a function of this name in a file, besides by the name in full."""
+        if path in self._searched or any(name.startswith(piece) or name.endswith(piece) for piece in self._pieces):
+            return True
+        return self._reads_configurations and self.program.is_said(name)
+
+    @cached_property
+    def _reads_configurations(self) -> bool:
+        return any(re.search(_NAMED_IN_CONFIGURATIONS, text) for text in self.program.all_texts.values())
+
+    @cached_property
+    def _files(self) -> list[File]:
+        return [self.program.file(index) for index in self.program.relevant_files()]
+
+    @cached_property
+    def _searched(self) -> frozenset[str]:
+        """The files in which functions are looked for by names that no code says."""
+        return frozenset(path for file in self._files for path in self._searched_by(file))
+
+    def _searched_by(self, file: File) -> Iterator[str]:
+        for node in file.nodes(ast.Call, ast.Attribute):
+            if isinstance(node, ast.Attribute):
+                owners = [node.value] if node.attr == "__dict__" else []
+            elif getattr(node.func, "id", "") not in _BY_NAME or _names_constant(node):
+                continue
+            elif node.func.id == "getattr" and node.args:  # type: ignore[attr-defined]
+                owners = node.args[:1]
+            else:  # globals(), eval(text)
+                yield file.path
+                owners = list(file.nodes(ast.Name))
+            for values in map(file.values, owners):
+                yield from (self.program.facts[v.file].path for v in values if isinstance(v, ModuleValue))
+                if len(owners) == 1 and _IMPORTS_BY_NAME.search(file.source.text) and all(isinstance(v, Unknown) for v in values):
+                    yield from (facts.path for facts in self.program.facts)
+
+    @cached_property
+    def _pieces(self) -> frozenset[str]:
+        """What names are put together from: ``train_`` of ``f"train_{mode}"``."""
+        found: set[str] = set()
+        for file in self._files:
+            for node in file.nodes(ast.JoinedStr, ast.BinOp):
+                parts = node.values if isinstance(node, ast.JoinedStr) else [node.left, node.right]
+                found.update(part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str))
+        return frozenset(piece for piece in found if re.fullmatch(r"_\w{2,}|\w{2,}_", piece))
+
+
+def _names_constant(call: ast.Call) -> bool:
+    return len(call.args) > 1 and isinstance(call.args[1], ast.Constant)
