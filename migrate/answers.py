@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -33,6 +33,10 @@ class Answer:
     parsed: int
     errors: list[FileError]
     analysis: Analysis
+    analysed: frozenset[str] = frozenset()
+    """The files that facts were gathered from."""
+    said: Mapping[str, bool] = field(default_factory=dict)
+    """What was asked about files that are no Python code, which the key says nothing of, and what the answer was."""
 
 
 def key_of(contents: Mapping[str, bytes], paths: Collection[str], options: Options) -> str | None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 
 _ENDINGS = (".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".conf", ".gin", ".jsonnet", ".sh", ".bash", ".slurm", ".txt")
 _LARGEST = 1024**2
 _MOST_FILES = 20_000
+_MOST_BYTES = 128 * 1024**2
 
 
 class NamesOutside:
@@ -19,24 +21,36 @@ class NamesOutside:
         self.root = root
         self.contents = contents
         self.analysed = analysed
-        self.was_asked = False
-        """Whether an answer rests on files that are no Python code."""
+        self.answers: dict[str, bool] = {}
+        """What was asked, with the answers: it rests on files that are no Python code."""
 
     def hold(self, name: str) -> bool:
         """Whether a name stands in one of them; yes where there are too many to look into."""
-        self.was_asked = True
+        if name not in self.answers:
+            self.answers[name] = self._hold(name)
+        return self.answers[name]
+
+    def _hold(self, name: str) -> bool:
         word = re.compile(rb"\b" + re.escape(name.encode()) + rb"\b")
         if any(word.search(data) for label, data in self.contents.items() if label not in self.analysed):
             return True
+        return self._texts is None or any(map(word.search, self._texts))
+
+    @cached_property
+    def _texts(self) -> list[bytes] | None:
+        """The contents of configurations and scripts; None where they are too many or cannot be read."""
+        texts: list[bytes] = []
+        size = 0
         for count, path in enumerate(self._configurations()):
-            if count > _MOST_FILES:
-                return True
+            if count > _MOST_FILES or size > _MOST_BYTES:
+                return None
             try:
-                if path.stat().st_size <= _LARGEST and word.search(path.read_bytes()):
-                    return True
+                if path.stat().st_size <= _LARGEST:
+                    texts.append(path.read_bytes())
+                    size += len(texts[-1])
             except OSError:
-                return True
-        return False
+                return None
+        return texts
 
     def _configurations(self) -> Iterator[Path]:
         for folder, folders, names in os.walk(self.root):

@@ -75,7 +75,8 @@ def _answer(
     paths = {*workspace.files, *migration.notebooks, *modules}
     outside = {label: workspace.read(label) for label in modules if label not in contents}
     key = key_of(contents | outside, paths, options)
-    if (kept := kept_answer(key)) is not None:
+    kept = kept_answer(key)
+    if kept is not None and _is_still_said(workspace, contents, kept):
         return kept
     imports = {label: imported_modules(data, package_of(label)) for label, data in contents.items()}
     traced = options.trace.lines if options.trace is not None else ()
@@ -85,10 +86,15 @@ def _answer(
     progress.stage("linking", 1)
     names = NamesOutside(workspace.root, contents, {file.path for file in facts})
     analysis = analyse(facts, load, options, gathered.flow, paths, names.hold) if facts else Analysis()
-    answer = Answer(len(facts), errors, analysis)
-    if not names.was_asked:  # the key says nothing about what these files hold
-        keep_answer(key, answer)
+    answer = Answer(len(facts), errors, analysis, frozenset(names.analysed), names.answers)
+    keep_answer(key, answer)
     return answer
+
+
+def _is_still_said(workspace: Workspace, contents: Mapping[str, bytes], kept: Answer) -> bool:
+    """Whether files that are no Python code still say what an earlier answer rests on."""
+    names = NamesOutside(workspace.root, contents, kept.analysed)
+    return all(names.hold(name) is was for name, was in kept.said.items())
 
 
 def _search(migration: Migration, progress: Progress) -> tuple[dict[str, bytes], set[str]]:

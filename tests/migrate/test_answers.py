@@ -69,3 +69,18 @@ def test_nothing_is_kept_where_nothing_is_wanted(analysed: list[int], state: Pat
     run()
     assert len(analysed) == 2
     assert not (state / "to-fsdp2" / "answers").exists()
+
+
+def test_what_other_files_say_is_asked_again(analysed: list[int]) -> None:
+    """A wrap that no code comes to may be one that a configuration names."""
+    Path("train.py").write_text(
+        "import hydra\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n\n\ndef wrapped(net):\n    return DDP(net)\n"
+        "\n\nif __name__ == '__main__':\n    print(1)\n"
+    )
+    Path("config.yaml").write_text("run: other\n")
+    first = run()
+    assert run() == first
+    assert len(analysed) == 1
+    Path("config.yaml").write_text("run: wrapped\n")
+    assert run() != first
+    assert len(analysed) == 2

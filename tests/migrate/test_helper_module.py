@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 import re
 import subprocess
 import sys
@@ -204,3 +205,22 @@ def test_what_lies_below_the_folder_of_a_script_imports_it_as_the_script_does(re
     (folder / "main.py").write_text(main)
     assert real("apply")[0] == 0
     assert subprocess.run([sys.executable, "main.py"], cwd=folder, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["tools/train.py", "-m tools.train"])
+def test_a_script_imports_what_lies_beside_it_as_it_is_run(real: Real, tmp_path: Path, command: str) -> None:
+    """By its path, unless something says that it is run as a module: its own folder is on Python's path, not the root."""
+    written(tmp_path, {
+        "pkg/__init__.py": "",
+        "pkg/models.py": "import torch\n\n\ndef build():\n    return torch.nn.Linear(2, 2)\n",
+        "tools/train.py": "from pkg.models import build\n" + WRAP + "\n\nif __name__ == '__main__':\n    print(build(), wrap)\n",
+        "run.sh": f"python {command}\n",
+    })  # fmt: skip
+    assert real("apply")[0] == 0
+    path = {"PYTHONPATH": str(tmp_path)} if command == "-m tools.train" else {}
+    installed = f"import sys; sys.path.append({str(tmp_path / 'lib')!r})"
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "pkg").rename(tmp_path / "lib" / "pkg")  # as one that is installed
+    (tmp_path / "tools" / "train.py").write_text(installed + "\n" + (tmp_path / "tools" / "train.py").read_text())
+    done = subprocess.run([sys.executable, *command.split()], cwd=tmp_path, env={**os.environ, **path}, check=False)
+    assert done.returncode == 0

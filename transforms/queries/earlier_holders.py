@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Sequence
 
-from ..flow.values import Derived, Opaque, Optimizer, Unknown, Value
+from ..flow.values import Derived, Instance, Opaque, Optimizer, Unknown, Value
 from .file import File
 from .kept_parameters import keeps_parameters
 from .program import Program
@@ -31,6 +31,7 @@ def _has_earlier_optimizer(
 ) -> bool:
     """Whether an optimizer over these models, or over nobody knows what, may exist already."""
     program, modules = file.program, sharding.with_parts(models)
+    is_known = not any(_may_be_other(program, model) for model in models)
     optimizers = [
         value for value in list(program.flow.values)
         if isinstance(value, Optimizer) and program.facts[program.flow.file_of_call(value.site)].path in paths
@@ -39,9 +40,19 @@ def _has_earlier_optimizer(
         call = program.flow.calls[value.site]
         handed = call.arguments[0] if call.arguments else dict(call.keywords).get("params")
         owners = list(sharding.owners(program.flow.values_of(handed))) if handed is not None else []
-        if (not owners or any(owner in modules for owner in owners)) and not _is_behind(file, value, wrap):
+        may_hold = not is_known or not owners or any(owner in modules for owner in owners)
+        if may_hold and not _is_behind(file, value, wrap):
             return True
     return not optimizers
+
+
+def _may_be_other(program: Program, model: Value) -> bool:
+    """Whether a model may be one that something else made: what nobody knows, or what code out of sight gives for another."""
+    if not isinstance(model, Opaque) or model.site < 0:
+        return isinstance(model, Unknown)
+    call = program.flow.calls[model.site]
+    given = [*call.arguments, *(variable for _, variable in call.keywords)]
+    return any(isinstance(v, (Instance, Opaque, Unknown)) for one in given if one >= 0 for v in program.flow.values_of(one))
 
 
 def _is_behind(file: File, optimizer: Optimizer, wrap: ast.Call) -> bool:

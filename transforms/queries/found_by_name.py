@@ -26,7 +26,18 @@ class FoundByName:
         """Whether something may find a function of this name in a file, besides by the name in full."""
         if path in self._searched or any(name.startswith(piece) or name.endswith(piece) for piece in self._pieces):
             return True
+        if path in self._importing_by_name or (self._importing_by_name and name in self._attributes):
+            return True
         return self._reads_configurations and self.program.is_said(name)
+
+    @cached_property
+    def _importing_by_name(self) -> frozenset[str]:
+        return frozenset(path for path, text in self.program.all_texts.items() if _IMPORTS_BY_NAME.search(text))
+
+    @cached_property
+    def _attributes(self) -> frozenset[str]:
+        """The names that are read off something: of a module that is imported by name, a function may be."""
+        return frozenset(node.attr for file in self._files for node in file.nodes(ast.Attribute))
 
     @cached_property
     def _reads_configurations(self) -> bool:

@@ -38,6 +38,8 @@ class ImportStyle:
     """Packages that import the file while they are imported themselves."""
     above: tuple[str, ...] = ()
     """What the root folder itself is called where the file imports through it."""
+    is_script: bool = False
+    """Whether the file is run by its path, which puts its own folder, and maybe no other, on Python's path."""
 
     @property
     def reachable(self) -> frozenset[PurePosixPath]:
@@ -46,6 +48,8 @@ class ImportStyle:
 
     def spelling(self, folder: PurePosixPath) -> str | None:
         """How the file names the helper module in a folder; None if it cannot import it from there."""
+        if self.is_script and folder == self.folder:
+            return HELPER_MODULE
         if self._is_near(folder):
             dots = "." * (1 + len(self.folder.parts) - len(folder.parts))
             return f"{dots}{HELPER_MODULE}"
@@ -102,7 +106,21 @@ class ImportStyles:
         is_named = root == PurePosixPath() and name in {module.partition(".")[0] for module, _ in self._targets[index]}
         above = (name,) if name is not None and is_named else ()
         running = frozenset(p for p in self._running if not any(one.is_relative_to(p) for one in (folder, *imported)))
-        return ImportStyle(folder, root, package, self._known(index, root), imported, running, self._entangled(index), above)
+        return ImportStyle(
+            folder, root, package, self._known(index, root), imported, running, self._entangled(index), above,
+            is_script=self._is_script(index, imported),
+        )  # fmt: skip
+
+    def _is_script(self, index: int, imported: Collection[PurePosixPath]) -> bool:
+        """Whether nothing shows that a file which is run is a module of a package: no import, nor ``-m tools.train``."""
+        path = PurePosixPath(self.program.facts[index].path)
+        if not self.program.facts[index].is_run or self._importers[index]:
+            return False
+        if str(path.parent / "__init__.py") in self.program.paths:
+            return False
+        if any(folder.is_relative_to(path.parent) for folder in imported) or any(map(_dots, self._modules(index))):
+            return False
+        return not self.program.is_said(".".join(path.with_suffix("").parts))
 
     @cached_property
     def _running(self) -> list[PurePosixPath]:
