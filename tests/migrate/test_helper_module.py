@@ -212,8 +212,9 @@ def test_a_script_imports_what_lies_beside_it_as_it_is_run(real: Real, tmp_path:
     """By its path, unless something says that it is run as a module: its own folder is on Python's path, not the root."""
     written(tmp_path, {
         "pkg/__init__.py": "",
-        "pkg/models.py": "import torch\n\n\ndef build():\n    return torch.nn.Linear(2, 2)\n",
-        "tools/train.py": "from pkg.models import build\n" + WRAP + "\n\nif __name__ == '__main__':\n    print(build(), wrap)\n",
+        "pkg/names.py": "NAME = 'x'\n",
+        "pkg/states.py": "from .names import NAME\n" + SAVE.replace("wrap(", "save("),
+        "tools/train.py": "from pkg.states import save\n" + WRAP + "\n\nif __name__ == '__main__':\n    print(save, wrap)\n",
         "run.sh": f"python {command}\n",
     })  # fmt: skip
     assert real("apply")[0] == 0
