@@ -38,6 +38,7 @@ _WORDS = {
     "meta": r"meta\b|init_empty_weights|deferred_init|is_meta",
     "unit_arguments": r"CustomPolicy|_Policy|_run_policy",
     "state_dict_type": r"state_dict_type|StateDictType|ShardedTensor",
+    "forward_by_name": r"(?!self\b)\w+(?:\[[^\]\n]*\])*\.forward\(",
     "forward_methods": r"register_fsdp_forward_method",
     "zero_redundancy": r"ZeroRedundancyOptimizer",
 }

@@ -9,6 +9,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, fully_shard
 
 from .class_names import keep_class_name
+from .forward_by_name import gather_in_forward
 from .gathered import allow_inference_first, reshard_after_evaluation, return_no_views
 from .parts import compute_with_parts
 from .rebind import parameter_slots, rebind_parameters
@@ -78,6 +79,7 @@ def shard_like_fsdp1(
             arguments["ignored_params"] = ignored
         fully_shard(unit, **arguments)
         keep_class_name(unit)  # needed for: class_names
+        gather_in_forward(unit)  # needed for: forward_by_name
         return_no_views(unit)
     rebind_parameters(slots)  # needed for: earlier_holders
     for root in roots:

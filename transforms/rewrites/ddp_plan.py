@@ -42,9 +42,9 @@ _PERFORMANCE = frozenset(
 """Arguments that change no result: which devices a rank uses is said before, and buckets are units now."""
 _NEEDS_GENERAL_FORM = (
     r"_ddp_params_and_buffers_to_ignore|memory_format\s*=\s*torch\.channels_last|inference_mode"
-    r"|register_hook|register_(?:post_accumulate_grad|multi_grad)_hook|is_meta|device=[\"']meta"
+    r"|register_hook|(?<!self)(?<!super\(\))\.forward\(|register_(?:post_accumulate_grad|multi_grad)_hook|is_meta|device=[\"']meta"
 )
-"""What a program does that plain units do not bear: second backwards, hooks of parameters, memory layouts."""
+"""What a program does that plain units do not bear: second backwards, hooks of parameters, memory layouts, forward by name."""
 MIXED_DTYPES = (
     r"\.data\s*=.*\.(?:half|bfloat16|to|type)\(|\b(?:convert|cast)\w*(?:fp16|bf16|half|float16)|\.apply\(\w*(?:fp16|bf16|half)"
     r"|\bself\.[\w.\[\]]+\.(?:half|bfloat16)\(\)|\bnn\.\w+\([^()]*dtype=|keep_(?:in_)?(?:fp|float)32"

@@ -322,3 +322,21 @@ def check_blocks_that_ranks_run_another_number_of_times() -> None:
             optimizer.step()
         results.append(parameters_of(model))
     assert close(*results)
+
+
+def check_forward_by_its_name() -> None:
+    """`model.forward(x)` was DDP's own: buffers came with it, and gradients were averaged."""
+    for name in ("buffers", "scalars", "blocks in a Sequential"):
+        results = []
+        for wrap in WRAPS:
+            run = wrap(build(name, seed=rank()))
+            optimizer, losses = optimizer_of(run), []
+            for step in range(4):
+                optimizer.zero_grad()
+                loss = run.forward(*batch(step))
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+            results.append(result(run, losses))
+        found = differences(results)
+        assert not found, (name, found)

@@ -416,3 +416,42 @@ def check_unused_parameters_decay_in_units_that_ran() -> None:
         found.append(parameters_of(run))
     one, other = found
     assert all(torch.equal(one[name], other[name]) for name in one), [n for n in one if not torch.equal(one[n], other[n])]
+
+
+class ByName(nn.Module):
+    """Calls its parts by their forward, as the first Llama did; they are units."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.blocks = Residual(6), nn.ModuleList([Residual(6), Residual(6)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first.forward(x)
+        for block in self.blocks:
+            x = block.forward(x)
+        return x
+
+
+def check_units_that_are_called_by_their_forward() -> None:
+    for checkpoints in (False, True):
+        results = []
+        for wrapper in WRAPS:
+            torch.manual_seed(3)
+            plain = ByName()
+            if checkpoints:
+                plain.first = checkpoint_wrapper(plain.first)
+            run = wrapper(plain, use_orig_params=True, device_id=CPU, auto_wrap_policy=POLICY)
+            calls: list[int] = []
+            run.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+            optimizer = torch.optim.SGD(run.parameters(), lr=0.3, momentum=0.9)
+            for step in range(3):
+                torch.manual_seed(10 * rank() + step)
+                x = torch.randn(4, 6)
+                (run(x) if step else run.forward(x)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                with torch.no_grad():
+                    run(x)
+            assert calls == [1] * 6 or (wrapper is FSDP and calls == [1] * 5), calls
+            results.append(list(parameters_of(run).values()))
+        assert all(map(close, *results))
