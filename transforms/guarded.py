@@ -30,7 +30,7 @@ from .queries.effects import computes_with_parameters, only_asks
 from .queries.file import File
 from .queries.group_reads import groups_read
 from .queries.guards import Guard, Guards, guard_of
-from .queries.kept_models import hands_model_out_of_sight, is_of_model, keeps_model
+from .queries.kept_models import hands_model_out_of_sight, is_of_model, keeps_model, kept_things
 from .queries.message_guards import message_guards
 from .queries.order import is_before_wrap
 from .queries.parameter_math import states_read
@@ -340,7 +340,7 @@ def _uses_behind(
                 continue
             assert isinstance(node, (ast.Name, ast.Attribute, ast.Call)) and parent is not None
             if isinstance(parent, ast.Attribute) and any(keeps_model(program, sharding, v) for v in file.values(node)):
-                yield guard, Hidden(file, node, None, None)
+                yield guard, Hidden(file, node, kept_things(sharding, file, node), None)
             is_given = isinstance(parent, ast.Call) and node in parent.args
             if is_given and hands_model_out_of_sight(program, sharding, file, cast(ast.Call, parent), node):
                 yield guard, Hidden(file, node, None, None, known=False, is_kept=True)

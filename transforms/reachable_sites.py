@@ -93,12 +93,13 @@ def drop_members_of_fsdp1(migration: Migration) -> None:
 def drop_in_whole_steps(migration: Migration) -> None:
     """Takes away what would be rewritten inside of optimizers whose steps get whole parameters: nothing is sharded there.
 
-    FSDP1 showed optimizers each rank's own part, so that these stay as they are where it may be.
+    FSDP1 showed optimizers each rank's own part, so that those of the repository stay as they are where it may be.
     """
     for path, sites in list(migration.sites.items()):
         steps = [site for site in sites if site.symbol in (OPTIMIZER, OPTIMIZER_STEP)]
-        if steps and migration.wrapper_kinds_near(path) != {"ddp"}:
-            migration.sites[path] = [site for site in sites if site not in steps]
+        kinds = migration.wrapper_kinds_near(path) if steps else {"ddp"}
+        if kinds != {"ddp"}:
+            migration.sites[path] = [s for s in sites if s not in steps or (s.symbol == OPTIMIZER and kinds == {"fsdp1"})]
             continue
         whole = {site.file.enclosing_class(site.node) for site in steps if site.symbol == OPTIMIZER_STEP}
         inside = [s for s in sites if _is_of_tensors(s) and s.file.enclosing_class(s.node) in whole] if whole else []

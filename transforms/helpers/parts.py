@@ -63,7 +63,7 @@ def _compute_with_parts(function: Any, arguments: Any, keywords: Any, caller: An
         if not alike:
             return tensor
         given.append(min(alike, key=lambda number: (number in given, number)))  # lists come out in the order of the first
-        return _sharded_as(sharded[given[-1]], tensor)
+        return sharded_as(sharded[given[-1]], tensor)
 
     taken, named = map_tensors(take, arguments), map_tensors(take, keywords)
     shapes = [part.shape for part in parts if part.ndim]
@@ -76,14 +76,14 @@ def _compute_with_parts(function: Any, arguments: Any, keywords: Any, caller: An
 def _set(function: Any, target: DTensor, value: Any) -> None:
     """`p.data = value` and `p.grad = value`: a value like the part is this rank's."""
     if isinstance(value, torch.Tensor) and not isinstance(value, DTensor) and value.shape == target.to_local().shape:
-        value = _sharded_as(target, value)
+        value = sharded_as(target, value)
     if function.__self__ is torch.Tensor.data:
         target.detach().copy_(value.detach())  # set so, it would leave the shard as it is
     else:
         function(target, value)
 
 
-def _sharded_as(like: DTensor, part: torch.Tensor) -> DTensor:
+def sharded_as(like: DTensor, part: torch.Tensor) -> DTensor:
     layout: Any = like.device_mesh, like.placements
     return DTensor.from_local(part, *layout, run_check=False, shape=like.shape, stride=like.stride())
 

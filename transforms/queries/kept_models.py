@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ..facts.facts import NOTHING
 from ..flow.library import is_optimizer_class, makes_no_modules
 from ..flow.values import ClassValue, Derived, Instance, Opaque, Value
+from .assignments import assigned_values
 from .file import File
 from .program import Program
 from .sharding import ShardingQueries
@@ -22,6 +23,22 @@ def keeps_model(program: Program, sharding: ShardingQueries, value: Value) -> bo
     if is_optimizer_class(value.name):
         return False  # it has parameters, and its state is asked about as an optimizer's
     return _was_made_with_model(program, sharding, value.site)
+
+
+def kept_things(sharding: ShardingQueries, file: File, node: ast.expr) -> str | None:
+    """How what such an object was made with is spelled beside it, models and optimizers: attributes of the same ``self``."""
+    if not isinstance(node, ast.Attribute) or ast.unparse(node.value) != "self":
+        return None
+    calls = [n for value in assigned_values(file, node) for n in ast.walk(value) if isinstance(n, ast.Call)]
+    given = [one for call in calls for one in (*call.args, *(keyword.value for keyword in call.keywords))]
+    kept = [one for one in given if is_of_model(sharding, file.values(one), file.variable(one))]
+    kept += [one for one in given if sharding.of_optimizer(file, one).wrappers]
+    found = dict.fromkeys(ast.unparse(one).removesuffix(".module") for one in kept)
+    if not found or not all(name.startswith("self.") and name.count(".") == 1 for name in found):
+        return None
+    if any(isinstance(one, ast.Name) and one.id == "self" for one in given):
+        return None
+    return next(iter(found)) if len(found) == 1 else f"[{', '.join(found)}]"
 
 
 def hands_model_out_of_sight(program: Program, sharding: ShardingQueries, file: File, call: ast.Call, given: ast.expr) -> bool:

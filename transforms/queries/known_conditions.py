@@ -344,6 +344,8 @@ def _is_assigned_by_some(file: File, name: ast.Name | ast.Attribute) -> bool:
     parent = file.parents.get(name)
     read = parent.attr if isinstance(parent, ast.Attribute) else None
     stores += [change for change in file.changes_of.get(text, ()) if read is None or _may_store(file, change, read)]
+    if isinstance(name, ast.Attribute):
+        scope = file.enclosing_class(name) or scope  # other methods may set what this one reads
     inside = (store for store in stores if scope is None or scope in file.ancestors(store))
     return any(guard_of(file, store) is not None for store in inside)
 

@@ -27,8 +27,8 @@ def optimizers_made(file: File, sharding: ShardingQueries) -> Iterator[tuple[ast
         number = file.call_site(call)
         values = [v for v in file.values(call) if isinstance(v, Optimizer | Opaque) and v.site == number >= 0]
         parent = file.parents[call]
-        is_whole = isinstance(parent, ast.Call) and _name(parent.func) == "step_on_whole"
-        if is_whole or any(isinstance(v, ClassValue) and flow.has_member(v, "step") for v in file.called_values(call)):
+        is_done = isinstance(parent, ast.Call) and _name(parent.func) in ("step_on_whole", "step_on_parts")
+        if is_done or any(isinstance(v, ClassValue) and flow.has_member(v, "step") for v in file.called_values(call)):
             continue
         for value in (v for v in values if _looks_at_wholes(v.name)):
             inner = [value] if isinstance(value, Optimizer) else optimizers_around(file.program, value)

@@ -22,6 +22,9 @@ def on_whole(site: Site, migration: Migration) -> Outcome | None:
         return None
     if site.symbol == OPTIMIZER:
         assert site.call is not None
+        if migration.wrapper_kinds_near(site.file.path) == {"fsdp1"}:
+            helper = migration.helper(site, "step_on_parts")
+            return Outcome(_IN_PARTS, [around(site.file, site.call, f"{helper}({{it}})")])
         helper = migration.helper(site, "step_on_whole")
         returned = _returned(site.file, site.call)
         others = (s for s in migration.sites[site.file.path] if s.symbol == OPTIMIZER and s.call is not None)
@@ -51,6 +54,7 @@ def _returned(file: File, call: ast.Call) -> ast.expr | None:
 
 
 _MANY = 3
+_IN_PARTS = "kernels of another library take no DTensors: they get each rank's own part as plain tensors, as under FSDP1"
 _OF_FACTORY = "of some of these optimizers nobody sees what they compute: every rank steps with those on whole parameters"
 _OF_LIBRARY = "nobody sees what this optimizer computes: every rank steps on whole parameters and keeps its state, as under DDP"
 _OWN = "its steps may look at more than single elements: every rank steps on whole parameters and keeps their state, as under DDP"
@@ -81,6 +85,27 @@ RULE = Rule(
                 "def f(net, options):\n"
                 "    model = shard_like_ddp(net, **options)\n"
                 "    return step_on_whole(FusedLAMB(model.parameters(), lr=0.1))\n"
+            ),
+            level=Level.REVIEW,
+        ),
+        Example(
+            before=(
+                "from apex.optimizers import FusedAdam\n"
+                "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = FSDP(net, **options)\n"
+                "    return FusedAdam(model.parameters(), lr=0.1)\n"
+            ),
+            after=(
+                "from apex.optimizers import FusedAdam\n"
+                "from fsdp2_helpers import shard_like_fsdp1, step_on_parts\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = shard_like_fsdp1(net, **options)\n"
+                "    return step_on_parts(FusedAdam(model.parameters(), lr=0.1))\n"
             ),
             level=Level.REVIEW,
         ),

@@ -8,9 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from models import batch, build, close, parameters_of
+from models import batch, build, close, parameters_of, whole
+from to_fsdp2.transforms.helpers.named_optimizer_state import optim_state_dict
+from to_fsdp2.transforms.helpers.part_steps import step_on_parts
+from to_fsdp2.transforms.helpers.shard import shard_like_fsdp1
 from to_fsdp2.transforms.helpers.whole_states import keep_state_dicts_whole
 from to_fsdp2.transforms.helpers.whole_steps import on_whole_parameters, step_on_whole
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -231,3 +235,49 @@ def check_schedulers_and_scalers_are_no_optimizers() -> None:
     for other in (torch.optim.lr_scheduler.StepLR(optimizer, 1), torch.amp.GradScaler("cpu"), torch.nn.Linear(2, 2)):
         before = dict(vars(other))
         assert step_on_whole(other) is other and vars(other).keys() == before.keys()
+
+
+class Kernel(torch.optim.Optimizer):
+    """Of another library: it reads memory, which DTensors do not show, and never heard of shards."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 1e-2})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        with torch.enable_grad():
+            loss = closure() if closure is not None else None
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None or not p.numel():
+                    continue
+                state = self.state[p]
+                if not state:
+                    state["m"], state["step"] = torch.zeros_like(p), 0
+                state["step"] += 1
+                assert not {type(p), type(p.grad), type(state["m"])} & {DTensor}
+                assert p.data_ptr() and p.grad.data_ptr() and state["m"].data_ptr()
+                state["m"].mul_(0.9).add_(p.grad, alpha=0.1)
+                p.sub_(state["m"], alpha=group["lr"])
+        return loss
+
+
+def check_steps_on_parts_are_fsdp1s() -> None:
+    results = []
+    for wrapper in (FSDP, shard_like_fsdp1):
+        model = wrapper(build("plain"), use_orig_params=True, device_id=torch.device("cpu"))
+        optimizer = step_on_parts(Kernel(model.parameters()))
+        for step in range(4):
+            optimizer.zero_grad()
+            if step % 2:
+                optimizer.step(lambda step=step: model(*batch(step)).backward())
+            else:
+                model(*batch(step)).backward()
+                optimizer.step()
+        assert all(not isinstance(p, DTensor) or wrapper is not FSDP for p in optimizer.state)
+        take = FSDP.optim_state_dict if wrapper is FSDP else optim_state_dict
+        state = {key: value["m"] for key, value in take(model, optimizer)["state"].items()}
+        results.append((parameters_of(model), {key: whole(value) for key, value in state.items()}))
+    (old, old_state), (new, new_state) = results
+    assert close(old, new)
+    assert close(old_state, {key: new_state[key] for key in old_state})
