@@ -35,6 +35,7 @@ from .queries.own_parameters import is_own_parameter
 from .queries.parameter_reads import parameters_read
 from .queries.past_ddp import runs_past_ddp
 from .queries.reshaped_parameters import parameters_reshaped
+from .queries.second_backwards import second_backwards
 from .queries.sharding import ShardingQueries
 from .queries.summoned import summoned_around
 from .queries.whole_optimizers import optimizers_made, steps_on_wholes
@@ -70,6 +71,8 @@ OPTIMIZER = "torch.optim.(optimizer)"
 """The symbol of calls that make an optimizer which looks at more than single elements."""
 OPTIMIZER_STEP = "torch.optim.Optimizer.(step)"
 """The symbol of steps that the repository's own classes of such optimizers make."""
+SECOND_BACKWARD = "torch.Tensor.(second backward)"
+"""The symbol of backwards behind another one, with no forward in between."""
 _WITHOUT_ARGUMENTS = frozenset({"no_sync", "check_is_root"})
 _IN_PLACE = frozenset({"copy_", "add_", "sub_", "mul_", "div_", "lerp_", "addcmul_", "addcdiv_"})
 MEMBERS: dict[str, str] = {
@@ -173,6 +176,7 @@ def find_sites(file: File, sharding: ShardingQueries, is_known: Callable[[str, s
     sites += [Site(file, call, OPTIMIZER, "call", call, None, found) for call, found in optimizers_made(file, sharding)]
     sites += [Site(file, node, MODEL_CLASS, "read", None, model, found) for node, model, found in classes_read(file, sharding)]
     sites += [Site(file, call, PAST_DDP, "call", call, call.func, found) for call, found in runs_past_ddp(file, sharding)]
+    sites += [Site(file, c, SECOND_BACKWARD, "call", c, m, sharding.of(file, m)) for c, m in second_backwards(file, sharding)]
     sites += [Site(file, step, OPTIMIZER_STEP, "method") for step in steps_on_wholes(file, sharding)]
     return sorted(sites, key=lambda site: file.source.span(site.node))
 
