@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Partial, distribute_tensor
 
 
+@torch.compiler.disable
 def whole(value: Any, device: torch.device | str | None = None, keep_ties: bool = True) -> Any:
     """`value` with every DTensor in its dicts, lists and tuples gathered, one at a time; all ranks call it.
 

@@ -11,11 +11,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from models import batch, build, close, parameters_of
+from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.mixed import compute_as_whole
 from to_fsdp2.transforms.helpers.parts import compute_with_parts
+from to_fsdp2.transforms.helpers.whole import whole as gathered
 from to_fsdp2.transforms.rewrites.helper_place import module_text
 from to_fsdp2.transforms.rewrites.helper_source import BESIDE_CODE, beside_code, features_of, import_lines, with_needs
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 
 def as_whole(model: Any) -> Any:
@@ -135,3 +138,28 @@ def check_whole_tensors_in_code_beside_the_helpers() -> None:
     twice: Callable[[Any], Any] = module("train_utils", "def twice(p):\n    return p.detach() * 2\n").twice
     assert not isinstance(twice(net.emb.weight), DTensor)
     assert not isinstance(train.square(net.emb.weight.detach()), DTensor)
+
+
+def check_parameters_in_compiled_functions() -> None:
+    """What torch.compile traces sees DTensors, and no answers of ours: whole() gathers there, and averages the gradient."""
+    results = []
+    for wrap, read in ((DDP, lambda p: p), (shard_like_ddp, gathered)):
+        model = wrap(build("plain"))
+        inner = model.module if wrap is DDP else model
+        optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1), []
+
+        @torch.compile(backend="eager")
+        def loss_of(*given: Any, model: Any = model, inner: Any = inner, read: Any = read) -> torch.Tensor:
+            start = torch.zeros(2, inner.scale.numel())
+            start[torch.tensor([True, False])] = read(inner.scale)
+            return model(*given) + (start * dist.get_rank()).square().sum()
+
+        for step in range(3):
+            optimizer.zero_grad()
+            loss = loss_of(*batch(step))
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        results.append((parameters_of(inner), losses))
+    assert close(*[parameters for parameters, _ in results])
+    assert close(*[losses for _, losses in results])

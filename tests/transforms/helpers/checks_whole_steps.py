@@ -270,7 +270,7 @@ def check_steps_on_parts_are_fsdp1s() -> None:
         for step in range(4):
             optimizer.zero_grad()
             if step % 2:
-                optimizer.step(lambda step=step: model(*batch(step)).backward())
+                optimizer.step(lambda step=step, model=model: model(*batch(step)).backward())
             else:
                 model(*batch(step)).backward()
                 optimizer.step()
