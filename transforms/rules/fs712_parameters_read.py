@@ -87,7 +87,7 @@ RULE = Rule(
                 "\n"
                 "    return scores()\n"
             ),
-            level=Level.SAFE,
+            level=Level.REVIEW,
         ),
         Example(
             before=(
