@@ -141,7 +141,7 @@ def ddp_plan(
     assert site.call is not None
     place = wrap_place(site.file, site.call)
     observed, own = ObservedModels(program, sharding), site.file.call_site(site.call)
-    if place is None or not _only_averages(site.call, observed.uses_all_parameters(own)):
+    if place is None or not _only_averages(site.call, observed.uses_all_parameters(own)) or _is_one_of_several(site, sites):
         return None
     if _asks_for_wrapper(sharding, sites, site):
         return None
@@ -176,6 +176,13 @@ def ddp_plan(
         copies=copies,
         mark=_mark(sharding, sites, site, is_before),
     )  # fmt: skip
+
+
+def _is_one_of_several(wrap: Site, sites: Mapping[str, Sequence[Site]]) -> bool:
+    """Whether a function wraps several models: the same lines for each are harder to read than one call for each."""
+    function = wrap.file.function(wrap.node)
+    calls = (site for site in sites[wrap.file.path] if site.symbol == wrap.symbol and site.call not in (None, wrap.call))
+    return any(site.file.function(site.node) is function for site in calls)
 
 
 def _only_averages(call: ast.Call, uses_all: bool) -> bool:
