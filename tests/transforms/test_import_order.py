@@ -73,8 +73,35 @@ def main(net, args):
 
     model = DDP(net)
     print(json.dumps(args.options))
-    if args.checkpointing:
+    if args.checks():
         model._set_static_graph()
     return model
 """)["train"]
-    assert "    if args.checkpointing:\n        pass\n" in text and "DistributedDataParallel" not in text
+    assert "    if args.checks():\n        pass\n" in text and "DistributedDataParallel" not in text
+
+
+def test_tests_go_with_what_they_were_for_alone() -> None:
+    text = migrated(train="""import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def main(net, args):
+    model = DDP(net)
+    if args.checkpointing:
+        if args.static:
+            model._set_static_graph()
+    if args.a:
+        print(1)
+    elif args.b:
+        model._set_static_graph()
+    if args.distributed:
+        model = model.module
+    return model
+""")["train"]
+    assert text.endswith("""    model = shard_like_ddp(net)
+    if args.a:
+        print(1)
+    elif args.b:
+        pass
+    return model
+""")

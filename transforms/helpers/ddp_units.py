@@ -19,6 +19,7 @@ def repeated_blocks(model: nn.Module) -> list[nn.Module]:
 
     Left out are single layers, and blocks without parameters, or with some, or with modules, that lie elsewhere too; and
     those in parts that a forward runs in a loop: of ranks that go around another number of times, some would wait for ever.
+    None at all where they hold less than a tenth of the model: gathers of their own would save nothing.
     """
     holders: dict[nn.Module, list[nn.Module]] = {}
     for module in model.modules():
@@ -41,7 +42,8 @@ def repeated_blocks(model: nn.Module) -> list[nn.Module]:
             if own and classes[type(entry)] > 1 and any(entry.children()) and entry not in covered:
                 blocks.append(entry)
                 covered.update(entry.modules())
-    return blocks
+    sizes = [sum(p.numel() for p in module.parameters()) for module in (model, *blocks)]
+    return blocks if 10 * sum(sizes[1:]) >= sizes[0] else []
 
 
 @functools.cache

@@ -20,7 +20,7 @@ from ..queries.repeated_unwrapping import deciding_test, ends_by_exception, recu
 from ..queries.run_models import runs
 from ..queries.unwrapping import unwrapping_choice
 from ..queries.wrapper_classes import holds_module
-from ..rewrites.changes import Change, replace
+from ..rewrites.changes import Change, remove_statement, replace
 from ..rewrites.helper_calls import around, attribute_as_call
 from ..rewrites.templates import expression, with_argument
 from ..rule import Example, Outcome, Rule
@@ -47,6 +47,9 @@ def the_model_itself(site: Site, migration: Migration) -> Outcome | None:
     if migration.compiled_models.may_hold(site.file.values(site.receiver)):
         return None  # what is compiled holds the model, and has other keys
     change = attribute_as_call(site.file, node, "{receiver}")
+    assign = site.file.parents[node]
+    if isinstance(assign, ast.Assign) and [ast.unparse(target) for target in assign.targets] == [ast.unparse(site.receiver)]:
+        change = remove_statement(site.file, assign)  # `model = model`
     return _told(site, migration, node, "there is no wrapper to look into: the model is its own module", change)
 
 
