@@ -170,3 +170,26 @@ def test_hooks_that_rank_0_alone_has_are_held_for_where_all_ranks_run_theirs() -
         Other(torch.nn.Linear(2, 2), {}).train()
     """
     assert len(contexts(program)) == 1
+
+
+@pytest.mark.parametrize("run", ["try:\n        train(net)\n    finally:\n        save(net)", "train(net)\n    save(net)"])
+def test_a_save_behind_an_exception_says_who_waits(run: str) -> None:
+    program = f"""import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from elsewhere import train
+
+
+def save(net):
+    if dist.get_rank() == 0:
+        torch.save(net.state_dict(), "a.pt")
+
+
+def main(net, options):
+    net = DDP(net, **options)
+    {run}
+"""
+    source = Source.decode("train.py", program.encode())
+    found = analyse([extract(source)], {"train.py": source}.__getitem__, Options(target_torch=(2, 13)), paths=["train.py"]).findings
+    (finding,) = [one for one in found if one.rule == "FS414"]
+    assert ("after an exception" in finding.advice) is ("finally" in run)

@@ -81,7 +81,9 @@ def _answered_alike(file: File, test: ast.expr) -> Answer:
     if not parts or any(_agrees(owner, node) for owner, node, _ in parts):
         return Answer.YES
     calls = [part for part in parts if isinstance(part[1], ast.Call) and _last_name(part[1].func) not in _SAME_ON_ALL_RANKS]
-    if any(_measures(owner, call) for owner, call, _ in calls) or any(_compares_numbers(node) for _, node in compared):  # type: ignore[arg-type]
+    if any(is_value and _measures(owner, call) for owner, call, is_value in calls):  # type: ignore[arg-type]
+        return Answer.NO
+    if any(_compares_numbers(node) for _, node in compared):
         return Answer.NO
     if any(is_value and _is_set_by_measure(owner, node) for owner, node, is_value in parts):
         return Answer.NO

@@ -19,6 +19,7 @@ from ..queries.backwards import (
     is_trained_on_both,
     is_without_gradients,
 )
+from ..queries.cleanup import is_in_cleanup
 from ..queries.early_leaves import leaves_of_some_ranks
 from ..queries.file import File
 from ..queries.guards import is_guarded_again
@@ -67,7 +68,10 @@ def gathered_in_front(site: Site, migration: Migration) -> Outcome | None:
     changes: list[Change] = []
     for needed, together in by_condition.items():
         changes += _moved(site, migration, needed, together)
-    return Outcome("all ranks gather the state in front of the guard; what is done with it stays behind it", changes)
+    message = "all ranks gather the state in front of the guard; what is done with it stays behind it"
+    if is_in_cleanup(site.file, statement):
+        return Outcome(message, changes, Level.REVIEW, advice=_AFTER_EXCEPTION)
+    return Outcome(message, changes)
 
 
 def whole_behind(site: Site, migration: Migration) -> Outcome:
@@ -122,7 +126,8 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
     else:
         changes = in_context(site.file, statements_held, name, given)
     changes += [_ask(migration, *place) for place in asking if migration.asked_by.setdefault(place[1], site) is site]
-    return Outcome(_ASKED if asking else held, changes, level=Level.REVIEW)
+    advice = _AFTER_EXCEPTION if is_in_cleanup(site.file, statement) else ""
+    return Outcome(_ASKED if asking else held, changes, level=Level.REVIEW, advice=advice)
 
 
 def _needed(site: Site, rest: Sequence[ast.stmt], hidden: Sequence[Hidden]) -> Needed | None:
@@ -256,6 +261,7 @@ _HELD = "every rank holds the model whole while some of them work on it alone, a
 _ASKED = "only ranks behind the guard know whether it comes to that: they ask, and every rank holds the model whole from then on"
 _OUT_OF_SIGHT = "code out of sight gets what keeps a sharded model, on some ranks alone: where it saves or runs that, they hang"
 _BY_ALL = "Let every rank take the state dict, and one of them write the file."
+_AFTER_EXCEPTION = "Save at steps too: after an exception of its own a rank waits here for the others; it used to save alone."
 _ALL_HELD = "which model some ranks work on alone cannot be written here: every rank holds all sharded ones whole for it"
 
 
