@@ -29,6 +29,7 @@ from .rewrites.wrap_place import wrapped_argument
 from .sites import Site
 
 _WORDS = {
+    "compiled": r"torch\.compile\b|compile\(",
     "create_graph": r"create_graph",
     "autograd_grad": r"autograd\.(?:grad|functional)\b|import (?:.*, )?grad\b|autograd import [(*]|autograd\b(?!\.| import)",
     "gradient_reads": r"grad\b",

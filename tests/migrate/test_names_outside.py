@@ -20,7 +20,7 @@ def test_configurations_are_looked_at(tmp_path: Path, label: str, text: str, is_
     (tmp_path / label).write_text(text)
     names = NamesOutside(tmp_path, {"tools.py": b"class Wrapper: pass"}, ["tools.py"])
     assert names.hold("Wrapper") is is_said
-    assert names.was_asked
+    assert names.answers == {"Wrapper": is_said}
 
 
 def test_python_files_that_were_not_analysed_count(tmp_path: Path) -> None:

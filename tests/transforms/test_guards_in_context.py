@@ -190,6 +190,6 @@ def main(net, options):
     {run}
 """
     source = Source.decode("train.py", program.encode())
-    found = analyse([extract(source)], {"train.py": source}.__getitem__, Options(target_torch=(2, 13)), paths=["train.py"]).findings
-    (finding,) = [one for one in found if one.rule == "FS414"]
+    analysis = analyse([extract(source)], {"train.py": source}.__getitem__, Options(target_torch=(2, 13)), paths=["train.py"])
+    (finding,) = [one for one in analysis.findings if one.rule == "FS414"]
     assert ("after an exception" in finding.advice) is ("finally" in run)

@@ -67,7 +67,7 @@ def test_a_context_that_is_chosen_first_joins_what_is_sharded() -> None:
 def test_the_class_itself_is_handed_on() -> None:
     text = HEAD + (
         "from torch.distributed.algorithms.join import Join\n\n\n"
-        "def run(net, options, watch):\n    model = DDP(net, **options)\n    watch(Join, '_get_num_nonjoined_procs')\n    return model\n"
+        "def run(net, options, watch):\n    model = DDP(net, **options)\n    watch(Join, 'main_hook')\n    return model\n"
     )
     (found,) = (finding for finding in findings(train=text) if finding.rule == "FS306")
     assert found.level is Level.MANUAL and "shard_like_ddp" in migrated(train=text)["train"]

@@ -25,7 +25,8 @@ def step_on_parts(optimizer: Any) -> Any:
 
     def take_gradients() -> None:
         for p, part in parts.items():
-            part.grad = p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad
+            gradient: Any = p.grad
+            part.grad = gradient.to_local() if isinstance(gradient, DTensor) else gradient
 
     def evaluated(closure: Callable[[], Any]) -> Any:
         result = closure()
@@ -33,13 +34,14 @@ def step_on_parts(optimizer: Any) -> Any:
         return result
 
     def enter(_: Any, args: Any, kwargs: Any) -> Any:
-        sharded = [p for group in optimizer.param_groups for p in group["params"] if isinstance(p, DTensor)]
+        sharded: list[Any] = [p for group in optimizer.param_groups for p in group["params"] if isinstance(p, DTensor)]
         parts.update((p, nn.Parameter(p.detach().to_local(), p.requires_grad)) for p in sharded)
         take_gradients()
         for p, part in parts.items():
             if p in optimizer.state:
-                state = optimizer.state.pop(p)
-                optimizer.state[part] = {k: v.to_local() if isinstance(v, DTensor) else v for k, v in state.items()}
+                state: dict[str, Any] = optimizer.state.pop(p)
+                local: Any = {k: v.to_local() if isinstance(v, DTensor) else v for k, v in state.items()}
+                optimizer.state[part] = local
         for group in optimizer.param_groups:
             group["params"][:] = [parts.get(p, p) for p in group["params"]]
         given = [functools.partial(evaluated, value) if callable(value) else value for value in args]

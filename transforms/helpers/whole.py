@@ -8,8 +8,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Partial, distribute_tensor
 
+untraced: Any = torch.compiler.disable
 
-@torch.compiler.disable
+
+@untraced  # needed for: compiled
 def whole(value: Any, device: torch.device | str | None = None, keep_ties: bool = True) -> Any:
     """`value` with every DTensor in its dicts, lists and tuples gathered, one at a time; all ranks call it.
 

@@ -423,7 +423,8 @@ class ByName(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.blocks = Residual(6), nn.ModuleList([Residual(6), Residual(6)])
+        self.first: nn.Module = Residual(6)
+        self.blocks = nn.ModuleList([Residual(6), Residual(6)])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.first.forward(x)
