@@ -13,6 +13,7 @@ from .flow.values import (
     Bound,
     ClassValue,
     Constant,
+    Container,
     Derived,
     External,
     FunctionValue,
@@ -342,6 +343,8 @@ def _uses_behind(
             if isinstance(parent, ast.Attribute) and any(keeps_model(program, sharding, v) for v in file.values(node)):
                 yield guard, Hidden(file, node, kept_things(sharding, file, node), None)
             is_given = isinstance(parent, ast.Call) and node in parent.args
+            if is_given and isinstance(node, ast.Attribute) and _keeps_parameters(sharding, file, node):
+                yield guard, Hidden(file, node, kept_things(sharding, file, node), None)
             if is_given and hands_model_out_of_sight(program, sharding, file, cast(ast.Call, parent), node):
                 yield guard, Hidden(file, node, None, None, known=False, is_kept=True)
             if isinstance(parent, ast.Attribute):
@@ -366,6 +369,13 @@ def _uses_behind(
                 yield guard, Hidden(file, node, thing, None, model=node)
                 for optimizer in _handed_beside(program, file, sharding, parent):
                     yield guard, Hidden(file, optimizer, ast.unparse(optimizer), None)
+
+
+def _keeps_parameters(sharding: ShardingQueries, file: File, node: ast.Attribute) -> bool:
+    """Whether an attribute keeps parameters of a sharded model, as an average's owner does."""
+    values = file.values(node)
+    is_collection = bool(values) and all(isinstance(v, (Container, Constant)) for v in values)
+    return is_collection and bool(sharding.of_owners(list(sharding.owners(values))).wrappers)
 
 
 def _handed_beside(program: Program, file: File, sharding: ShardingQueries, parent: ast.AST) -> Iterator[ast.expr]:

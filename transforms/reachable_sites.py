@@ -97,6 +97,9 @@ def drop_in_whole_steps(migration: Migration) -> None:
     """
     for path, sites in list(migration.sites.items()):
         steps = [site for site in sites if site.symbol in (OPTIMIZER, OPTIMIZER_STEP)]
+        if steps and not migration.native_programs.isdisjoint(migration.programs.of(path)):
+            migration.sites[path] = [site for site in sites if site not in steps]
+            continue  # they step on shards of the program's own
         kinds = migration.wrapper_kinds_near(path) if steps else {"ddp"}
         if kinds != {"ddp"}:
             migration.sites[path] = [s for s in sites if s not in steps or (s.symbol == OPTIMIZER and kinds == {"fsdp1"})]

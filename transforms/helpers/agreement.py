@@ -16,20 +16,33 @@ def true_on_any_rank(condition: Any, group: Any = None) -> bool:
     is_held = getattr(DTensor, "_models_held", 0) or getattr(DTensor, "_all_is_whole", False)
     if is_held or not dist.is_initialized():
         return bool(condition)
-    device = "cpu" if "cpu" in dist.get_backend_config() else torch.accelerator.current_accelerator()
-    answer = torch.tensor(bool(condition), dtype=torch.uint8, device=device)
+    answer = torch.tensor(bool(condition), dtype=torch.uint8, device=_device())
     dist.all_reduce(answer, dist.ReduceOp.MAX, group)
     return bool(answer)
 
 
-def true_on_all_ranks(conditions: list[bool]) -> list[bool]:
-    """Which of these conditions are true on every rank. Every one calls it, with as many."""
+def ranks_where(conditions: list[bool]) -> list[list[int]]:
+    """For each of these conditions the ranks on which it is true. Every rank calls it, with as many."""
     if not dist.is_initialized() or not conditions:
-        return conditions
-    device = "cpu" if "cpu" in dist.get_backend_config() else torch.accelerator.current_accelerator()
-    answers = torch.tensor(conditions, dtype=torch.uint8, device=device)
-    dist.all_reduce(answers, dist.ReduceOp.MIN)
-    return [bool(answer) for answer in answers.tolist()]
+        return [[0] if condition else [] for condition in conditions]
+    mine = torch.tensor(conditions, dtype=torch.uint8, device=_device())
+    answers = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(answers, mine)
+    by_condition = torch.stack(answers, 1).tolist()
+    return [[rank for rank, answer in enumerate(of_ranks) if answer] for of_ranks in by_condition]
+
+
+def from_rank(rank: int, value: torch.Tensor) -> None:
+    """Gives all ranks what one of them has in `value`. Every rank calls it."""
+    if dist.is_initialized():
+        sent = value.detach().to(_device(), copy=True, memory_format=torch.contiguous_format)
+        dist.broadcast(sent, src=rank)
+        value.detach().copy_(sent)
+
+
+def _device() -> Any:
+    """Where tensors have to be for the process group to send them."""
+    return "cpu" if "cpu" in dist.get_backend_config() else torch.accelerator.current_accelerator()
 
 
 def held_by_all_ranks(found: list[Any]) -> list[Any]:

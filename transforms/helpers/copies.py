@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from .each_rank import whole_on_each_rank
 from .sharding_hooks import is_of_sharding
@@ -73,17 +74,29 @@ def plain_copy(model: Any, memo: Any = None) -> Any:
     return copied
 
 
-class InWrapper(nn.Module):
-    """What stands for a copy of DDP's wrapper: it has the plain model in `module`, and so the names of before."""
+class InWrapper(DistributedDataParallel):
+    """What stands for a copy of DDP's wrapper: it has the plain model in `module`, and so the names of before, and is of its
+    class, which code asks for before it looks inside. It reduces nothing.
+    """
 
     def __init__(self, module: nn.Module) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         self.module = module
         self.train(module.training)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the model gives."""
         return self.module(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> Any:
+        """As of any module."""
+        return nn.Module.train(self, mode)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        nn.Module.__setstate__(self, state)
 
 
 def wrapped_copy(model: Any) -> Any:

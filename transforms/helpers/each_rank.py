@@ -2,12 +2,14 @@
 
 import functools
 import gc
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed._composable_state import _module_state_mapping
 from torch.distributed.fsdp import FSDPModule
@@ -15,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from .agreement import held_by_all_ranks, true_on_all_ranks, true_on_any_rank
+from .agreement import from_rank, held_by_all_ranks, ranks_where, true_on_any_rank
 from .parameters import resharded
 from .sharding_hooks import without_sharding_hooks
 from .whole import shard_like, whole
@@ -25,10 +27,11 @@ from .whole import shard_like, whole
 def whole_on_each_rank(*things: Any, needed: bool = True) -> Iterator[None]:
     """Inside, each rank has these models and optimizers whole and may use them alone, as under DDP. Every rank enters.
 
-    Forwards, saves and reads inside are local to a rank. What all ranks write to parameters and state stays, what only some
-    write is lost at the end. Training takes all ranks: an optimizer's step raises RuntimeError, at the end gradients that
-    are left do, and a later backward of what was computed inside. Of other objects, the models, optimizers and sharded
-    tensors that they hold are taken; with `needed=False` nothing is gathered.
+    Forwards, saves and reads inside are local to a rank. What is written to parameters and state stays: of what only some
+    ranks write, the first one's goes to all. What code keeps of parameters are the shards afterwards. Training takes all
+    ranks: an optimizer's step raises RuntimeError, at the end gradients that are left do, and a later backward of what was
+    computed inside. Of other objects, the models, optimizers and sharded tensors that they hold are taken; with
+    `needed=False` nothing is gathered.
     """
     with ExitStack() as stack:
         if needed:  # needed for: questions
@@ -196,6 +199,7 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
         if whole_one.requires_grad:
             whole_one.register_hook(refuse_late)
     handle = register_optimizer_step_pre_hook(refuse)
+    references = [sys.getrefcount(full[p]) for p in full]
     try:
         DTensor._models_held = getattr(DTensor, "_models_held", 0) + 1  # pyright: ignore[reportAttributeAccessIssue]
         for owner, name, p in shards:
@@ -212,7 +216,9 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
         for owner, name, p in shards:
             owner._parameters[name] = p
             vars(p).pop("_held_whole", None)
-        _keep_what_all_wrote([(p, full[p], _content(full[p]) != old) for p, old in zip(full, before, strict=True)])
+        kept = [p for p, count in zip(full, references, strict=True) if sys.getrefcount(full[p]) > count]
+        _hand_shards_out({id(full[p]): p for p in kept}, full)
+        _keep_what_was_written([(p, full[p], _content(full[p]) != old) for p, old in zip(full, before, strict=True)])
     for unit in gathered:
         unit.unshard()
 
@@ -222,12 +228,27 @@ def _content(value: torch.Tensor) -> tuple[int, int]:
     return value._version, int(value.detach().reshape(-1).view(torch.uint8).sum())
 
 
+def _hand_shards_out(shards: dict[int, DTensor], full: dict[DTensor, nn.Parameter]) -> None:
+    """Puts shards where lists and dictionaries have kept the whole parameters that stood for them, as an average does."""
+    wholes = [value for value in full.values() if id(value) in shards]
+    for holder in gc.get_referrers(*wholes) if wholes else ():
+        if type(holder) is list and holder is not wholes:
+            holder[:] = [shards.get(id(item), item) for item in holder]
+        elif isinstance(holder, dict) and holder is not full:
+            holder.update((key, shards[id(value)]) for key, value in list(holder.items()) if id(value) in shards)
+
+
 @torch.no_grad()
-def _keep_what_all_wrote(held: list[tuple[DTensor, torch.Tensor, bool]]) -> None:
-    """Cuts anew the shards of what was whole, where all ranks wrote to it. A rank that an exception ends takes part."""
-    are_written = true_on_all_ranks([is_written for _, _, is_written in held])
-    for (live, value, _), is_written in zip(held, are_written, strict=True):
-        if is_written:
+def _keep_what_was_written(held: list[tuple[DTensor, torch.Tensor, bool]]) -> None:
+    """Cuts anew the shards of what was whole, where ranks wrote to it: what some of them wrote, all get from the first one.
+
+    A rank that an exception ends takes part.
+    """
+    writers = ranks_where([is_written for _, _, is_written in held])
+    for (live, value, _), ranks in zip(held, writers, strict=True):
+        if ranks:
+            if dist.is_initialized() and len(ranks) < dist.get_world_size():
+                from_rank(ranks[0], value)
             part: Any = shard_like(value, live)
             live.to_local().copy_(part.to_local())
 
@@ -277,7 +298,7 @@ def _whole_optimizer(optimizer: Optimizer) -> Iterator[None]:
             optimizer.state[p] = entry
             now = {key: written.get(key, value) for key, value in gathered[id(entry)].items()}
             held += [(entry[key], value, before.get(id(value), (None, None))[1] != _content(value)) for key, value in now.items()]
-        _keep_what_all_wrote(held)
+        _keep_what_was_written(held)
 
 
 def _sharded_entries(optimizer: Optimizer) -> Iterator[tuple[Any, Any, DTensor]]:

@@ -31,7 +31,7 @@ def kept_things(sharding: ShardingQueries, file: File, node: ast.expr) -> str | 
         return None
     calls = [n for value in assigned_values(file, node) for n in ast.walk(value) if isinstance(n, ast.Call)]
     given = [one for call in calls for one in (*call.args, *(keyword.value for keyword in call.keywords))]
-    kept = [one for one in given if is_of_model(sharding, file.values(one), file.variable(one))]
+    kept = [one for one in given if sharding.of_owners(file.values(one)).wrappers]
     kept += [one for one in given if sharding.of_optimizer(file, one).wrappers]
     found = dict.fromkeys(ast.unparse(one).removesuffix(".module") for one in kept)
     if not found or not all(name.startswith("self.") and name.count(".") == 1 for name in found):

@@ -176,6 +176,8 @@ def is_unwrapped(file: File, node: ast.expr, by_name: bool = True, depth: int = 
     if by_name and _INSIDE.search(name):
         return True
     values = assigned_values(file, node) if depth < _DEEPEST else []
+    if any(isinstance(v, Wrapped) for value in values if isinstance(value, ast.Call) for v in file.values(value)):
+        by_name = False  # what is called `base_model` is what goes into the wrapper
     return any(is_unwrapped(file, value, by_name, depth + 1, surely) for value in values)
 
 

@@ -151,6 +151,7 @@ def check_a_copy_of_a_wrapper_is_one_around_a_plain_model() -> None:
     model: Any = shard_like_ddp(copy.deepcopy(plain)).eval()
     copied = wrapped_copy(model)
     ids = torch.arange(3)
+    assert isinstance(copied, DistributedDataParallel) and not isinstance(plain, DistributedDataParallel)
     assert copied is not model and type(copied.module) is Net and not copied.training and not copied.module.training
     assert [name for name, _ in copied.named_parameters()] == [name for name, _ in old.named_parameters()]
     assert list(copied.state_dict()) == list(old.state_dict()) and close(copied(ids), old(ids))

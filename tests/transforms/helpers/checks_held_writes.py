@@ -8,24 +8,68 @@ import copy
 import torch
 import torch.distributed as dist
 from checks_each_rank import is_whole, trained
-from models import batch, close, parameters_of
+from models import Net, batch, close, parameters_of
 from to_fsdp2.transforms.helpers.agreement import true_on_any_rank
+from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.each_rank import entered, everything_whole_on_each_rank, whole_on_each_rank
 from to_fsdp2.transforms.helpers.state import load_model_state, state_of
 from to_fsdp2.transforms.helpers.whole import whole
+from torch.nn.parallel import DistributedDataParallel
 
 
-def check_one_rank_loads_another_state() -> None:
+def check_what_one_rank_writes_all_get() -> None:
+    """As where it is sent from there afterwards; what is restored in the end is as it was."""
     model, _ = trained()
     expected = parameters_of(model)
-    other = {key: torch.zeros_like(value) for key, value in state_of(model).items()}
+    other = {key: torch.full_like(value, 3.0) for key, value in state_of(model).items()}
     with whole_on_each_rank(model):
         if dist.get_rank() == 0:
-            load_model_state(model, other)
-            assert not any(p.any() for p in model.parameters())
+            mine = {key: value.clone() for key, value in model.state_dict().items()}
+            model.load_state_dict(other)
+            assert all((p == 3).all() for p in model.parameters())
+            model.load_state_dict(mine)
     assert close(parameters_of(model), expected)
-    load_model_state(model, other)
-    assert not any(whole(p.detach()).any() for p in model.parameters())
+    with whole_on_each_rank(model):
+        if dist.get_rank() == 1:
+            load_model_state(model, other)
+    assert all((whole(p.detach()) == 3).all() for p in model.parameters())
+    with whole_on_each_rank(model):
+        for p in model.parameters():
+            p.data.fill_(dist.get_rank())
+    assert {float(p.full_tensor().max()) for p in model.parameters()} <= {0.0, 1.0}  # each rank has cut its own
+
+
+def check_what_is_kept_of_parameters_are_the_live_ones() -> None:
+    """One rank takes them once, and averages and exchanges them later, each time where the model is held."""
+    results = []
+    for wrap in (DistributedDataParallel, shard_like_ddp):
+        torch.manual_seed(0)
+        model = wrap(Net())
+        inner = getattr(model, "module", model)
+        optimizer, kept, average = torch.optim.SGD(model.parameters(), lr=0.1), {}, []
+        with whole_on_each_rank(model):
+            if dist.get_rank() == 0:
+                kept["live"], kept["named"] = list(inner.parameters()), dict(inner.named_parameters())
+                average = [p.clone().detach() for p in kept["live"]]
+        for step in range(3):
+            optimizer.zero_grad()
+            model(*batch(step)).backward()
+            optimizer.step()
+            with whole_on_each_rank(model), torch.no_grad():
+                for mean, p in zip(average, kept.get("live", ()), strict=True):
+                    mean.lerp_(p, 0.5)
+        with whole_on_each_rank(model), torch.no_grad():
+            before = [p.clone() for p in kept.get("live", ())]
+            for mean, p in zip(average, kept.get("live", ()), strict=True):
+                p.data.copy_(mean)
+            saved = {key: value.clone() for key, value in inner.state_dict().items()}
+            for p, old in zip(kept.get("live", ()), before, strict=True):
+                p.data.copy_(old)
+        assert all(p is kept["named"][name] for name, p in inner.named_parameters() if kept and wrap is shard_like_ddp)
+        results.append((average, saved if dist.get_rank() == 0 else {}, parameters_of(inner)))
+    assert close(list(results[0][0]), list(results[1][0]))
+    assert close(*[saved for _, saved, _ in results])
+    assert close(*[parameters for _, _, parameters in results])
 
 
 def check_what_all_ranks_load_stays() -> None:
