@@ -32,12 +32,11 @@ def ranks_where(conditions: list[bool]) -> list[list[int]]:
     return [[rank for rank, answer in enumerate(of_ranks) if answer] for of_ranks in by_condition]
 
 
-def from_rank(rank: int, value: torch.Tensor) -> None:
-    """Gives all ranks what one of them has in `value`. Every rank calls it."""
-    if dist.is_initialized():
-        sent = value.detach().to(_device(), copy=True, memory_format=torch.contiguous_format)
-        dist.broadcast(sent, src=rank)
-        value.detach().copy_(sent)
+def from_rank(rank: int, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """What one of the ranks has for `value`, in a dtype that they agree about. Every rank calls it."""
+    sent = value.detach().to(_device(), dtype, copy=True, memory_format=torch.contiguous_format)
+    dist.broadcast(sent, src=rank)
+    return sent
 
 
 def _device() -> Any:

@@ -244,12 +244,12 @@ def _keep_what_was_written(held: list[tuple[DTensor, torch.Tensor, bool]]) -> No
 
     A rank that an exception ends takes part.
     """
-    writers = ranks_where([is_written for _, _, is_written in held])
+    writers = ranks_where([is_written and value.shape == live.shape for live, value, is_written in held])
     for (live, value, _), ranks in zip(held, writers, strict=True):
         if ranks:
-            if dist.is_initialized() and len(ranks) < dist.get_world_size():
-                from_rank(ranks[0], value)
-            part: Any = shard_like(value, live)
+            of_some = dist.is_initialized() and len(ranks) < dist.get_world_size()
+            written = from_rank(ranks[0], value, live.dtype) if of_some else value
+            part: Any = shard_like(written.to(live.device), live)
             live.to_local().copy_(part.to_local())
 
 
