@@ -191,3 +191,23 @@ def test_a_long_condition_has_a_line_of_its_own() -> None:
     analysis = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"])
     assert f"    with whole_on_each_rank(\n        model,\n        needed={long},\n    ):\n        if is_main():\n" in (
         analysis.texts["train.py"])  # fmt: skip
+
+
+def test_names_that_are_bound_behind_a_test_that_leaves_are_not_asked_in_front_of_it() -> None:
+    program = """
+        def score(model):
+            return model(torch.ones(2)).sum().item()
+
+        def main(net, options, data, args):
+            model = DDP(net, **options)
+            for x in data:
+                if score(model) > args.best:
+                    continue
+                kind = args.kind_of(x)
+                if kind.is_last:
+                    raise RuntimeError(x)
+                if args.deep > 0:
+                    torch.save(model.inner, model(x))
+    """
+    (line,) = contexts(program)
+    assert line == "with whole_on_each_rank(model, needed=args.deep > 0):"

@@ -65,7 +65,7 @@ def _divided(
     kept: list[ast.expr] = []
     others: list[ast.expr] = []
     left_out: set[str] = set()
-    first = set(ast.walk(block[0].test)) if isinstance(block[0], ast.If) else set()  # asked before the block writes anything
+    first = _expressions(block[0].test) if isinstance(block[0], ast.If) else set()  # asked before the block writes anything
 
     def askable(test: ast.expr) -> ast.expr | None:
         """What of a test may be asked: all of it, or what it implies where parts of it may not; None for nothing."""
@@ -77,7 +77,7 @@ def _divided(
             found = known[0] if len(known) == 1 else ast.BoolOp(test.op, known)
             return None if _is_always(found) else found
         chains = set(_chains(test))
-        changed = left_out if first.intersection(ast.walk(test)) else left_out | written
+        changed = left_out if first.intersection(_expressions(test)) else left_out | written
         if is_rank_condition(file, test):
             return None
         if (
@@ -96,6 +96,11 @@ def _divided(
         if found is not test:
             others.append(test)
     return kept, others
+
+
+def _expressions(test: ast.expr) -> set[ast.AST]:
+    """A test and the expressions in it: of what else is below it, Python shares one for all."""
+    return {node for node in ast.walk(test) if isinstance(node, ast.expr)}
 
 
 def _has_parts_of_ranks(file: File, test: ast.BoolOp) -> bool:

@@ -248,7 +248,7 @@ def _agreed_arguments(file: File, call: ast.Call) -> Iterator[ast.expr]:
 def _measures(file: File, call: ast.Call) -> bool:
     """Whether a call gives a number that each rank has of its own: read off a tensor or a clock, or by an evaluation."""
     if _last_name(call.func) in _MEASURES | _ASKS_FOR_NUMBER:
-        return True
+        return not any(isinstance(n, ast.Attribute) and n.attr == "grad" for n in ast.walk(call))  # DDP has averaged these
     functions = [file.program.function_node(value)[1] for value in file.program.callees(file, call)]
     return any(_evaluates(file.program, function) for function in functions)
 

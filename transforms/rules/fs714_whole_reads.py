@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from ..migration import Migration
+from ..queries.reshaped_parameters import is_in_module_or_optimizer
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
 from ..sites import WHOLE_READ, Site
@@ -12,7 +13,7 @@ from ..sites import WHOLE_READ, Site
 
 def gathered(site: Site, migration: Migration) -> Outcome | None:
     """What is read is whole, or the number that a norm of the whole tensor is, as every rank had it under DDP."""
-    if not migration.is_gathered_here(site):
+    if not migration.is_gathered_here(site) or _is_working_copy(site, migration):
         return None
     assert isinstance(site.node, ast.expr)
     change = around(site.file, site.node, f"{migration.helper(site, 'whole')}({{it}})")
@@ -20,6 +21,22 @@ def gathered(site: Site, migration: Migration) -> Outcome | None:
         return Outcome("a sharded tensor is gathered where it is read", [change])
     return Outcome("the norm of a sharded tensor is that of all ranks' parts", [change])
 
+
+def _is_working_copy(site: Site, migration: Migration) -> bool:
+    """Whether an optimizer takes a tensor to compute with, as `p.data.float()`: its steps are on shards, and write to them."""
+    if not is_in_module_or_optimizer(site.file, migration.sharding, site.node):
+        return False
+    statement = site.file.statement(site.node)
+    calls = (n.func for n in ast.walk(statement) if isinstance(n, ast.Call))
+    return isinstance(statement, ast.Assign) and not any(_name(function) in _NUMBERS for function in calls)
+
+
+def _name(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+_NUMBERS = frozenset({"item", "tolist", "numpy", "norm", "sum", "mean", "max", "min", "any", "all"})
+"""What a tensor is read by as a whole: numbers, and what they are computed from."""
 
 RULE = Rule(
     id="FS714",
