@@ -131,5 +131,5 @@ def test_tables_of_others_are_theirs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["select", "ignore"])
 def test_unknown_rules_are_named_with_their_line(tmp_path: Path, key: str) -> None:
     file = pyproject(tmp_path, f'[tool.to-fsdp2]\nddp = "keep"\n{key} = ["FS1", "FS30l"]\n')
-    with pytest.raises(UserError, match=f"pyproject.toml:3: {key}: no rule is called 'FS30l'; did you mean FS30"):
+    with pytest.raises(UserError, match=f"pyproject.toml:3: {key}: no rule is called 'FS30l'; did you mean FS3"):
         read_configuration(file)

@@ -92,8 +92,8 @@ class InWrapper(DistributedDataParallel):
         """As of any module."""
         return nn.Module.train(self, mode)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__
+    def __getstate__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return vars(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         nn.Module.__setstate__(self, state)

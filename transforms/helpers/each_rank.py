@@ -228,7 +228,7 @@ def _content(value: torch.Tensor) -> tuple[int, int]:
     return value._version, int(value.detach().reshape(-1).view(torch.uint8).sum())
 
 
-def _hand_shards_out(shards: dict[int, DTensor], full: dict[DTensor, nn.Parameter]) -> None:
+def _hand_shards_out(shards: dict[int, DTensor], full: Any) -> None:
     """Puts shards where lists and dictionaries have kept the whole parameters that stood for them, as an average does."""
     wholes = [value for value in full.values() if id(value) in shards]
     for holder in gc.get_referrers(*wholes) if wholes else ():
