@@ -1,4 +1,4 @@
-"""What an optimizer of the repository takes of a tensor to compute with stays on shards, and what it reads as a number does not."""
+"""What an optimizer of the repository takes of a tensor to compute with stays on shards; a number that it reads does not."""
 
 from __future__ import annotations
 
