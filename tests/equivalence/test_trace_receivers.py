@@ -84,6 +84,8 @@ def main():
         print("step", step, float(loss), float(norm))
     names = [name for name, _ in getattr(parts, "raw" if kind != "plain" else "raw_if_there_is_one")(model).named_children()]
     names += [name for name, _ in getattr(parts, "raw_if_there_is_one")(model).named_children()]
+    if kind == "nothing":
+        getattr(parts, "never_called")(model)
     print(names)
     dist.destroy_process_group()
 

@@ -6,13 +6,19 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cached_property
+from pathlib import PurePosixPath
 
-from ..flow.values import ModuleValue, Unknown
+from ..flow.values import Instance, ModuleValue
 from .file import File
 from .program import Program
+from .programs import FOUND_BY_NAME
 
 _BY_NAME = frozenset({"getattr", "attrgetter", "eval", "exec", "globals", "vars", "locals"})
 _IMPORTS_BY_NAME = re.compile(r"import_module|__import__|spec_from_file_location|load_source")
+_PUT_TOGETHER = re.compile(
+    r"__dict__\s*\[|\bgetattr\([\w.]+,\s*[^\"'\s]|attrgetter|(?<![\w.])(?:eval|exec)\(|\b(?:globals|vars)\("
+)
+"""What code says that finds a function by a name which it does not say in full."""
 _NAMED_IN_CONFIGURATIONS = r"\bhydra\b|\binstantiate\(|\blocate\("
 
 
@@ -26,7 +32,7 @@ class FoundByName:
         """Whether something may find a function of this name in a file, besides by the name in full."""
         if path in self._searched or any(name.startswith(piece) or name.endswith(piece) for piece in self._pieces):
             return True
-        if path in self._importing_by_name or (self._importing_by_name and name in self._attributes):
+        if path in self._importing_by_name or (self._makes_by_name and name in self._attributes):
             return True
         return self._reads_configurations and self.program.is_said(name)
 
@@ -35,9 +41,14 @@ class FoundByName:
         return frozenset(path for path, text in self.program.all_texts.items() if _IMPORTS_BY_NAME.search(text))
 
     @cached_property
+    def _makes_by_name(self) -> bool:
+        """Whether objects and modules may come from names that no code shows: what they have is called by whoever gets them."""
+        return any(re.search(FOUND_BY_NAME, text) for text in self.program.all_texts.values())
+
+    @cached_property
     def _attributes(self) -> frozenset[str]:
-        """The names that are read off something: of a module that is imported by name, a function may be."""
-        return frozenset(node.attr for file in self._files for node in file.nodes(ast.Attribute))
+        """The names that are read off something."""
+        return frozenset(name for text in self.program.all_texts.values() for name in re.findall(r"\.\s*(\w+)", text))
 
     @cached_property
     def _reads_configurations(self) -> bool:
@@ -50,7 +61,13 @@ class FoundByName:
     @cached_property
     def _searched(self) -> frozenset[str]:
         """The files in which functions are looked for by names that no code says."""
-        return frozenset(path for file in self._files for path in self._searched_by(file))
+        found = {path for file in self._files for path in self._searched_by(file)}
+        looked_at = {file.path for file in self._files}
+        others = (text for path, text in self.program.all_texts.items() if path not in looked_at)
+        for text in filter(_PUT_TOGETHER.search, others):
+            words = set(re.findall(r"\w+", text))
+            found.update(facts.path for facts in self.program.facts if PurePosixPath(facts.path).stem in words)
+        return frozenset(found)
 
     def _searched_by(self, file: File) -> Iterator[str]:
         for node in file.nodes(ast.Call, ast.Attribute):
@@ -65,7 +82,8 @@ class FoundByName:
                 owners = list(file.nodes(ast.Name))
             for values in map(file.values, owners):
                 yield from (self.program.facts[v.file].path for v in values if isinstance(v, ModuleValue))
-                if len(owners) == 1 and _IMPORTS_BY_NAME.search(file.source.text) and all(isinstance(v, Unknown) for v in values):
+                is_known = any(isinstance(v, (ModuleValue, Instance)) for v in values)
+                if len(owners) == 1 and _IMPORTS_BY_NAME.search(file.source.text) and not is_known:
                     yield from (facts.path for facts in self.program.facts)
 
     @cached_property
