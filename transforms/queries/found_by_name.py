@@ -11,12 +11,11 @@ from pathlib import PurePosixPath
 from ..flow.values import Instance, ModuleValue
 from .file import File
 from .program import Program
-from .programs import FOUND_BY_NAME
+from .programs import FOUND_BY_NAME, IMPORTED_BY_NAME
 
 _BY_NAME = frozenset({"getattr", "attrgetter", "eval", "exec", "globals", "vars", "locals"})
-_IMPORTS_BY_NAME = re.compile(r"import_module|__import__|spec_from_file_location|load_source")
-_PUT_TOGETHER = re.compile(
-    r"__dict__\s*\[|\bgetattr\([\w.]+,\s*[^\"'\s]|attrgetter|(?<![\w.])(?:eval|exec)\(|\b(?:globals|vars)\("
+NAMES_PUT_TOGETHER = re.compile(
+    r"__dict__\s*\[|\bgetattr\([\w.]+,\s*[^\"'\s]|attrgetter|methodcaller|(?<![\w.])(?:eval|exec)\(|\b(?:globals|vars)\("
 )
 """What code says that finds a function by a name which it does not say in full."""
 _NAMED_IN_CONFIGURATIONS = r"\bhydra\b|\binstantiate\(|\blocate\("
@@ -38,7 +37,7 @@ class FoundByName:
 
     @cached_property
     def _importing_by_name(self) -> frozenset[str]:
-        return frozenset(path for path, text in self.program.all_texts.items() if _IMPORTS_BY_NAME.search(text))
+        return frozenset(path for path, text in self.program.all_texts.items() if re.search(IMPORTED_BY_NAME, text))
 
     @cached_property
     def _makes_by_name(self) -> bool:
@@ -64,7 +63,7 @@ class FoundByName:
         found = {path for file in self._files for path in self._searched_by(file)}
         looked_at = {file.path for file in self._files}
         others = (text for path, text in self.program.all_texts.items() if path not in looked_at)
-        for text in filter(_PUT_TOGETHER.search, others):
+        for text in filter(NAMES_PUT_TOGETHER.search, others):
             words = set(re.findall(r"\w+", text))
             found.update(facts.path for facts in self.program.facts if PurePosixPath(facts.path).stem in words)
         return frozenset(found)
@@ -83,7 +82,7 @@ class FoundByName:
             for values in map(file.values, owners):
                 yield from (self.program.facts[v.file].path for v in values if isinstance(v, ModuleValue))
                 is_known = any(isinstance(v, (ModuleValue, Instance)) for v in values)
-                if len(owners) == 1 and _IMPORTS_BY_NAME.search(file.source.text) and not is_known:
+                if len(owners) == 1 and re.search(IMPORTED_BY_NAME, file.source.text) and not is_known:
                     yield from (facts.path for facts in self.program.facts)
 
     @cached_property

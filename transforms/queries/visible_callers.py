@@ -13,7 +13,7 @@ from functools import cached_property
 from ..facts.facts import NOTHING
 from ..flow.values import ClassValue, FunctionValue, Instance, Opaque, Unknown
 from .file import File
-from .found_by_name import FoundByName
+from .found_by_name import NAMES_PUT_TOGETHER, FoundByName
 from .packages import is_test
 from .program import Program
 from .programs import FOUND_BY_NAME, Programs
@@ -31,7 +31,6 @@ HARMLESS_DECORATORS = re.compile(
     re.DOTALL,
 )
 """Decorators that hand what they get to nobody."""
-_FINDS_BY_NAME = re.compile(r"__dict__\s*\[|\bgetattr\([\w.]+,\s*[^\"'\s]|attrgetter|methodcaller|(?<![\w.])eval\(")
 
 Place = tuple[File, ast.AST]
 
@@ -133,7 +132,7 @@ class VisibleCallers:
     def _finds_by_name(self) -> bool:
         """Whether something in the repository may find functions by names that are put together."""
         texts = self.program.all_texts
-        return any(_FINDS_BY_NAME.search(text) or re.search(FOUND_BY_NAME, text) for text in texts.values())
+        return any(NAMES_PUT_TOGETHER.search(text) or re.search(FOUND_BY_NAME, text) for text in texts.values())
 
     @cached_property
     def _names_said(self) -> frozenset[str]:
