@@ -1,4 +1,4 @@
-"""Functions at module level that code may find by a name which it puts together or reads from a configuration."""
+"""Functions that code may find by a name which it puts together, reads from a configuration, or asks of what was made so."""
 
 from __future__ import annotations
 
