@@ -13,6 +13,7 @@ from .conditions import is_own_object, is_rank_condition
 from .file import File
 from .guards import guard_of
 from .measured import answered_alike
+from .stored_attributes import may_assign
 
 _IMPURE = (ast.Call, ast.Await, ast.NamedExpr, ast.Yield, ast.YieldFrom)
 _OF_NUMBERS = frozenset({"builtins.round", "builtins.abs", "math.floor", "math.ceil"})
@@ -343,30 +344,20 @@ def _is_state(file: File, node: ast.expr) -> bool:
 
 
 def _is_assigned_by_some(file: File, name: ast.Name | ast.Attribute) -> bool:
-    """Whether only some ranks assign a name, or change what it stands for: ``left.remove(key)``, ``seen[key] = 1``."""
+    """Whether only some ranks assign a name, or change what it stands for: ``left.remove(key)``, ``seen[key] = 1``.
+
+    ``self.save()`` leaves ``self.step`` alone where nothing that it runs assigns an attribute of that name.
+    """
     scope, text = file.function(name), ast.unparse(name)
-    stores: list[ast.AST] = [n for n in file.bindings.get(text, ()) if isinstance(n.ctx, ast.Store)]
     parent = file.parents.get(name)
     read = parent.attr if isinstance(parent, ast.Attribute) else None
-    stores += [change for change in file.changes_of.get(text, ()) if read is None or _may_store(file, change, read)]
     if isinstance(name, ast.Attribute):
         scope = file.enclosing_class(name) or scope  # other methods may set what this one reads
-    inside = (store for store in stores if scope is None or scope in file.ancestors(store))
-    return any(guard_of(file, store) is not None for store in inside)
 
+    def is_of_some(change: ast.AST) -> bool:
+        return (scope is None or scope in file.ancestors(change)) and guard_of(file, change) is not None
 
-def _may_store(file: File, change: ast.AST, attribute: str) -> bool:
-    """Whether a call may assign an attribute of what its method is called on: ``self.save()`` leaves ``self.step`` alone."""
-    if not isinstance(change, ast.Call) or not file.program.callees(file, change):
+    if any(isinstance(node.ctx, ast.Store) and is_of_some(node) for node in file.bindings.get(text, ())):
         return True
-    seen: set[ast.AST] = set()
-    pending = [(file, change)]
-    while pending:
-        for owner, function in map(file.program.function_node, file.program.callees(*pending.pop())):
-            if function not in seen:
-                seen.add(function)
-                stored = (n for n in ast.walk(function) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
-                if any(node.attr == attribute for node in stored):
-                    return True
-                pending += [(owner, node) for node in ast.walk(function) if isinstance(node, ast.Call)]
-    return False
+    changes = (change for change in file.changes_of.get(text, ()) if is_of_some(change))
+    return any(read is None or not isinstance(change, ast.Call) or may_assign(file, change, read) for change in changes)
