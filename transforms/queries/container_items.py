@@ -1,10 +1,11 @@
-"""The expressions that something taken out of a dictionary or list was put into it as."""
+"""The expressions that something taken out of a dictionary, a list or an object with fields was put into it as."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
+from ..flow.values import Instance
 from .assignments import assigned_values
 from .file import File
 from .local_names import loop_of
@@ -15,8 +16,11 @@ _OF_ENTRIES = frozenset({"items", "values", "get"})
 def items_of(file: File, node: ast.expr) -> list[tuple[File, ast.expr]]:
     """What may have been put where an expression is taken from: ``nets[name]``, or ``net`` in ``for k, net in nets.items()``.
 
-    The container is written out, where it is assigned or where a function of the repository returns it. Else none.
+    The container is written out, where it is assigned or where a function of the repository returns it. Else none. Of
+    ``setup.net`` it is what the field of a dataclass or named tuple was given.
     """
+    if isinstance(node, ast.Attribute):
+        return list(_given_to_field(file, node))
     container: ast.expr | None = node.value if isinstance(node, ast.Subscript) else None
     if isinstance(node, ast.Name) and (loop := loop_of(file, node)) is not None:
         container = loop.iter
@@ -42,3 +46,16 @@ def _entries(value: ast.expr | None) -> list[ast.expr]:
     if isinstance(value, (ast.DictComp, ast.ListComp)):
         return [value.value if isinstance(value, ast.DictComp) else value.elt]
     return value.elts if isinstance(value, (ast.List, ast.Tuple)) else []
+
+
+def _given_to_field(file: File, node: ast.Attribute) -> Iterator[tuple[File, ast.expr]]:
+    program = file.program
+    for value in file.values(node.value):
+        if not isinstance(value, Instance) or not program.is_written_as_call(value.site):
+            continue
+        fields = program.facts[value.cls.file].classes[value.cls.index].fields
+        if node.attr not in fields:
+            continue
+        owner, call = program.call_node(value.site)
+        yield from ((owner, keyword.value) for keyword in call.keywords if keyword.arg == node.attr)
+        yield from ((owner, argument) for argument in call.args[fields.index(node.attr) :][:1])
