@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from .facts.symbols import AVERAGES, DDP, FSDP1, is_old, is_old_module
-from .facts.wrapper_members import DDP_ONLY, FSDP1_ONLY, OF_ALL_MODULES, OF_BOTH
+from .facts.wrapper_members import DDP_ONLY, FSDP1_ONLY, OF_ALL_MODULES, OF_BOTH, STATE_HOOKS
 from .flow.library import is_optimizer
 from .flow.values import (
     Bound,
@@ -121,14 +121,14 @@ MEMBERS: dict[str, str] = {
     "find_unused_parameters": f"{DDP}.find_unused_parameters",
     "broadcast_buffers": f"{DDP}.broadcast_buffers",
     **{name: f"{FSDP1}.{name}" for name in sorted(FSDP1_ONLY)},
-    **{name: f"{DDP}.{name}" for name in sorted(DDP_ONLY)},
+    **{name: f"{DDP}.{name}" for name in sorted(DDP_ONLY | STATE_HOOKS)},
 }
 """Members of wrapped models and their optimizers that mean something else, or nothing, on a model of FSDP2."""
 ONLY_KNOWN = frozenset(
     {"join", "reducer", "named_parameters", "named_buffers", "named_modules", "device", "params", "rank", "world_size",
      "process_group", "device_ids", "find_unused_parameters", "broadcast_buffers", "sharding_strategy", "state_dict_type",
      "set_state_dict_type", "get_state_dict_type", "fsdp_modules", "optim_state_dict", "optim_state_dict_to_load",
-     *FSDP1_ONLY, *DDP_ONLY}
+     *FSDP1_ONLY, *DDP_ONLY, *STATE_HOOKS}
 )  # fmt: skip
 _METHODS = frozenset({"join", "state_dict_type", "set_state_dict_type", "get_state_dict_type", "fsdp_modules",
                       "optim_state_dict", "optim_state_dict_to_load"})  # fmt: skip

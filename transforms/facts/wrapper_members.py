@@ -13,13 +13,18 @@ DDP_ONLY = frozenset(
      "_sync_module_buffers", "broadcast_bucket_size", "bucket_bytes_cap", "gradient_as_bucket_view", "modules_buffers",
      "named_module_buffers", "output_device", "parameters_to_ignore", "static_graph"}
 )  # fmt: skip
+STATE_HOOKS = frozenset(
+    {"_register_state_dict_hook", "register_state_dict_post_hook", "_register_load_state_dict_pre_hook",
+     "register_load_state_dict_pre_hook"}
+)  # fmt: skip
+"""Methods of all modules; what they are given saw keys with ``module.`` in a wrapper of DDP."""
 OF_BOTH = frozenset({"process_group"})
 OF_ALL_MODULES = frozenset(
     {"train", "eval", "parameters", "named_parameters", "modules", "named_modules", "children", "named_children", "buffers",
      "named_buffers", "to", "cuda", "cpu", "float", "half", "bfloat16", "double", "type", "zero_grad", "requires_grad_",
      "apply", "register_buffer", "register_parameter", "register_forward_hook", "register_forward_pre_hook",
      "register_full_backward_hook", "register_full_backward_pre_hook", "register_backward_hook", "register_state_dict_pre_hook",
-     "register_state_dict_post_hook", "register_load_state_dict_pre_hook", "register_load_state_dict_post_hook",
+     "register_load_state_dict_post_hook", *STATE_HOOKS,
      "register_module", "add_module", "get_submodule", "set_submodule", "get_parameter", "get_buffer", "compile",
      "share_memory", "extra_repr", "set_extra_state", "get_extra_state", "to_empty", "forward", "__call__",
      "reshard", "unshard", "set_requires_gradient_sync", "set_requires_all_reduce", "set_is_last_backward",

@@ -302,7 +302,7 @@ class Calls(NamedAttributes):
         if name in CONSTRUCTORS:
             self.wrap(site, call, CONSTRUCTORS[name])
         elif name in library.PASS_THROUGH:
-            for argument in arguments:
+            for argument in arguments[1:] if name == "typing.cast" else arguments:
                 if argument != NOTHING:
                     self.connect(argument, call.result)
             if name == "builtins.next" and len(arguments) > 1:

@@ -37,10 +37,10 @@ def shard_by_position(state: Any, parameters: list[torch.Tensor]) -> Any:
     return {**state, "state": shard_entries(state["state"], dict(zip(ids, parameters, strict=False)))}
 
 
-def consolidate_state_dict(optimizer: Any, to: int = 0) -> None:
-    """`optimizer.consolidate_state_dict(to)` of ZeroRedundancyOptimizer; other optimizers have nothing to consolidate."""
+def consolidate_state_dict(optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
+    """`optimizer.consolidate_state_dict(...)` of ZeroRedundancyOptimizer; other optimizers have nothing to consolidate."""
     if hasattr(optimizer, "consolidate_state_dict"):
-        optimizer.consolidate_state_dict(to)
+        optimizer.consolidate_state_dict(*args, **kwargs)
 
 
 def shard_entries(

@@ -11,6 +11,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, fully_shard
 from .class_names import keep_class_name
 from .forward_by_name import gather_in_forward
 from .gathered import allow_inference_first, reshard_after_evaluation, return_no_views
+from .low_precision_buffers import cast_buffers
 from .parts import compute_with_parts
 from .rebind import parameter_slots, rebind_parameters
 from .shard_meshes import HYBRID_STRATEGIES, group_mesh, strategy_mesh
@@ -67,7 +68,9 @@ def shard_like_fsdp1(
             continue
         _materialize(unit, own.get("param_init_fn", param_init_fn), device, skipped)  # needed for: fsdp1.param_init_fn, meta
         _move(unit, device, ignored, skipped)
-        _cast_unit_buffers(unit, own.get("mixed_precision", mixed_precision), skipped)  # needed for: fsdp1.mixed_precision
+        dtype = getattr(own.get("mixed_precision", mixed_precision), "buffer_dtype", None)  # needed for: fsdp1.mixed_precision
+        if dtype is not None:  # needed for: fsdp1.mixed_precision
+            cast_buffers(_own_modules(unit, skipped), dtype)
         if sync_module_states:  # needed for: fsdp1.sync_module_states
             _broadcast(unit, mesh, ignored, synchronized)
         given: dict[str, Any] = {"sharding_strategy": sharding_strategy}
@@ -188,14 +191,6 @@ def _move(unit: nn.Module, device: torch.device, ignored: set[nn.Parameter], ign
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[name] = buffer.to(device)
-
-
-def _cast_unit_buffers(unit: nn.Module, mixed_precision: Any, ignored_modules: set[nn.Module]) -> None:
-    dtype = getattr(mixed_precision, "buffer_dtype", None)
-    for module in _own_modules(unit, ignored_modules) if dtype else ():
-        for name, buffer in module._buffers.items():
-            if buffer is not None and buffer.is_floating_point():
-                module._buffers[name] = buffer.to(dtype)
 
 
 def _broadcast(unit: nn.Module, mesh: DeviceMesh, ignored: set[nn.Parameter], synchronized: set[torch.Tensor]) -> None:

@@ -147,12 +147,20 @@ def _compares_ranks(file: File, test: ast.Compare, depth: int) -> bool:
         return False
     if any(isinstance(side, ast.Call) and _last_name(side) == "get_rank" and _is_in_other_dimension(side) for side in sides):
         return False
-    if len(sides) == 2 and isinstance(sides[1], (ast.Constant, ast.UnaryOp)):
+    other = _literal(file, sides[1])
+    if len(sides) == 2 and other is not None:
         # Whether there are ranks at all is the same on all of them.
-        value = ast.unparse(sides[1])
+        value = ast.unparse(other)
         if value in ("-1", "None") or (value == "0" and isinstance(test.ops[0], ast.GtE)):
             return False
     return True
+
+
+def _literal(file: File, node: ast.expr) -> ast.Constant | ast.UnaryOp | None:
+    """A literal, or the only one that a name stands for: ``CPU_INDEX = -1``."""
+    values = assigned_values(file, node) if isinstance(node, ast.Name) else []
+    found = values[0] if len(values) == 1 else node
+    return found if isinstance(found, (ast.Constant, ast.UnaryOp)) else None
 
 
 def _asks_for_own_object(file: File, test: ast.Compare, depth: int) -> bool:

@@ -48,13 +48,20 @@ def _function_only_asks(program: Program, value: FunctionValue, seen: set[Functi
 
 
 def _leaves_its_object_alone(file: File, function: ast.AST) -> bool:
-    """Whether a method never names the object that it is called on."""
+    """Whether a method reads nothing off the object that it is called on but numbers and strings."""
     if not isinstance(function, ast.FunctionDef) or not isinstance(file.parents.get(function), ast.ClassDef):
         return False
-    if not function.args.args or function.args.args[0].arg not in ("self", "cls"):
+    if not function.args.args or (own := function.args.args[0].arg) not in ("self", "cls"):
         return False
-    named = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
-    return named.isdisjoint({function.args.args[0].arg, "super", "__class__"})
+    named = [n for n in ast.walk(function) if isinstance(n, ast.Name)]
+    if not {n.id for n in named}.isdisjoint({"super", "__class__"}):
+        return False
+    return all(_is_of_literals(file, file.parents[n]) for n in named if n.id == own)
+
+
+def _is_of_literals(file: File, node: ast.AST) -> bool:
+    values = file.values(node) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) else []
+    return bool(values) and all(isinstance(value, Constant) for value in values)
 
 
 def _call_only_asks(program: Program, file: File, call: ast.Call, seen: set[FunctionValue]) -> bool:

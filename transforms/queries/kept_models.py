@@ -20,8 +20,8 @@ def keeps_model(program: Program, sharding: ShardingQueries, value: Value) -> bo
         return False
     if value.name.startswith("torch.nn."):
         return False  # a module around it, such as DataParallel, is for code without ranks
-    if is_optimizer_class(value.name):
-        return False  # it has parameters, and its state is asked about as an optimizer's
+    if is_optimizer_class(value.name) or is_optimizer_class(value.name.rpartition(".")[0]):
+        return False  # it has parameters, and its state is asked about as an optimizer's; a class may make it by a method
     return _was_made_with_model(program, sharding, value.site)
 
 

@@ -45,7 +45,7 @@ def lines_for_fsdp1(plan: Fsdp1Plan, spell: Spell, helper: Spell, free_name: Cal
 
     def lines(module: str) -> str:
         text = head
-        text += _moved_and_synchronized(module, arguments, spell)
+        text += _moved_and_synchronized(module, arguments, spell, helper)
         named = f"{helper('keep_class_name')}({{}})\n" if plan.keeps_names else ""
         sharded = f"{shard}({', '.join([module, *keywords, *common])})\n{named.format(module)}"
         if arguments.unit_test:
@@ -79,15 +79,12 @@ def broadcast_loop(module: str, spell: Spell) -> str:
     return f"for tensor in [*{module}.parameters(), *{module}.buffers()]:\n    {broadcast}(tensor.detach(), src=0)\n"
 
 
-def _moved_and_synchronized(module: str, arguments: Fsdp1Arguments, spell: Spell) -> str:
+def _moved_and_synchronized(module: str, arguments: Fsdp1Arguments, spell: Spell, helper: Spell) -> str:
     text = ""
     if arguments.device and arguments.synchronize:
         text += f"{module}.to({arguments.device})\n"
     if arguments.buffer_dtype:
-        text += (
-            f"for buffer in {module}.buffers():\n"
-            f"    if buffer.is_floating_point():\n        buffer.data = buffer.data.to({arguments.buffer_dtype})\n"
-        )
+        text += f"{helper('cast_buffers')}({module}.modules(), {arguments.buffer_dtype})\n"
     if arguments.synchronize:
         text += broadcast_loop(module, spell)
     return text

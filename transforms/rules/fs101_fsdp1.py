@@ -23,12 +23,7 @@ def written_out(site: Site, migration: Migration) -> Outcome | None:
     names = migration.names(site.file)
     lines = lines_for_fsdp1(plan, names.torch, names.helper, partial(names.local, place=site.node))
     changes = [plan.place.rewritten(lines), *(remove_statement(site.file, s) for s in plan.arguments.needless)]
-    if plan.arguments.buffer_dtype:
-        return Outcome(_BUFFERS, changes, Level.REVIEW)
     return Outcome("fully_shard shards the blocks and then the model, in place", changes)
-
-
-_BUFFERS = "buffers are cast before sharding; full state dicts hold them so, where FSDP1 cast them back"
 
 
 def shard_like(site: Site, migration: Migration) -> Outcome | None:

@@ -7,6 +7,7 @@ import ast
 import libcst as cst
 
 from ..findings import Form, Level
+from ..flow.values import Optimizer
 from ..migration import Migration
 from ..rewrites.changes import remove_statement, replace
 from ..rewrites.helper_calls import call_instead, function_instead, method_as_function
@@ -44,11 +45,14 @@ def the_optimizer_itself(site: Site, migration: Migration) -> Outcome | None:
 
 
 def _needless(site: Site) -> Outcome | None:
-    """Consolidation as a statement of its own, of an optimizer that is surely one of these, goes."""
+    """Consolidation as a statement of its own goes where the optimizer is one of these, or one that has none."""
     assert site.call is not None and site.receiver is not None
     statement = site.file.statement(site.node)
-    names = {getattr(value, "name", "") for value in site.file.values(site.receiver)}
-    if not isinstance(statement, ast.Expr) or statement.value is not site.call or names != {_ZERO}:
+    optimizers = site.file.values(site.receiver)
+    if not isinstance(statement, ast.Expr) or statement.value is not site.call:
+        return None
+    names = {value.name for value in optimizers if isinstance(value, Optimizer)}
+    if _ZERO not in names or len(names) < len(set(optimizers)) or not all(n == _ZERO or n.startswith("torch.optim.") for n in names):
         return None
     return Outcome("the state is gathered where it is read", [remove_statement(site.file, statement)])
 
@@ -65,6 +69,8 @@ def by_helper(site: Site, migration: Migration) -> Outcome | None:
     if site.member == "consolidate_state_dict":
         if site.call is None:
             return None
+        if migration.program.callees(site.file, site.call):
+            return Outcome("a method of the repository's own", level=Level.OK)
         name = migration.helper(site, "consolidate_state_dict")
         change = method_as_function(site.file, site.call, name) if site.receiver else call_instead(site.file, site.call, name)
         return Outcome("an optimizer with nothing to consolidate is left as it is", [change])

@@ -7,7 +7,7 @@ import ast
 import libcst as cst
 
 from ..facts.symbols import DDP, FSDP1, FSDP_MODULE
-from ..facts.wrapper_members import DDP_ONLY, FSDP1_ONLY
+from ..facts.wrapper_members import DDP_ONLY, FSDP1_ONLY, STATE_HOOKS
 from ..findings import Form, Level
 from ..migration import Migration
 from ..queries.answers import Answer
@@ -39,6 +39,8 @@ def bilingual(site: Site, migration: Migration) -> Outcome | None:
     assert site.sharding is not None and site.receiver is not None
     if site.sharding.answer is Answer.NO:
         return None
+    if site.member in STATE_HOOKS:
+        return Outcome(_OTHER_KEYS, level=Level.MANUAL, form=Form.NOTE, advice=_TO_HOOK) if site.role == "call" else None
     statement = _own_statement(site)
     if statement is not None:
         return _guarded(site, migration, statement)
@@ -103,6 +105,8 @@ def _guarded(site: Site, migration: Migration, statement: ast.Expr) -> Outcome:
     return Outcome(_NOTHING, [replace_statement(site.file, statement, build)])
 
 
+_OTHER_KEYS = "a hook of a wrapper's states saw keys that begin with module.: on the sharded model it meets the module's own keys"
+_TO_HOOK = "Leave out a hook that takes `module.` off or puts it on, and the helpers model_state and load_state for this model."
 _NOTHING = "fully_shard has no reducer to prepare: the graph may change from step to step"
 
 RULE = Rule(
@@ -110,7 +114,7 @@ RULE = Rule(
     title="members of wrappers",
     symbols=(*(f"{DDP}.{n}" for n in (*_MACHINERY, *_SETTINGS, "device_ids", "device", "will_sync_module_buffers", _LOGS)),
              *(f"{FSDP1}.{n}" for n in (*_FUNCTIONS, "check_is_root")),
-             *(f"{DDP}.{n}" for n in sorted(DDP_ONLY)), *(f"{FSDP1}.{n}" for n in sorted(FSDP1_ONLY))),
+             *(f"{DDP}.{n}" for n in sorted(DDP_ONLY | STATE_HOOKS)), *(f"{FSDP1}.{n}" for n in sorted(FSDP1_ONLY))),
     roles=("read", "call", "store"),
     why="A model of FSDP2 is the user's own module: it has none of the attributes that the wrapper's class brought.",
     idiom=removed,

@@ -252,6 +252,35 @@ def check_synchronized_states() -> None:
     assert differences([expected, train(run, optimizer_of_all(run))])
 
 
+class Scaled(nn.Module):
+    """A layer with numbers that bf16 does not hold exactly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.inner = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4))
+        self.register_buffer("scale", torch.full((4,), 1 / 3))
+        self.inner.register_buffer("shift", torch.full((4,), 1 / 7))
+        self.inner.register_buffer("temporary", torch.full((4,), 1 / 9), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(self.first(x)) * self.scale + self.inner.shift
+
+
+def check_states_have_buffers_in_their_own_dtype() -> None:
+    """buffer_dtype is for computing: full state dicts have what it left of the numbers, in the dtype that they had before."""
+    policy = MixedPrecision(buffer_dtype=BF16)
+    states = []
+    for wrap_model in WRAPS:
+        run = wrap_model(Scaled(), mixed_precision=policy, auto_wrap_policy=ModuleWrapPolicy({nn.Sequential}), device_id=CPU)
+        run(torch.ones(2, 4)).sum().backward()
+        assert all(buffer.dtype is BF16 for buffer in run.buffers())
+        states.append({key: value for key, value in run.state_dict().items() if key.endswith(("scale", "shift", "temporary"))})
+    expected, found = states
+    assert set(expected) == {"scale", "inner.shift"} == set(found)
+    for key, value in expected.items():
+        assert value.dtype is found[key].dtype is F32 and torch.equal(value, found[key]) and torch.equal(value, value.bfloat16())
+
+
 def check_offloaded_parameters() -> None:
     expected = train(run := shard_like_fsdp1(build("tied")), optimizer_of_all(run))
     run = shard_like_fsdp1(build("tied"), cpu_offload=CPUOffload(True), auto_wrap_policy=POLICY)

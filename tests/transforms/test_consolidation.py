@@ -1,0 +1,54 @@
+"""``consolidate_state_dict`` of ZeRO's optimizer, beside others that have none, and methods of that name."""
+
+from __future__ import annotations
+
+import pytest
+from migrated_texts import HEAD, migrated
+
+ZERO = "import timm\nfrom torch.distributed.optim import ZeroRedundancyOptimizer\n" + HEAD
+CHOICE = (
+    ZERO
+    + """def main(net, options, path):
+    model = DDP(net)
+    if options.zero:
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class={cls}, lr=0.1)
+    else:
+        optimizer = {other}
+    optimizer.consolidate_state_dict(0)
+    return optimizer
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("cls", "other", "goes"),
+    [
+        ("torch.optim.AdamW", "torch.optim.AdamW(model.parameters(), lr=0.1)", True),
+        ("torch.optim.AdamW", "timm.Adafactor(model.parameters())", False),
+        ("options.cls", "torch.optim.AdamW(model.parameters(), lr=0.1)", True),
+    ],
+)
+def test_it_goes_where_no_optimizer_has_it(cls: str, other: str, goes: bool) -> None:
+    text = migrated(train=CHOICE.format(cls=cls, other=other))["train"]
+    assert ("consolidate_state_dict" not in text) == goes
+
+
+def test_own_methods_stay_and_arguments_keep_their_names() -> None:
+    own = """class Holder:
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def on_epoch(self):
+        self.consolidate_state_dict()
+
+    def consolidate_state_dict(self):
+        self.optimizer.consolidate_state_dict(recipient_rank=0)
+
+
+def main(net, make):
+    model = DDP(net)
+    Holder(make(model)).on_epoch()
+"""
+    text = migrated(train=HEAD + own)["train"]
+    assert "        self.consolidate_state_dict()\n" in text
+    assert "        consolidate_state_dict(self.optimizer, recipient_rank=0)\n" in text
