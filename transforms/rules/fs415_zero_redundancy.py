@@ -52,7 +52,8 @@ def _needless(site: Site) -> Outcome | None:
     if not isinstance(statement, ast.Expr) or statement.value is not site.call:
         return None
     names = {value.name for value in optimizers if isinstance(value, Optimizer)}
-    if _ZERO not in names or len(names) < len(set(optimizers)) or not all(n == _ZERO or n.startswith("torch.optim.") for n in names):
+    have_none = all(name.startswith("torch.optim.") for name in names - {_ZERO})
+    if _ZERO not in names or len(names) < len(set(optimizers)) or not have_none:
         return None
     return Outcome("the state is gathered where it is read", [remove_statement(site.file, statement)])
 
