@@ -39,3 +39,30 @@ def main(net, options, path):
 def test_the_branch_without_a_wrapper_has_no_prefix(test: str, stays: bool) -> None:
     text = migrated(train=PROGRAM.format(test=test))["train"]
     assert ("        else:\n            found = self.model.state_dict()\n" in text) == stays
+
+
+SAVE = (
+    HEAD
+    + """class Trainer:
+    def __init__(self, net, critic, options):
+        self.net, self.critic = net, critic
+        if options:
+            self.net, self.critic = DDP(net, **options), DDP(critic, **options)
+
+    def states(self):
+        if isinstance(self.net, nn.DataParallel) or isinstance(self.net, DDP):
+            net = self.net.module
+            critic = {inside}
+        else:
+            net = self.net
+            critic = self.critic
+        return net.state_dict(), critic.state_dict()
+"""
+)
+
+
+@pytest.mark.parametrize(("inside", "stays"), [("self.critic.module", True), ("self.critic.module.head", False)])
+def test_several_models_are_taken_out_in_one_branch(inside: str, stays: bool) -> None:
+    text = migrated(train=SAVE.format(inside=inside))["train"]
+    assert ("        if isinstance(self.net, nn.DataParallel) or isinstance(self.net, DDP):\n" in text) == stays
+    assert ("            net = self.net.module\n" in text) == stays

@@ -7,8 +7,10 @@ the wrapper answers *no* for a model of FSDP2, and the branch that is taken then
 from __future__ import annotations
 
 import ast
+import copy
 import re
 from collections.abc import Iterator
+from typing import cast
 
 from ..flow.values import FunctionValue, Instance, Wrapped
 from .arguments import handed_in
@@ -79,7 +81,7 @@ def _only_unwraps(file: File, choice: ast.If | ast.IfExp | ast.While, subject: s
     if isinstance(choice, ast.IfExp):
         return _unwrapped(choice.body, subject, file) == ast.dump(choice.orelse) != ast.dump(choice.body)
     if len(choice.body) != 1:
-        return False
+        return _only_unwraps_in_each(choice, subject)
     (body,) = choice.body
     if subject not in ast.dump(body) or ast.dump(body) == _unwrapped(body, subject, file):
         return False
@@ -95,6 +97,23 @@ def _only_unwraps(file: File, choice: ast.If | ast.IfExp | ast.While, subject: s
         return False
     plain = _unwrapped(body, subject, file)
     return plain == ast.dump(other[0]) or _calls_itself(file, choice, body, other[0], subject)
+
+
+def _only_unwraps_in_each(choice: ast.If | ast.While, subject: str) -> bool:
+    """Whether the branches have the same statements, but for ``.module`` of the subject and of models beside it."""
+    is_read = any(_inside(subject, name) in ast.dump(statement) for statement in choice.body for name in INNER)
+    return is_read and [ast.dump(_without_inner(s)) for s in choice.body] == [ast.dump(s) for s in choice.orelse]
+
+
+def _without_inner(node: ast.AST) -> ast.AST:
+    return _WithoutInner().visit(copy.deepcopy(node))
+
+
+class _WithoutInner(ast.NodeTransformer):
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        found = self.generic_visit(node)
+        is_inner = node.attr in INNER and isinstance(node.ctx, ast.Load)
+        return cast(ast.Attribute, found).value if is_inner else found
 
 
 def _unwrapped(node: ast.AST, subject: str, file: File | None = None) -> str:

@@ -12,6 +12,7 @@ from ..findings import Level
 from ..flow.values import Bound, FunctionValue, Value
 from ..migration import Migration
 from ..queries.backwards import is_without_gradients, may_learn
+from ..queries.called_on_plain import is_called_on_plain
 from ..queries.effects import edits_parameters, goes_by_own_state, only_asks, rebuilds_parameters
 from ..queries.own_forward import runs_forward_alone
 from ..queries.past_ddp import LEARNS_APART, WHERE_SAME
@@ -35,6 +36,8 @@ def registered(site: Site, migration: Migration) -> Outcome | None:
         return None
     if migration.is_before_wrap(site):
         return None
+    if is_called_on_plain(migration.sharding, site.file, site.receiver):
+        return Outcome("a wrapper of DDP has no such method: the model is plain where it is called", level=Level.OK)
     if site.call is not None and only_asks(migration.program, site.file, site.call):
         return Outcome("it asks for names, shapes and counts: DTensors answer for the whole parameter", level=Level.OK)
     assert isinstance(method, ast.expr)
