@@ -61,6 +61,7 @@ def test_an_attribute_that_the_wrapper_replaces(wrap: str, read: str, is_plain: 
 
 @pytest.mark.parametrize(("name", "is_plain"), [("net", True), ("plain", False)])
 def test_a_local_variable(name: str, is_plain: bool) -> None:
-    code = f"def main(rank, x):\n    net = plain = Net()\n    if rank != -1:\n        net = DDP(net)\n    return {name}.sample(x)\n"
+    code = "def main(rank, x):\n    net = plain = Net()\n    if rank != -1:\n        net = DDP(net)\n"
+    code += f"    return {name}.sample(x)\n"
     text = migrated(train=HEAD + NET + code)["train"]
     assert ("forward_method(" not in text) == is_plain
