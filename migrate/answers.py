@@ -39,13 +39,13 @@ class Answer:
     """What was asked about files that are no Python code, which the key says nothing of, and what the answer was."""
 
 
-def key_of(contents: Mapping[str, bytes], paths: Collection[str], options: Options) -> str | None:
+def key_of(contents: Mapping[str, bytes], paths: Collection[str], links: Mapping[str, str], options: Options) -> str | None:
     """The name under which the answer to a run is kept; None where none is: its options hold what a run has shown."""
     if options.trace is not None or os.environ.get(_SWITCH):
         return None
     digest = hashlib.sha256(_tool().encode())
     digest.update(repr([(name, _stable(value)) for name, value in sorted(vars(options).items())]).encode())
-    digest.update(repr(sorted(paths)).encode("utf-8", "surrogateescape"))
+    digest.update(repr((sorted(paths), sorted(links.items()))).encode("utf-8", "surrogateescape"))
     for label, data in sorted(contents.items()):
         digest.update(f"\n{label} {len(data)}\n".encode("utf-8", "surrogateescape"))
         digest.update(data)

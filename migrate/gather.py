@@ -39,7 +39,7 @@ def gather(
 
     ``traced`` are files that are known to run together with those that hold a token.
     """
-    neighbours = Neighbours(imports)
+    neighbours = Neighbours(imports, workspace.links)
     reached = neighbours.connected({*hits, *traced}) | _imported_by_name(contents, hits, neighbours)
     sizes = {label: len(data) for label, data in contents.items() if label in reached}
     if sum(sizes.values()) <= HUGE:
@@ -53,7 +53,8 @@ def gather(
         for label, result in zip(batch, extract_all(workspace, batch, jobs, progress), strict=True):
             read[label] = result
         flow = None  # two at a time would take twice the memory
-        flow = Flow([facts for _, facts in sorted(read.items()) if isinstance(facts, FileFacts)], paths=contents.keys())
+        facts = [found for _, found in sorted(read.items()) if isinstance(found, FileFacts)]
+        flow = Flow(facts, paths=contents.keys(), links=workspace.links)
         wanted = _next(flow, neighbours, contents) - set(read)
     return Gathered([read[label] for label in sizes if label in read], flow)
 

@@ -11,6 +11,8 @@ import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
+from ..transforms.text.links import other_paths
+
 # Matched up to the word `import`, which is searched for first: a regex with a literal is far faster than
 # one that tries every line.
 _FROM = re.compile(rb"(?:^|[;:\s])from\s*([.\w]+)\s*$")
@@ -58,8 +60,8 @@ class Neighbours:
     a script and in folders above that are no packages.
     """
 
-    def __init__(self, imports: Mapping[str, set[str]]) -> None:
-        files_by_module = _files_by_module(imports)
+    def __init__(self, imports: Mapping[str, set[str]], links: Mapping[str, str] | None = None) -> None:
+        files_by_module = _files_by_module({label: label for label in imports} | dict(other_paths(links or {}, imports)))
         self._imported: dict[str, set[str]] = defaultdict(set)
         self._importers: dict[str, set[str]] = defaultdict(set)
         for label, modules in imports.items():
@@ -103,10 +105,10 @@ def package_of(label: str) -> str:
     return label.rpartition("/")[0].replace("/", ".")
 
 
-def _files_by_module(labels: Iterable[str]) -> dict[str, list[str]]:
+def _files_by_module(names: Mapping[str, str]) -> dict[str, list[str]]:
     table: dict[str, list[str]] = defaultdict(list)
-    for label in labels:
-        parts = label.removesuffix(".py").split("/")
+    for name, label in names.items():
+        parts = name.removesuffix(".py").split("/")
         if parts[-1] == "__init__":
             parts.pop()
         for start in range(len(parts)):

@@ -74,7 +74,7 @@ def _answer(
     modules = _helper_modules(workspace, options)
     paths = {*workspace.files, *migration.notebooks, *modules}
     outside = {label: workspace.read(label) for label in modules if label not in contents}
-    key = key_of(contents | outside, paths, options)
+    key = key_of(contents | outside, paths, workspace.links, options)
     kept = kept_answer(key)
     if kept is not None and _is_still_said(workspace, contents, kept):
         return kept
@@ -85,7 +85,7 @@ def _answer(
     facts = [result for result in gathered.results if not isinstance(result, FileError)]
     progress.stage("linking", 1)
     names = NamesOutside(workspace.root, contents, {file.path for file in facts})
-    analysis = analyse(facts, load, options, gathered.flow, paths, names.hold) if facts else Analysis()
+    analysis = analyse(facts, load, options, gathered.flow, paths, names.hold, workspace.links) if facts else Analysis()
     answer = Answer(len(facts), errors, analysis, frozenset(names.analysed), names.answers)
     keep_answer(key, answer)
     return answer

@@ -34,6 +34,8 @@ class Workspace:
     files: list[str] = field(default_factory=list)
     """Labels: POSIX paths relative to `root`, sorted."""
     notebooks: list[str] = field(default_factory=list)
+    links: dict[str, str] = field(default_factory=dict)
+    """Symbolic links inside the tree: to files, and to folders, both with a slash; what they lead to."""
     errors: list[FileError] = field(default_factory=list)
     given: dict[str, bytes] = field(default_factory=dict)
     """Python that is not what lies on disk under its label: what came from stdin."""
@@ -108,7 +110,7 @@ class _Walk:
         self.exclude = exclude
         self.tracked_files = sorted(map(str, git.tracked_files(repository))) if repository else []
         self.tracked = self._with_folders()
-        self.seen: set[tuple[int, int]] = set()
+        self.seen: dict[tuple[int, int], str] = {}
 
     def visit_named(self, path: Path) -> None:
         if not path.is_dir():
@@ -124,8 +126,13 @@ class _Walk:
         for link in links:
             self._take(link)
 
+    def _note_folder(self, link: Path) -> None:
+        target = Path(os.path.realpath(link))
+        if is_inside(target, self.workspace.root) and target != self.workspace.root:
+            self.workspace.links[f"{self._label(link)}/"] = f"{self._label(target)}/"
+
     def _files_below(self, folder: str, rules: list[IgnoreRules]) -> Iterator[Path]:
-        """Python files and notebooks; links to folders are not followed, as in git."""
+        """Python files and notebooks; links to folders are not followed, as in git, but remembered."""
         own = read_ignore_file(folder)
         rules = [*rules, own] if own else rules
         try:
@@ -135,6 +142,8 @@ class _Walk:
             return
         for entry in entries:
             is_folder = entry.is_dir(follow_symlinks=False)
+            if entry.is_symlink() and entry.is_dir():
+                self._note_folder(Path(entry.path))
             if not is_folder and not entry.name.endswith((".py", ".ipynb")):
                 continue
             if entry.name.startswith(".#"):  # an editor's lock, a link to nowhere
@@ -182,12 +191,14 @@ class _Walk:
             if named:
                 self._fail(path, "is not a regular file")
             return
-        identity = (status.st_dev, status.st_ino)
+        identity, label = (status.st_dev, status.st_ino), self._label(path)
         if identity in self.seen:
+            if path.is_symlink() and path.suffix == ".py":
+                self.workspace.links[label] = self.seen[identity]
             return
-        self.seen.add(identity)
+        self.seen[identity] = label
         target = self.workspace.notebooks if path.suffix == ".ipynb" else self.workspace.files
-        target.append(self._label(path))
+        target.append(label)
 
     def _fail(self, path: Path, message: str) -> None:
         self.workspace.errors.append(FileError(self._label(path), None, message))

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .contract import Contract, contract_findings
@@ -71,14 +71,16 @@ def analyse(
     flow: Flow | None = None,
     paths: Collection[str] = (),
     is_said: Callable[[str], bool] = lambda _: False,
+    links: Mapping[str, str] | None = None,
 ) -> Analysis:
     """Findings for every site, and the texts of all files that change.
 
     ``flow`` is what the facts, in the order of their paths, give when they are linked, if that has been done; ``paths``
-    are all files of the repository, those without facts as well; ``is_said`` tells whether other files hold a name.
+    are all files of the repository, those without facts as well; ``is_said`` tells whether other files hold a name;
+    ``links`` are symbolic links to files and folders.
     """
     ordered = sorted(facts, key=lambda file: file.path)
-    program = Program(ordered, load, flow or Flow(ordered, options.blind, paths), paths, is_said)
+    program = Program(ordered, load, flow or Flow(ordered, options.blind, paths, links), paths, is_said, links)
     if options.trace is not None:
         program = observed_program(program, options.trace)
     migration = with_sites(Migration(program, options, wraps_left_out=wraps_left_out(program)))

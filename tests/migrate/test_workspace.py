@@ -143,3 +143,14 @@ def test_labels_are_relative_to_the_repository_and_shown_from_here(tree: Path, m
     assert workspace.root == tree
     assert workspace.files == ["other/b.py", "pkg/a.py"]
     assert [workspace.display(label) for label in workspace.files] == ["../other/b.py", "a.py"]
+
+
+def test_links_inside_the_tree_are_other_names(tree: Path) -> None:
+    write(tree, "a/optim.py", "shared/net.py")
+    (tree / "b").mkdir()
+    (tree / "b/own.py").symlink_to("../a/optim.py")
+    (tree / "b/shared").symlink_to("../shared")
+    (tree / "b/gone.py").symlink_to("../nowhere.py")
+    workspace = opened()
+    assert workspace.files == ["a/optim.py", "shared/net.py"]
+    assert workspace.links == {"b/own.py": "a/optim.py", "b/shared/": "shared/"}

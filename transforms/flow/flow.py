@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ..facts.facts import ANY_KEY, NOTHING, FileFacts
 from ..facts.symbols import canonical
@@ -22,13 +22,17 @@ _BUILTINS = frozenset(dir(builtins))
 class Flow(UnseenOptimizers):
     """The constraints of all files and their solution."""
 
-    def __init__(self, files: Sequence[FileFacts], blind: bool = False, paths: Collection[str] = ()) -> None:
+    def __init__(
+        self, files: Sequence[FileFacts], blind: bool = False, paths: Collection[str] = (), links: Mapping[str, str] | None = None
+    ) -> None:
         """``blind``: nothing is followed through calls and attributes; names of one scope and imports are.
 
-        ``paths`` are all files of the repository: those without facts tell which folders are packages.
+        ``paths`` are all files of the repository: those without facts tell which folders are packages; ``links``
+        are symbolic links to files and folders.
         """
         super().__init__(files)
         self.modules.add_packages(paths)
+        self.modules.add_links(links or {}, [file.path for file in files])
         self.modules.name_root((index, item.module, item.name) for index, file in enumerate(files) for item in file.imports)
         self.instances = {}
         self.dictionaries = {}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+from ..text.links import other_paths
 
 
 def module_parts(path: str) -> tuple[str, ...]:
@@ -35,6 +38,8 @@ class ModuleTable:
             self.files.setdefault(parts, index)
             for start in range(1, len(parts)):
                 self.endings.setdefault(parts[start:], []).append(index)
+        self._linked: dict[tuple[str, ...], int] = {}
+        """Files by other names, which symbolic links give them."""
         self._initialized: set[tuple[str, ...]] = set()
         """Packages with an ``__init__`` that is none of these files, as empty ones are."""
         self.root_name: str | None = None
@@ -53,6 +58,15 @@ class ModuleTable:
     def add_packages(self, paths: Iterable[str]) -> None:
         """Tells of all files of the repository, so that packages with an empty ``__init__`` are known as well."""
         self._initialized |= {module_parts(path) for path in paths if path.endswith("__init__.py")}
+
+    def add_links(self, links: Mapping[str, str], paths: Sequence[str]) -> None:
+        """Tells of symbolic links: whoever looks for one finds the file that it leads to."""
+        indices = {path: index for index, path in enumerate(paths)}
+        for link, path in other_paths(links, indices):
+            parts = module_parts(link)
+            if parts not in self.files:
+                self._linked[parts] = indices[path]
+            self.folders |= {parts[:end] for end in range(1, len(parts) + 1)}
 
     def name_root(self, imports: Iterable[tuple[int, str, str | None]]) -> None:
         """Finds out what the root folder is called, from all (file, module, name) that are imported.
@@ -74,24 +88,32 @@ class ModuleTable:
         names = sorted(first for first, found in below.items() if first not in others and len(found) > 1)
         self.root_name = names[0] if len(names) == 1 else None
 
+    @cached_property
+    def _files_and_links(self) -> dict[tuple[str, ...], int]:
+        return self._linked | self.files
+
     def _is_package(self, folder: tuple[str, ...]) -> bool:
         if folder in self._initialized:
             return True
         index = self.files.get(folder)
         return index is not None and self.packages[index] == folder
 
-    def find(self, importer: int, module: str) -> int | None:
-        """Index of the file that ``import module`` reads in the file ``importer``; None if it is not ours."""
+    def find(self, importer: int, module: str, by_links: bool = True) -> int | None:
+        """Index of the file that ``import module`` reads in the file ``importer``; None if it is not ours.
+
+        Without ``by_links``, symbolic links are no files.
+        """
+        named = self._files_and_links if by_links else self.files
         parts = self.absolute(importer, module)
         if not parts:
             return None
         if module.startswith("."):
-            return self.files.get(parts)
+            return named.get(parts)
         folder = self.parts[importer][:-1]
         standard = parts[0] in sys.stdlib_module_names or parts[0] == "torch"
         inside: int | None = None
         for depth in range(len(folder), -1, -1):
-            found = self.files.get(folder[:depth] + parts)
+            found = named.get(folder[:depth] + parts)
             if found is None or found == importer:
                 continue
             is_beside = depth == len(folder) and not standard  # `trainer/torch.py` is not what `trainer/loop.py` imports

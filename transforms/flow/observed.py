@@ -6,7 +6,7 @@ return flows on, so that a branch which the run did not take counts like any oth
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..facts.facts import NOTHING, Call, FileFacts
@@ -49,9 +49,12 @@ class Observations:
 class ObservedFlow(Flow):
     """A flow that knows what a run has shown."""
 
-    def __init__(self, files: Sequence[FileFacts], observations: Observations, paths: Collection[str] = ()) -> None:
+    def __init__(
+        self, files: Sequence[FileFacts], observations: Observations, paths: Collection[str] = (),
+        links: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self.observations = observations
-        super().__init__(files, paths=paths)
+        super().__init__(files, paths=paths, links=links)
 
     def seed_receivers(self) -> None:
         super().seed_receivers()

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .agreement import from_rank, held_by_all_ranks, ranks_where, true_on_any_rank
-from .parameters import resharded
+from .parameters import note_change, resharded
 from .sharding_hooks import without_sharding_hooks
 from .whole import shard_like, whole
 
@@ -219,6 +219,7 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
         kept = [p for p, count in zip(full, references, strict=True) if sys.getrefcount(full[p]) > count]
         _hand_shards_out({id(full[p]): p for p in kept}, full)
         _keep_what_was_written([(p, full[p], _content(full[p]) != old) for p, old in zip(full, before, strict=True)])
+        note_change()  # whatever only some ranks did inside: all gather anew
     for unit in gathered:
         unit.unshard()
 

@@ -55,6 +55,7 @@ def keep_state_dicts_whole(module: Any) -> None:
 
     def shard(part: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
         if not prefix:
+            write_back()  # what was written into an earlier state dict is no news after this
             note_change()
             resharded(module)  # it stays gathered after a forward whose backward never came
         if part is module and any(key.startswith(f"{prefix}module.") for key in state):  # needed for: ddp_keys

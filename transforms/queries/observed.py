@@ -19,8 +19,8 @@ _KNOWN = (FunctionValue, ClassValue, Bound, Partial, Instance, Wrapped)
 def observed_program(baseline: Program, trace: Trace) -> Program:
     """The program once more, linked with what the run has shown; ``baseline`` is kept for what did not need the run."""
     observations = _Locator(baseline, trace).observations()
-    flow = ObservedFlow(baseline.facts, observations, baseline.paths)
-    program = Program(baseline.facts, baseline.source, flow, baseline.paths, baseline.is_said)
+    flow = ObservedFlow(baseline.facts, observations, baseline.paths, baseline.links)
+    program = Program(baseline.facts, baseline.source, flow, baseline.paths, baseline.is_said, baseline.links)
     program.baseline, program.trace = baseline, trace
     program.observed_variables = observations.variables(flow)
     return program

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import TypeVar, cast
@@ -31,12 +31,14 @@ class Program:
 
     def __init__(
         self, facts: Sequence[FileFacts], load: Callable[[str], Source], flow: Flow, paths: Collection[str] = (),
-        is_said: Callable[[str], bool] = lambda _: False,
+        is_said: Callable[[str], bool] = lambda _: False, links: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.facts = facts
         self.flow = flow
         self.paths = frozenset(paths) | {file.path for file in facts}
         """All files of the repository, those without facts as well."""
+        self.links = links or {}
+        """Symbolic links, to files and to folders (with a slash), and what they lead to."""
         self.is_said = is_said
         """Whether files that are no Python, such as configurations, say a name."""
         self._load = load

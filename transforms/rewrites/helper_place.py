@@ -6,7 +6,7 @@ import ast
 import hashlib
 import re
 from collections.abc import Collection, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from ..queries.program import Program
@@ -68,12 +68,18 @@ def _share(
     imports = ImportStyles(program)
     styles = {path: imports.of(path) for path in used}
     left = dict(used)
+    for link, path in program.links.items():
+        style = styles.get(path)
+        if style is not None and style.spelling(style.folder) == HELPER_MODULE:  # the link's own folder is on the path then
+            folder = PurePosixPath(link).parent
+            styles[link], left[link] = replace(style, folder=folder, root=folder), used[path]
+    asked: dict[PurePosixPath, frozenset[str]] = {}
     while left:
         folder, served = _best_folder({path: styles[path] for path in left}, preferred, taken)
         if not served:
             placement.inside.update(left)
             return
-        wanted = {name for path in served for name in left[path]}
+        wanted = asked[folder] = asked.get(folder, frozenset()).union(*(left[path] for path in served))
         old = there.get(folder, "")
         held, left_out = held_names(old), features_left_out(old)
         if not (wanted <= held and left_out <= absent):

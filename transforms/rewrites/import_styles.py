@@ -186,7 +186,8 @@ class ImportStyles:
             for item in facts.imports:  # a module itself, it may be
                 if item.name is not None:
                     names[f"{item.module}.{item.name}" if item.module.strip(".") else f"{item.module}{item.name}"] = None
-            pairs = [(name, target) for name in names if (target := find(index, name)) is not None and target != index]
+            targets = ((name, find(index, name, by_links=False)) for name in names)  # a link tells nothing of what is on the path
+            pairs = [(name, target) for name, target in targets if target is not None and target != index]
             pairs = [(name, target) for name, target in pairs if _dots(name) or self._is_on_path(facts.path, name, target)]
             pairs += [(f".{PurePosixPath(path).stem}", self.program.index(path)) for path in self._scanned(facts.path)]
             found.append(pairs)

@@ -70,6 +70,25 @@ def check_one_rank_works_alone() -> None:
     optimizer.step()
 
 
+def check_evaluation_behind_it_sees_what_was_written() -> None:
+    """Between two evaluations that gather once: what all ranks wrote, what one of them loaded, or nothing at all."""
+    model = shard_like_ddp(build("plain"))
+    plain = build("plain")
+    for work in ("write", "load", "read"):
+        with torch.no_grad():
+            model(*batch(0))
+        with whole_on_each_rank(model), torch.no_grad():
+            for p in model.parameters() if work == "write" else ():
+                p.mul_(0.5)
+            if dist.get_rank() == 0 and work == "load":
+                model.load_state_dict({key: value * 3 for key, value in model.state_dict().items()})
+        factor = {"write": 0.5, "load": 3, "read": 1}[work]
+        with torch.no_grad():
+            for p in plain.parameters():
+                p.mul_(factor)
+            assert close(model(*batch(0)), plain(*batch(0)))
+
+
 def check_sharded_tensors_of_other_objects() -> None:
     """What an object keeps of parameters, such as averages, is whole too: one rank saves it alone."""
 

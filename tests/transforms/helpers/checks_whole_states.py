@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from models import batch, build, close, parameters_of
 from to_fsdp2.transforms.helpers.copies import as_plain, plain_copy
 from to_fsdp2.transforms.helpers.each_rank import whole_on_each_rank
@@ -260,3 +261,15 @@ def check_what_was_shown_is_let_go_with_the_model() -> None:
     del ddp, new
     gc.collect()
     assert all(reference() is None for reference in shown)
+
+
+def check_what_is_loaded_replaces_what_was_written_into_an_earlier_state_dict() -> None:
+    """Averages over ranks by hand: the sum is written into the state dict, and a tenth of it is loaded."""
+    results = []
+    for model in models():
+        state = model.state_dict()
+        for value in state.values():
+            dist.all_reduce(value)
+        model.load_state_dict({key: value / 10 for key, value in state.items()})
+        results.append([model(*batch(0)).detach(), *(whole(p.detach()) for p in model.parameters())])
+    assert all(torch.allclose(expected, found) for expected, found in zip(*results, strict=True))
