@@ -76,6 +76,7 @@ class Flow(UnseenOptimizers):
         self.seed_own_optimizers()
         self.solve()
         self.seed_unknown_entries()
+        self.seed_unknown_results()
         self.solve()
 
     def seed_names(self) -> None:
@@ -189,6 +190,22 @@ class Flow(UnseenOptimizers):
                     if isinstance(value, Container) and self.points_to[self.field(value, "[any]")]:
                         self.add(self.field(value, "[any]"), Unknown(NOTHING))
                         self.add(self.field(value, ANY_KEY), Unknown(NOTHING))
+
+    def seed_unknown_results(self) -> None:
+        """Says of what holds known things that it may hold others, where a call that leads nowhere gives some of them.
+
+        ``model, state = workload.init(rng)``, and ``model = None`` elsewhere: None is not all that there is.
+        """
+        pending = [call.result for call in self.calls if call.result != NOTHING and not self.points_to[call.result]]
+        seen = set(pending)
+        while pending:
+            variable = pending.pop()
+            for to in (*self.copies.get(variable, ()), *(to for to, _ in self.loads.get(variable, ()))):
+                if self.points_to[to]:
+                    self.add(to, Unknown(NOTHING))
+                elif to not in seen:
+                    seen.add(to)
+                    pending.append(to)
 
     def reaching(self, variables: Iterable[int]) -> set[int]:
         """The variables whose values flow into these, by plain copies."""
