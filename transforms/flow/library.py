@@ -179,4 +179,6 @@ def has_no_parameters(name: str) -> bool:
 def makes_no_modules(name: str) -> bool:
     """Whether a function or class gives no model that may be sharded: nor do copies, which are plain."""
     top = name.partition(".")[0]
+    if name == "builtins.eval":
+        return False  # whatever the text names
     return (top in sys.stdlib_module_names and top not in _PASSES_ON) or name.startswith(("builtins.", *_NO_MODULES))

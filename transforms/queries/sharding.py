@@ -487,7 +487,7 @@ class ShardingQueries:
         )
 
 
-_PASSING_ON = COLLECT | PASS_THROUGH
+_PASSING_ON = COLLECT | PASS_THROUGH | {"builtins.eval"}
 _MAKERS_OF_ANYTHING = ("hydra.", "importlib.", "builtins.", "pickle.", "torch.load", "accelerate.", "torch.nn.", "torch.compile")
 """Functions whose results may be objects of the repository, or hold some."""
 
