@@ -50,3 +50,10 @@ def test_what_is_left_without_the_rank(test: str, asked: str | None) -> None:
     indent = " " * (12 if asked else 8)
     gathered = "".join(f"{indent}{line}\n" for line in lines)
     assert (f"        if {asked}:\n" if asked else "") + gathered + f"        if {test}:\n" in two
+
+
+@pytest.mark.parametrize(("name", "is_rank"), [("training_ddp_rank", True), ("policy_dist_rank", True), ("lora_rank", False)])
+def test_numbers_of_ranks_by_their_names(name: str, is_rank: bool) -> None:
+    text = HEAD + f"def save(context, net, path):\n    model = DDP(net)\n    if context.{name} == 0:\n"
+    new = migrated(train=text + "        torch.save(model.state_dict(), path)\n")["train"]
+    assert ("if context" not in new.partition("state_dict")[0]) == is_rank

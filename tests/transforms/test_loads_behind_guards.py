@@ -1,4 +1,4 @@
-"""States that some ranks alone load into a sharded model: every rank holds it whole for that, or rows of one rank alone change."""
+"""States that some ranks alone load into a sharded model: all hold it whole for that, or rows of one rank alone change."""
 
 from __future__ import annotations
 
@@ -44,5 +44,6 @@ def test_loads_are_held(test: str, call: str) -> None:
 
 def test_a_load_in_front_of_the_wrap_is_not_held() -> None:
     text = HEAD + "import torch.distributed as dist\n\n\ndef main(net, state):\n    if dist.get_rank() == 0:\n"
-    text = migrated(train=text + "        net.load_state_dict(state)\n    return DDP(net)\n\n\nmain(nn.Linear(2, 2), {})\n")["train"]
+    text += "        net.load_state_dict(state)\n    return DDP(net)\n\n\nmain(nn.Linear(2, 2), {})\n"
+    text = migrated(train=text)["train"]
     assert "_on_each_rank(" not in text

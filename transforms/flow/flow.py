@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 
 from ..facts.facts import ANY_KEY, NOTHING, FileFacts
 from ..facts.symbols import canonical
@@ -76,7 +77,6 @@ class Flow(UnseenOptimizers):
         self.seed_own_optimizers()
         self.solve()
         self.seed_unknown_entries()
-        self.seed_unknown_results()
         self.solve()
 
     def seed_names(self) -> None:
@@ -191,21 +191,21 @@ class Flow(UnseenOptimizers):
                         self.add(self.field(value, "[any]"), Unknown(NOTHING))
                         self.add(self.field(value, ANY_KEY), Unknown(NOTHING))
 
-    def seed_unknown_results(self) -> None:
-        """Says of what holds known things that it may hold others, where a call that leads nowhere gives some of them.
+    @cached_property
+    def partly_unseen(self) -> frozenset[int]:
+        """The variables that get what calls give which lead nowhere, whatever else is known to come there.
 
-        ``model, state = workload.init(rng)``, and ``model = None`` elsewhere: None is not all that there is.
+        ``model, state = workload.init(rng)``, and ``model = {}`` elsewhere: the dictionary is not all that there is.
         """
         pending = [call.result for call in self.calls if call.result != NOTHING and not self.points_to[call.result]]
-        seen = set(pending)
+        found = set(pending)
         while pending:
             variable = pending.pop()
-            for to in (*self.copies.get(variable, ()), *(to for to, _ in self.loads.get(variable, ()))):
-                if self.points_to[to]:
-                    self.add(to, Unknown(NOTHING))
-                elif to not in seen:
-                    seen.add(to)
-                    pending.append(to)
+            read = (to for to, _ in self.loads.get(variable, ())) if not self.points_to[variable] else ()
+            new = {*self.copies.get(variable, ()), *read} - found
+            found |= new
+            pending += new
+        return frozenset(found)
 
     def reaching(self, variables: Iterable[int]) -> set[int]:
         """The variables whose values flow into these, by plain copies."""

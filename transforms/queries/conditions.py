@@ -15,6 +15,7 @@ from .program import Program
 _RANK = re.compile(
     r"(?i)^_?((my|this|cur(rent)?|global|local|world|node|dp|ddp|data_parallel|dist|torch|proc(ess)?|worker|machine)_?)*"
     r"(rank|gpu|gpu_?id|gpu_?index|rank_?id|process_?index|proc_?id|process_?id|local_?process_?index)$"
+    r"|^\w+_(ddp|dp|dist|global|local|world)_rank$"
 )
 _MAIN = re.compile(
     r"(?i)^_?((is|am|on|if|should|check)_?)?(the_?)?((local|global|world|dist|distributed)_?)*"

@@ -41,9 +41,9 @@ from ..flow.values import (
 from .annotated_types import says_no_model
 from .answers import Answer, Sharding
 from .file import File
-from .loaded_objects import comes_from_file
 from .object_origins import ObjectOrigins
 from .optimizer_objects import optimizers_around
+from .partly_seen import unless_loaded, unless_unseen
 from .parts_of_self import owner_of_part
 from .plain_objects import hands_on, is_plain_object
 from .program import Program
@@ -247,7 +247,7 @@ class ShardingQueries:
     def of(self, file: File, node: ast.AST) -> Sharding:
         """Whether an expression is a sharded model."""
         values = file.values(node)
-        found = self.of_values(values, self.made_apart(file.variable(node), values))
+        found = unless_unseen(file, node, self.of_values(values, self.made_apart(file.variable(node), values)))
         if (said := self._said.of(file, node)) is Answer.YES or (said is Answer.NO and found.answer is not Answer.YES):
             kinds = {v.kind.lower() for v in list(self.program.flow.values) if isinstance(v, Wrapped) and not self.kept(v)}
             return replace(found, answer=said, wrappers=found.wrappers or frozenset(kinds if said is Answer.YES else ()))
@@ -255,7 +255,7 @@ class ShardingQueries:
             return Sharding(Answer.NO)
         if found.answer is Answer.NO and self._before is not None:
             return self._before.of(self._before.program.file(file.path), node)  # another run may show something else
-        return _unless_loaded(found, file, node)
+        return unless_loaded(found, file, node)
 
     @cached_property
     def _before(self) -> ShardingQueries | None:
@@ -283,12 +283,12 @@ class ShardingQueries:
 
     def of_optimizer(self, file: File, node: ast.AST) -> Sharding:
         """Whether an expression is an optimizer over sharded parameters."""
-        found = self._of_optimizers(file.values(node))
+        found = unless_unseen(file, node, self._of_optimizers(file.values(node)))
         if found.answer is Answer.UNKNOWN and says_no_model(file, node):
             return Sharding(Answer.NO)
         if found.answer is Answer.NO and self._before is not None:
             return self._before.of_optimizer(self._before.program.file(file.path), node)
-        return _unless_loaded(found, file, node)
+        return unless_loaded(found, file, node)
 
     def _of_optimizers(self, held: Iterable[Value]) -> Sharding:
         values = [v for v in held if not (isinstance(v, Constant) and v.value is None)]
@@ -494,7 +494,3 @@ _MAKERS_OF_ANYTHING = ("hydra.", "importlib.", "builtins.", "pickle.", "torch.lo
 
 def _is_module(bases: Sequence[str]) -> bool:
     return any(base.startswith("torch.nn.") for base in bases) and not any(is_optimizer(base) for base in bases)
-
-
-def _unless_loaded(found: Sharding, file: File, node: ast.AST) -> Sharding:
-    return Sharding(Answer.NO) if found == Sharding(Answer.UNKNOWN) and comes_from_file(file, node) else found

@@ -24,7 +24,7 @@ def with_given_tensors(site: Site, migration: Migration) -> Outcome | None:
     if model is None:
         return None
     found = migration.sharding.of(site.file, model)
-    if found.answer is Answer.NO or not found.wrappers or migration.is_fresh(site.file, call, model):
+    if found.answer is Answer.NO or migration.is_fresh(site.file, call, model):
         return None
     name = migration.helper(site, "call_with_weights")
     return Outcome(_MESSAGE, [call_instead(site.file, call, name)])
