@@ -50,7 +50,8 @@ from .sites import IN_PLACE, MODULE_METHODS, NUMBER, PARAMETER, Site, parameters
 GUARD = "torch.distributed.(rank guard)"
 """The symbol of guards."""
 STATE_READS = frozenset({"torch.nn.Module.state_dict", f"{FSDP1}.optim_state_dict", f"{FSDP1}.full_optim_state_dict"})
-COLLECTIVE = STATE_READS | {MODULE_METHODS, "torch.nn.Module.load_state_dict", PARAMETER, f"{FSDP1}.summon_full_params",
+LOAD = "torch.nn.Module.load_state_dict"
+COLLECTIVE = STATE_READS | {MODULE_METHODS, LOAD, PARAMETER, f"{FSDP1}.summon_full_params",
                             f"{FSDP1}.scatter_full_optim_state_dict"}  # fmt: skip
 _HARMLESS_FUNCTIONS = frozenset(
     {"print", "len", "type", "isinstance", "str", "repr", "id", "hasattr", "getattr", "format", "sum", "info", "debug", "watch"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from migrated_texts import HEAD, migrated
+from migrated_texts import HEAD, findings, migrated
 
 PROGRAM = (
     HEAD
@@ -38,8 +38,9 @@ def main(net, state):
 )
 @pytest.mark.parametrize("test", ["average is not None", "dist.get_rank() == 0"])
 def test_loads_are_held(test: str, call: str) -> None:
-    text = migrated(train=PROGRAM.format(before="pass", after=f"if {test}:\n        {call}"))["train"]
-    assert "_on_each_rank(" in text
+    program = PROGRAM.format(before="pass", after=f"if {test}:\n        {call}")
+    assert "_on_each_rank(" in migrated(train=program)["train"]
+    assert any(finding.advice.startswith("What these ranks load, all have") for finding in findings(train=program))
 
 
 def test_a_load_in_front_of_the_wrap_is_not_held() -> None:

@@ -10,7 +10,7 @@ import libcst as cst
 
 from ..findings import Form, Level
 from ..flow.values import FunctionValue
-from ..guarded import GUARD, STATE_READS, Hidden, is_initialization
+from ..guarded import GUARD, LOAD, STATE_READS, Hidden, is_initialization
 from ..migration import Migration
 from ..queries.backwards import (
     goes_backward,
@@ -127,6 +127,8 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
         changes = in_context(site.file, statements_held, name, given)
     changes += [_ask(migration, *place) for place in asking if migration.asked_by.setdefault(place[1], site) is site]
     advice = _AFTER_EXCEPTION if is_in_cleanup(site.file, statement) else ""
+    if any(item.site is not None and item.site.symbol == LOAD for item in hidden):
+        advice = _ALL_GET
     return Outcome(_ASKED if asking else held, changes, level=Level.REVIEW, advice=advice)
 
 
@@ -262,6 +264,7 @@ _ASKED = "only ranks behind the guard know whether it comes to that: they ask, a
 _OUT_OF_SIGHT = "code out of sight gets what keeps a sharded model, on some ranks alone: where it saves or runs that, they hang"
 _BY_ALL = "Let every rank take the state dict, and one of them write the file."
 _AFTER_EXCEPTION = "Save at steps too: after an exception of its own a rank waits here for the others; it used to save alone."
+_ALL_GET = "What these ranks load, all have afterwards; the others went on with weights of their own."
 _ALL_HELD = "which model some ranks work on alone cannot be written here: every rank holds all sharded ones whole for it"
 
 
