@@ -21,6 +21,8 @@ from .sharding import ShardingQueries
 
 INNER = frozenset({"module", "_fsdp_wrapped_module"})
 """What wrappers keep their module in."""
+_DEVICE = ast.dump(ast.parse("next(_.parameters()).device", mode="eval").body)
+"""What the device of a wrapper of DDP is of a module."""
 _TESTS = frozenset({"isinstance", "hasattr", "type", "issubclass", "callable", "getattr"})
 
 
@@ -121,6 +123,7 @@ def _unwrapped(node: ast.AST, subject: str, file: File | None = None) -> str:
     dump = ast.dump(node)
     for name in INNER:
         dump = dump.replace(_inside(subject, name), subject)
+    dump = dump.replace(_inside(subject, "device"), _DEVICE.replace("Name(id='_', ctx=Load())", subject))
     for call in ast.walk(node) if file is not None else ():
         if isinstance(call, ast.Call) and len(call.args) == 1 and not call.keywords and ast.dump(call.args[0]) == subject:
             called = file.program.callees(file, call) if file is not None else []

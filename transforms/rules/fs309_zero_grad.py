@@ -10,7 +10,7 @@ from itertools import takewhile
 import libcst as cst
 
 from ..findings import Level
-from ..flow.values import Opaque, Unknown
+from ..flow.values import Instance, Wrapped
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.file import File
@@ -20,6 +20,7 @@ from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
 _OPTIMIZER = re.compile(r"(?i)opt(im(izers?)?)?$|optim")
+_CALLED_SO = re.compile(r"(?i)(\b|_)optimizers?(\b|_)")
 
 
 def behind_a_step(site: Site, migration: Migration) -> Outcome | None:
@@ -66,10 +67,12 @@ def _inside(file: File, node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_used_as_optimizer(file: File, receiver: ast.expr) -> bool:
-    """Whether something that nothing is known of is named like an optimizer and makes steps, as those of other libraries."""
+    """Whether something that is no model one knows of is called an optimizer, or named like one and makes steps."""
     text = ast.unparse(receiver)
-    if file.values(receiver) and not all(isinstance(v, Unknown | Opaque) for v in file.values(receiver)):
+    if any(isinstance(v, Wrapped | Instance) for v in file.values(receiver)):
         return False
+    if _CALLED_SO.search(text) is not None:
+        return True
     uses = {node.attr for node in file.nodes(ast.Attribute) if ast.unparse(node.value) == text}
     return _OPTIMIZER.search(text) is not None and not uses.isdisjoint({"step", "param_groups"})
 

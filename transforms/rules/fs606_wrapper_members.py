@@ -11,6 +11,7 @@ from ..facts.wrapper_members import DDP_ONLY, FSDP1_ONLY, STATE_HOOKS
 from ..findings import Form, Level
 from ..migration import Migration
 from ..queries.answers import Answer
+from ..queries.unwrapping import unwrapping_choice
 from ..rewrites.changes import Statement, remove_statement, replace_statement
 from ..rewrites.helper_calls import attribute_as_call, method_as_function
 from ..rewrites.templates import statements
@@ -39,6 +40,8 @@ def bilingual(site: Site, migration: Migration) -> Outcome | None:
     assert site.sharding is not None and site.receiver is not None
     if site.sharding.answer is Answer.NO:
         return None
+    if unwrapping_choice(site.file, site.node) is not None:
+        return Outcome("the other branch says the same of a module", level=Level.OK)
     if site.member in STATE_HOOKS:
         return Outcome(_OTHER_KEYS, level=Level.MANUAL, form=Form.NOTE, advice=_TO_HOOK) if site.role == "call" else None
     statement = _own_statement(site)
