@@ -5,11 +5,22 @@ from __future__ import annotations
 import pytest
 from migrated_texts import HEAD, migrated
 
+PROGRAM = (
+    HEAD
+    + """class Solver:
+    def __init__(self, net, parts, optimizer=None):
+        self.net = DDP(net)
+        self.parts = parts
+        self.optimizer = optimizer
 
-@pytest.mark.parametrize(
-    ("thing", "stays"), [("self.parts['optimizer']['module']", True), ("self.optimizer", True), ("self.parts['net']", False)]
+    def step(self, x):
+        {thing}.zero_grad()
+        self.net(x).sum().backward()
+"""
 )
+THINGS = [("self.parts['optimizer']['module']", True), ("self.optimizer", True), ("self.parts['net']", False)]
+
+
+@pytest.mark.parametrize(("thing", "stays"), THINGS)
 def test_what_is_called_an_optimizer(thing: str, stays: bool) -> None:
-    code = "class Solver:\n    def __init__(self, net, parts, optimizer=None):\n        self.net = DDP(net)\n        self.parts = parts\n"
-    code += f"        self.optimizer = optimizer\n\n    def step(self, x):\n        {thing}.zero_grad()\n        self.net(x).sum().backward()\n"
-    assert ("zero_gradients(" not in migrated(train=HEAD + code)["train"]) == stays
+    assert ("zero_gradients(" not in migrated(train=PROGRAM.format(thing=thing))["train"]) == stays

@@ -21,6 +21,8 @@ _SAME_ON_ALL_RANKS = frozenset({"int", "len", "min", "max", "bool", "abs", "roun
                                 "get_world_size", "device_count", "is_available", "is_initialized", "float", "str",
                                 "ArgumentParser", "parse_args", "parse_known_args", "add_argument", "safe_load"})  # fmt: skip
 _MEASURES = frozenset({"item", "time", "perf_counter", "monotonic", "time_ns", "random"})
+_AVERAGED = frozenset({"grad", "_scale", "get_scale"})
+"""What DDP has averaged, and a gradient scaler's scale, which goes by what infinities these hold."""
 _EVALUATES = frozenset({"item", "eval", "no_grad", "inference_mode"})
 _AGREES = re.compile(r"all_?reduce|all_?gather|(?<!non_)broadcast|^reduce_\w+|^synchronize_\w+|^gather_for_metrics$|^compute$")
 _TAKES_ALL = re.compile(rf"{_AGREES.pattern}|barrier|load_state_dict|^step$")
@@ -248,7 +250,7 @@ def _agreed_arguments(file: File, call: ast.Call) -> Iterator[ast.expr]:
 def _measures(file: File, call: ast.Call) -> bool:
     """Whether a call gives a number that each rank has of its own: read off a tensor or a clock, or by an evaluation."""
     if _last_name(call.func) in _MEASURES | _ASKS_FOR_NUMBER:
-        return not any(isinstance(n, ast.Attribute) and n.attr == "grad" for n in ast.walk(call))  # DDP has averaged these
+        return not any(isinstance(n, ast.Attribute) and n.attr in _AVERAGED for n in ast.walk(call))
     functions = [file.program.function_node(value)[1] for value in file.program.callees(file, call)]
     return any(_evaluates(file.program, function) for function in functions)
 

@@ -82,17 +82,29 @@ def registered(site: Site, migration: Migration) -> Outcome | None:
 
 def _learns(site: Site, migration: Migration, called: Sequence[Value]) -> bool:
     """Whether a backward may go through what a method gives, which no wrapper of DDP saw: it reduced nothing for it."""
-    if site.call is None or site.sharding is None or site.sharding.wrappers != {"ddp"}:
+    if site.sharding is None or site.sharding.wrappers != {"ddp"}:
         return False
-    if isinstance(site.file.parents[site.call], ast.Expr):
+    calls = [call for call in _calls_of(site) if not isinstance(site.file.parents[call], ast.Expr)]
+    if not calls:
         return False  # whatever it gives, nobody uses it
     known = [v.function if isinstance(v, Bound) else v for v in called]
     functions = [migration.program.function_node(v) for v in known if isinstance(v, FunctionValue)]
-    if not functions and not _GIVES_LOSSES.search(_name(site.call.func)):
+    method = site.call.func if site.call is not None else site.node
+    if not functions and not _GIVES_LOSSES.search(_name(method)):  # type: ignore[arg-type]
         return False
     if functions and all(is_without_gradients(owner, next(ast.iter_child_nodes(node))) for owner, node in functions):
         return False
-    return may_learn(site.file, site.call)
+    return any(may_learn(site.file, call) for call in calls)
+
+
+def _calls_of(site: Site) -> list[ast.Call]:
+    """The call at a site, or those of the name that a method is given there: ``losses_of = model.losses``."""
+    if site.call is not None:
+        return [site.call]
+    statement = site.file.statement(site.node)
+    names = {t.id for t in statement.targets if isinstance(t, ast.Name)} if isinstance(statement, ast.Assign) else set()
+    around = site.file.function(site.node) or site.file.tree
+    return [n for n in ast.walk(around) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in names]
 
 
 _OTHER_ROUNDS = "it calls the model's parts in a loop that a rank may leave before others, with gradients: shards hang then"
