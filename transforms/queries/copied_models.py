@@ -10,6 +10,7 @@ from .file import File
 from .model_classes import may_get_models
 from .order import is_before_wrap
 from .plain_branches import is_in_plain_branch
+from .program import Program
 from .sharding import ShardingQueries
 from .unwrapping import comes_unwrapped
 
@@ -17,8 +18,33 @@ IsBefore = Callable[[File, ast.AST], bool]
 IsFresh = Callable[[File, ast.AST, ast.expr], bool]
 
 
-def deep_copies(file: File) -> Iterator[ast.AST]:
+class _Known:
+    """What has been found out: the copies of each file, and whether wrappers are copied by the answers about a program."""
+
+    def __init__(self, _: Program) -> None:
+        self.copies: dict[File, list[ast.AST]] = {}
+        self.of_wrappers: dict[ShardingQueries, bool] = {}
+
+
+def deep_copies(file: File) -> list[ast.AST]:
     """The calls of ``copy.deepcopy`` in a file, and the places that hand it on."""
+    known = file.program.once(_Known).copies
+    if file not in known:
+        known[file] = list(_deep_copies(file))
+    return known[file]
+
+
+def copies_wrappers(sharding: ShardingQueries) -> bool:
+    """Whether DDP's wrapper is copied somewhere: the copy has one too, around a plain model."""
+    known = sharding.program.once(_Known).of_wrappers
+    if sharding not in known:
+        files = map(sharding.program.file, sharding.program.relevant_files())
+        calls = ((file, call) for file in files for call in deep_copies(file) if isinstance(call, ast.Call) and call.args)
+        known[sharding] = any(copies_wrapper(sharding, file, call) for file, call in calls)
+    return known[sharding]
+
+
+def _deep_copies(file: File) -> Iterator[ast.AST]:
     if "deepcopy" not in file.source.text:
         return
     for node in file.nodes(ast.Name, ast.Attribute):

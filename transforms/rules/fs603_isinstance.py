@@ -11,7 +11,7 @@ from ..facts.symbols import DDP, FSDP1, FSDP_MODULE
 from ..findings import Form, Level
 from ..migration import Migration
 from ..queries.class_tests import tests_of
-from ..queries.copied_models import copies_wrapper, deep_copies
+from ..queries.copied_models import copies_wrappers
 from ..queries.file import File
 from ..queries.unwrapping import unwrapping_choice
 from ..queries.wrapper_classes import holds_module
@@ -44,7 +44,7 @@ def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
     if kinds and _kind(site) not in kinds and not isinstance(site.file.parents[asked_for], (ast.Tuple, ast.BinOp, ast.Subscript)):
         return Outcome("it asks for a wrapper that no model of the program was in", level=Level.OK)
     may_be_other = any(_may_be_wrapped_elsewhere(file, call, migration) for file, call in _tests(site))
-    if site.symbol == DDP and (may_be_other or _copies_wrappers(migration)):
+    if site.symbol == DDP and (may_be_other or copies_wrappers(migration.sharding)):
         if any(site.file.external(n) == FSDP_MODULE for n in _names_beside(site.file, asked_for)):
             return Outcome("it asks for FSDPModule too", level=Level.OK)
         both = _both_instead(site.file, asked_for, migration.torch(site, FSDP_MODULE))
@@ -84,14 +84,6 @@ def _may_be_wrapped_elsewhere(file: File, call: ast.Call, migration: Migration) 
     values = file.values(call.args[0])
     known = [v for v in values if migration.sharding.of_values([v]).wrappers or not migration.sharding.of_values([v]).possible]
     return not values or len(known) < len(values)
-
-
-def _copies_wrappers(migration: Migration) -> bool:
-    """Whether DDP's wrapper is copied somewhere: the copy has one too, around a plain model."""
-    files = map(migration.program.file, migration.program.relevant_files())
-    copies = ((file, call) for file in files if "deepcopy" in file.source.text for call in deep_copies(file))
-    calls = ((file, call) for file, call in copies if isinstance(call, ast.Call) and call.args)
-    return any(copies_wrapper(migration.sharding, file, call) for file, call in calls)
 
 
 def _names_beside(file: File, asked_for: ast.expr) -> list[ast.expr]:
