@@ -79,17 +79,17 @@ OWN_NUMBERS = """
 
 
 @pytest.mark.parametrize(
-    "test, needed",
+    "test, given",
     [
-        ("self.seen % self.args.every == 0", "self.seen % self.args.every == 0"),  # save() leaves it alone
-        ("self.seen > self.args.first", "self.seen > self.args.first"),
-        ("self.kept > self.args.most", "true_on_any_rank(self.kept > self.args.most)"),  # counts what each rank measures
+        ("self.seen % self.args.every == 0", "self.model"),  # save() leaves it alone: asked in front of the context
+        ("self.seen > self.args.first", "self.model"),
+        ("self.kept > self.args.most", "self.model, needed=true_on_any_rank(self.kept > self.args.most)"),  # measured
         ("self.seen > self.best", None),  # save(), which one rank calls, changes it
     ],
 )
-def test_numbers_of_an_object_are_asked_for_where_all_ranks_have_them_alike(test: str, needed: str | None) -> None:
+def test_numbers_of_an_object_are_asked_for_where_all_ranks_have_them_alike(test: str, given: str | None) -> None:
     found = contexts(textwrap.dedent(OWN_NUMBERS).replace("{test}", test))
-    assert found == ([f"with whole_on_each_rank(self.model, needed={needed}):"] if needed is not None else [])
+    assert found == ([f"with whole_on_each_rank({given}):"] if given is not None else [])
 
 
 def test_what_may_not_be_there_is_not_read_in_front_of_the_guard() -> None:

@@ -73,7 +73,9 @@ def _is_rank_condition(file: File, test: ast.expr, depth: int) -> bool:
         return True
     if isinstance(test, ast.Call):
         inner = test.args[0] if test.args and _last_name(test) in ("bool", "int") else None
-        return (inner is not None and is_rank_condition(file, inner, depth)) or _returns(file, test, depth)
+        if inner is not None and is_rank_condition(file, inner, depth):
+            return True
+        return is_rank(file, test, depth) or _returns(file, test, depth)  # `not dist.get_rank()`
     if isinstance(test, (ast.Name, ast.Attribute)):
         if is_rank(file, test, depth) or is_own_object(file, test, depth):
             return True

@@ -39,6 +39,22 @@ def in_context(file: File, held: list[ast.stmt], context: str, given: Sequence[s
     return [*(replace_statement(file, s, keep) for s in held[:-1]), replace_statement(file, held[-1], close)]
 
 
+def in_context_behind(file: File, held: ast.If, tests: tuple[str, str], context: str, given: Sequence[str]) -> list[Change]:
+    """``if outer and inner:`` as ``if outer:`` around the context, and in that ``if inner:``."""
+    outer, inner = tests
+
+    def split(node):
+        block = node.body
+        indent = block.indent if isinstance(block, cst.IndentedBlock) else None
+        (new,) = statements(f"if {outer}:\n    pass\n")
+        (inside,) = statements(f"{_lines(f'with {context}', given, ':', held)}\n    pass\n")
+        (guard,) = statements(f"if {inner}:\n    pass\n")
+        inside = inside.with_changes(body=cst.IndentedBlock([guard.with_changes(body=block)], indent=indent))
+        return [new.with_changes(leading_lines=node.leading_lines, body=cst.IndentedBlock([inside], indent=indent))]
+
+    return [replace_statement(file, held, split)]
+
+
 def moves_too_much(file: File, held: list[ast.stmt]) -> bool:
     """Whether a ``with`` block would move many lines to the right, and the few places where these are left are seen."""
     first, last = held[0].lineno, held[-1].end_lineno

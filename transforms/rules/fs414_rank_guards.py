@@ -20,6 +20,7 @@ from ..queries.backwards import (
     is_without_gradients,
 )
 from ..queries.cleanup import is_in_cleanup
+from ..queries.divided_tests import beside_the_rank
 from ..queries.early_leaves import leaves_of_some_ranks
 from ..queries.file import File
 from ..queries.guards import is_guarded_again
@@ -32,7 +33,7 @@ from ..queries.sure_names import is_surely_assigned, surely_there
 from ..queries.uneven_loops import trains
 from ..queries.unwrapping import is_unwrapped
 from ..rewrites.changes import Change, Statement, insert_before, replace, replace_statement
-from ..rewrites.held_blocks import between_lines, in_context, moves_too_much
+from ..rewrites.held_blocks import between_lines, in_context, in_context_behind, moves_too_much
 from ..rewrites.templates import expression, statements
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -120,7 +121,11 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
     if needed is not None:
         given = [*given, f"needed={_answer(site, migration, needed)}"]
     statements_held = rest or [statement]
-    if not asking and moves_too_much(site.file, statements_held):
+    is_alike = needed is not None and not needed.differing and not rest and not moves_too_much(site.file, [statement])
+    tests = beside_the_rank(site.file, statement, needed.text) if is_alike and needed is not None else None
+    if tests is not None and isinstance(statement, ast.If):
+        changes = in_context_behind(site.file, statement, tests, name, given[:-1])
+    elif not asking and moves_too_much(site.file, statements_held):
         local = migration.names(site.file).local("held", statement, statements_held[-1])
         changes = between_lines(site.file, statements_held, local, migration.helper(site, "entered"), name, given)
     else:
