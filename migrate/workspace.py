@@ -142,7 +142,7 @@ class _Walk:
             return
         for entry in entries:
             is_folder = entry.is_dir(follow_symlinks=False)
-            if entry.is_symlink() and entry.is_dir():
+            if entry.is_symlink() and os.path.isdir(entry.path):
                 self._note_folder(Path(entry.path))
             if not is_folder and not entry.name.endswith((".py", ".ipynb")):
                 continue
