@@ -119,6 +119,9 @@ def _read(site: Site, migration: Migration) -> Outcome:
     if member in _STATES:
         return _bound(site, migration, default)
     value = _value(site, migration)
+    if value is None and default is None and _is_called_untested(site):
+        return Outcome(f"sharded models have no `{member}`: calling it raises AttributeError", level=Level.MANUAL, form=Form.NOTE,
+                       advice=f"Write `.{member}()`: what it does is rewritten, where there is a way to.")  # fmt: skip
     if value is None:
         return Outcome("sharded models have no such member", level=Level.OK if default is not None else Level.REVIEW,
                        form=Form.NOTE)  # fmt: skip
@@ -128,6 +131,16 @@ def _read(site: Site, migration: Migration) -> Outcome:
     if not _stands_alone(site):
         template = f"({template})"
     return Outcome(f"sharded models have no `{member}`: what takes its place is given", [around(site.file, call, template)])
+
+
+def _is_called_untested(site: Site) -> bool:
+    """Whether what ``getattr`` gives is called at once, and no test around asks whether it is there."""
+    file, call = site.file, site.call
+    parent = file.parents[call] if call is not None else None
+    if not isinstance(parent, ast.Call) or parent.func is not call:
+        return False
+    tests = (around.test for around in file.ancestors(parent) if isinstance(around, (ast.If, ast.IfExp)))
+    return not any(isinstance(n, ast.Name) and n.id in ("hasattr", "isinstance") for test in tests for n in ast.walk(test))
 
 
 def _is_sharded(site: Site, migration: Migration) -> str:
