@@ -28,7 +28,7 @@ def extract(source: Source) -> FileFacts:
 
 
 def analyse(
-    facts: list[FileFacts], load: Callable[[str], Source], options: object, flow: object, paths: Collection[str], *_: object
+    facts: list[FileFacts], load: Callable[[str], Source], options: object, flow: object, paths: Collection[str], *others: object
 ) -> Analysis:
     analysis = Analysis()
     for file in facts:
