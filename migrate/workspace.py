@@ -35,7 +35,7 @@ class Workspace:
     """Labels: POSIX paths relative to `root`, sorted."""
     notebooks: list[str] = field(default_factory=list)
     links: dict[str, str] = field(default_factory=dict)
-    """Symbolic links inside the tree: to files, and to folders, both with a slash; what they lead to."""
+    """Symbolic links inside the tree and what they lead to; of folders, both end with a slash."""
     errors: list[FileError] = field(default_factory=list)
     given: dict[str, bytes] = field(default_factory=dict)
     """Python that is not what lies on disk under its label: what came from stdin."""

@@ -51,6 +51,7 @@ def test_what_all_ranks_know_is_asked_once(test: str, outer: str, inner: str) ->
     [
         f"if dist.get_rank() == 0 and epoch % every == 0:\n{SAVE}\nelse:\n    print(epoch)",
         f"if dist.get_rank() == 0 or epoch % every == 0:\n{SAVE}",
+        f"if (dist.get_rank() == 0  # the first\n        and epoch % every == 0):\n{SAVE}",
         f"if dist.get_rank() == 0:\n    if epoch % every == 0:\n    {SAVE.replace(chr(10), chr(10) + '    ')}",
     ],
 )

@@ -11,7 +11,7 @@ from .file import File
 def beside_the_rank(file: File, guard: ast.stmt, condition: str) -> tuple[str, str] | None:
     """What a guard asks, as the given condition, which all ranks answer alike, and the rest, about the rank; None for others."""
     test = guard.test if isinstance(guard, ast.If) and not guard.orelse and not _is_elif(file, guard) else None
-    if not isinstance(test, ast.BoolOp) or not isinstance(test.op, ast.And):
+    if not isinstance(test, ast.BoolOp) or not isinstance(test.op, ast.And) or _has_comments(file, guard, test):
         return None
     of_rank = [part for part in test.values if is_rank_condition(file, part)]
     others = [part for part in test.values if part not in of_rank]
@@ -23,6 +23,12 @@ def beside_the_rank(file: File, guard: ast.stmt, condition: str) -> tuple[str, s
 def _is_elif(file: File, statement: ast.If) -> bool:
     around = file.parents[statement]
     return isinstance(around, ast.If) and around.orelse == [statement] and around.col_offset == statement.col_offset
+
+
+def _has_comments(file: File, guard: ast.stmt, test: ast.expr) -> bool:
+    """Whether a test goes over several lines with comments between them, which would have no place."""
+    lines = file.source.text.splitlines()[guard.lineno - 1 : test.end_lineno]
+    return len(lines) > 1 and any("#" in line for line in lines)
 
 
 def _joined(file: File, parts: list[ast.expr]) -> str:
