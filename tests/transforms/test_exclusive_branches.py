@@ -64,3 +64,33 @@ def test_what_excludes_the_wrap_stays(wrapped: str, asked: str) -> None:
 )
 def test_what_may_come_with_a_wrap_does_not(wrapped: str, asked: str, more: str) -> None:
     assert not any(_left(wrapped, asked, more))
+
+
+def test_a_guard_within_it_holds_nothing() -> None:
+    text = migrated(
+        train=HEAD
+        + """import argparse
+
+
+def evaluate(model):
+    with torch.no_grad():
+        return model(torch.ones(2, 4)).sum().item()
+
+
+def main():
+    args = argparse.ArgumentParser().parse_args()
+    model = nn.Linear(4, 4)
+    if args.local_rank != -1:
+        model = DDP(model)
+    model(torch.ones(2, 4)).sum().backward()
+    if args.local_rank in [-1, 0]:
+        if args.local_rank == -1 and args.evaluate:
+            print(evaluate(model))
+    print(evaluate(model))
+
+
+main()
+"""
+    )["train"]
+    assert "fully_shard(" in text
+    assert "whole_on_each_rank(" not in text.partition("def main")[2]

@@ -138,3 +138,27 @@ def test_states_by_parameter_are_whole_where_they_are_read(test: str, is_held: b
     text = STATE.format(test=test)
     assert ("with whole_on_each_rank(optimizer" in migrated(train=text)["train"]) == is_held
     assert ("compute_as_whole(module)" in helpers(train=text)) != is_held
+
+
+WRITTEN = HEAD + """import torch.distributed as dist
+
+
+def save(state, path, best):
+    torch.save(state, path)
+    if best:
+        {more}torch.save(state, "best.pt")
+
+
+def main(net, path):
+    model = DDP(net)
+    if dist.get_rank() == 0:
+        save({{"model": model.module.state_dict()}}, path, best=False)
+        torch.save(model.module.state_dict(), "weights.pt")
+"""
+
+
+@pytest.mark.parametrize(("more", "shared"), [("", True), ('state["model"].clear(); ', False)])
+def test_reads_of_one_state_share_it_where_functions_only_write_it(more: str, shared: bool) -> None:
+    new = migrated(train=WRITTEN.format(more=more))["train"].partition("def main")[2]
+    assert "    model_state_dict = model.state_dict()\n" in new
+    assert ("model_state_dict_2" in new) != shared

@@ -171,6 +171,8 @@ class Guards:
         for caller, call in self.program.callers(file, function):
             if _is_made_by_decorator(file, function, caller, call):
                 continue  # the decorated function has that guard itself
+            if self._is_early(caller, call):
+                continue  # nothing that comes this way is sharded
             further, guarded = self._of(caller, call, depth + 1, measured)
             if sites and not guarded and _is_called_on(caller, call, sites):
                 further, guarded = [(Guard(caller, _dispatching(caller, call)), ())], True

@@ -27,13 +27,14 @@ from ..queries.guards import is_guarded_again
 from ..queries.known_conditions import Needed, asked_about, known_conditions, may_be_missing, needed_for
 from ..queries.local_names import spelled_out
 from ..queries.message_guards import message_guards
+from ..queries.only_written import is_only_written
 from ..queries.rare_places import statements_to_ask_at
-from ..queries.saved_models import is_writer
 from ..queries.sure_names import is_surely_assigned, surely_there
 from ..queries.uneven_loops import trains
 from ..queries.unwrapping import is_unwrapped
-from ..rewrites.changes import Change, Statement, insert_before, replace, replace_statement
+from ..rewrites.changes import Change, Statement, insert_before, replace
 from ..rewrites.held_blocks import between_lines, in_context, in_context_behind, moves_too_much
+from ..rewrites.held_functions import decorated, function_to_decorate, with_arguments
 from ..rewrites.templates import expression, statements
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -111,16 +112,25 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
     given = [] if unnamed else things
     if isinstance(statement, ast.FunctionDef):
         if unnamed:
-            return _decorated(site, statement, expression(f"{migration.helper(site, name)}()"), held)
-        return _decorated(site, statement, _with_arguments(migration.helper(site, "holding_whole"), statement, things), held)
-    name = migration.helper(site, name)
+            decorator = expression(f"{migration.helper(site, name)}()")
+        else:
+            decorator = with_arguments(migration.helper(site, "holding_whole"), statement, things)
+        return Outcome(held, [decorated(site.file, statement, decorator)], level=Level.REVIEW)
     needed = _needed(site, rest, [item for item in hidden if item in unnamed or item.thing])
     asking = _asking(site, [item for item in hidden if item in unnamed or item.thing]) if needed is None and not rest else []
-    if asking:
-        name = migration.helper(site, "whole_when_asked")
+    advice = _AFTER_EXCEPTION if is_in_cleanup(site.file, statement) else ""
+    if any(item.site is not None and item.site.symbol == LOAD for item in hidden):
+        advice = _ALL_GET
+    statements_held = rest or [statement]
+    asked_first = needed.text if needed is not None else ""
+    if not unnamed and not asking and not (needed is not None and needed.differing):
+        function = function_to_decorate(site.file, statements_held, things, asked_first)
+        if function is not None:
+            decorator = with_arguments(migration.helper(site, "holding_whole"), function, things, asked_first)
+            return Outcome(held, [decorated(site.file, function, decorator)], level=Level.REVIEW, advice=advice)
+    name = migration.helper(site, "whole_when_asked" if asking else name)
     if needed is not None:
         given = [*given, f"needed={_answer(site, migration, needed)}"]
-    statements_held = rest or [statement]
     is_alike = needed is not None and not needed.differing and not rest and not moves_too_much(site.file, [statement])
     tests = beside_the_rank(site.file, statement, needed.text) if is_alike and needed is not None else None
     if tests is not None and isinstance(statement, ast.If):
@@ -131,9 +141,6 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
     else:
         changes = in_context(site.file, statements_held, name, given)
     changes += [_ask(migration, *place) for place in asking if migration.asked_by.setdefault(place[1], site) is site]
-    advice = _AFTER_EXCEPTION if is_in_cleanup(site.file, statement) else ""
-    if any(item.site is not None and item.site.symbol == LOAD for item in hidden):
-        advice = _ALL_GET
     return Outcome(_ASKED if asking else held, changes, level=Level.REVIEW, advice=advice)
 
 
@@ -240,28 +247,6 @@ def _held(site: Site, item: Hidden, thing: str, behind: list[ast.stmt]) -> str:
     return f"{thing} if {' and '.join(conditions)} else None" if conditions else thing
 
 
-def _with_arguments(helper: str, function: ast.FunctionDef, things: list[str]) -> cst.BaseExpression:
-    """A decorator that gets at things by the arguments of the function below it."""
-    used = {n.id for thing in things for n in ast.walk(ast.parse(thing)) if isinstance(n, ast.Name)}
-    arguments = [*function.args.posonlyargs, *function.args.args]
-    names = [argument.arg for argument in arguments]
-    first = len(arguments) - len(function.args.defaults)
-    spelled = [*names[:first], *(f"{n}={ast.unparse(d)}" for n, d in zip(names[first:], function.args.defaults, strict=True))]
-    parameters = ", ".join([*spelled[: max(names.index(name) for name in used if name in names) + 1], "*_", "**__"])
-    given = ", ".join(things) + ("," if len(things) == 1 else "")
-    return expression(f"{helper}(lambda {parameters}: ({given}))")
-
-
-def _decorated(site: Site, function: ast.FunctionDef, value: cst.BaseExpression, held: str) -> Outcome:
-    """A decorator above the one that lets only some ranks in."""
-
-    def build(node: cst.CSTNode) -> list[cst.CSTNode]:
-        assert isinstance(node, cst.FunctionDef)
-        return [node.with_changes(decorators=[cst.Decorator(value), *node.decorators])]
-
-    return Outcome(held, [replace_statement(site.file, function, build)], level=Level.REVIEW)  # type: ignore[arg-type]
-
-
 _VARIABLES = 2
 """How many states are kept in variables: more are easier to read where they are, and all would stay in memory."""
 _HELD = "every rank holds the model whole while some of them work on it alone, as the old wrapper did"
@@ -298,19 +283,7 @@ def _is_same(file: File, item: Hidden, other: Hidden) -> bool:
     """Whether two reads of one state may share it: one of the two is made, or both only write it to files."""
     if ast.unparse(item.node) != ast.unparse(other.node):
         return False
-    return _excludes(file, item, other) or (_is_written_only(file, item) and _is_written_only(file, other))
-
-
-def _is_written_only(file: File, item: Hidden) -> bool:
-    """Whether a state goes into a file, itself or as an entry: code that gets it otherwise may change it."""
-    inside = item.node
-    for around in file.ancestors(item.node):
-        if isinstance(around, ast.Call):
-            return is_writer(file.external(around.func) or "") and inside in around.args
-        if not isinstance(around, (ast.Dict, ast.List, ast.Tuple, ast.IfExp)):
-            return False
-        inside = around
-    return False
+    return _excludes(file, item, other) or (is_only_written(file, item.node) and is_only_written(file, other.node))
 
 
 def _excludes(file: File, item: Hidden, other: Hidden) -> bool:
