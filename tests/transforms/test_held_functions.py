@@ -52,7 +52,10 @@ def test_a_function_that_some_ranks_leave_is_decorated() -> None:
     assert "with whole_on_each_rank" not in text.partition("def evaluate")[2]
 
 
-@pytest.mark.parametrize("begin", ["model = model.module", "options.parallel = loader.parallel()", "for x in loader:\n    model(x)"])
+_BEGINNINGS = ["model = model.module", "options.parallel = loader.parallel()", "for x in loader:\n    model(x)"]
+
+
+@pytest.mark.parametrize("begin", _BEGINNINGS)
 def test_what_is_done_before_the_guard_is_not_held(begin: str) -> None:
     text = migrated(begin)
     assert "holding_whole" not in text

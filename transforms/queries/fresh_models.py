@@ -11,7 +11,7 @@ from ..flow.values import Bound, ClassValue, Constant, External, FunctionValue, 
 from .arguments import handed_in
 from .before_wraps import BeforeWraps
 from .file import File, Function
-from .loaded_objects import comes_from_file
+from .loaded_objects import comes_from_file, is_data
 from .sharding import ShardingQueries
 from .wraps_inside import wraps_another, wraps_inside
 
@@ -147,12 +147,24 @@ class FreshModels:
         site = file.call_site(value)
         if made and all(self._is_new(v, site) for v in made):
             return True
-        return self._is_returned_new(file, value, depth)
+        return self._is_of_own_class(file, value) or self._is_returned_new(file, value, depth)
+
+    def _is_of_own_class(self, file: File, call: ast.Call) -> bool:
+        """Whether a class method makes an object of its class, of nothing that is wrapped."""
+        function = file.function(call)
+        if not isinstance(function, ast.FunctionDef) or not isinstance(call.func, ast.Name) or file.called_values(call):
+            return False
+        is_class_method = any(ast.unparse(decorator) == "classmethod" for decorator in function.decorator_list)
+        if not is_class_method or not function.args.args or call.func.id != function.args.args[0].arg:
+            return False
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        sharded = self.sharding.of_owners
+        return all(is_data(file, one) or (file.values(one) and not sharded(file.values(one)).wrappers) for one in given)
 
     def _is_new(self, value: object, site: int) -> bool:
         if not isinstance(value, (Instance, Opaque)) or value.site != site or site < 0:
             return False
-        return self.sharding.is_new(value, self._asked_in)
+        return self.sharding.new_objects.is_new(value, self._asked_in)
 
     def _is_returned_new(self, file: File, call: ast.Call, depth: int, item: int | None = None) -> bool:
         """Whether every function that a call reaches returns a model that it makes, by itself or as an item of a tuple.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..facts.facts import NOTHING
 from ..flow.flow import Flow
-from ..flow.library import makes_no_modules
+from ..flow.library import is_optimizer, makes_no_modules
 from ..flow.values import ClassValue, External, Instance
 
 
@@ -24,3 +24,9 @@ def is_plain_object(flow: Flow, value: Instance) -> bool:
             if not found or not all(isinstance(v, (ClassValue, External)) for v in found):
                 return False
     return all(makes_no_modules(name) for name in flow.external_bases(value.cls))
+
+
+def makes_modules(flow: Flow, cls: ClassValue) -> bool:
+    """Whether a class of the repository makes modules."""
+    bases = flow.external_bases(cls)
+    return any(base.startswith("torch.nn.") for base in bases) and not any(is_optimizer(base) for base in bases)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 
 from ..facts.facts import NOTHING
 from ..findings import Step
 from ..flow.library import (
-    COLLECT,
     MODULES_OF_MODULES,
-    PASS_THROUGH,
     has_no_parameters,
     is_optimizer,
     is_scheduler,
     is_tensor,
-    is_tensor_math,
     makes_no_modules,
 )
 from ..flow.values import (
@@ -41,11 +38,13 @@ from ..flow.values import (
 from .annotated_types import says_no_model
 from .answers import Answer, Sharding
 from .file import File
+from .holders import Holders
+from .new_objects import NewObjects
 from .object_origins import ObjectOrigins
 from .optimizer_objects import optimizers_around
 from .partly_seen import unless_loaded, unless_unseen
 from .parts_of_self import owner_of_part
-from .plain_objects import hands_on, is_plain_object
+from .plain_objects import hands_on, is_plain_object, makes_modules
 from .program import Program
 from .programs import Programs
 from .said import SaidNames
@@ -74,6 +73,18 @@ class ShardingQueries:
         for inner, wrapped, _ in self._wrapped_modules():
             handed.setdefault(inner, set()).add(wrapped.kind.lower())
         return handed
+
+    @cached_property
+    def _holders(self) -> Holders:
+        return Holders(self.program.flow, self._is_sharded_part)
+
+    def _is_sharded_part(self, value: Value) -> bool:
+        return (isinstance(value, Wrapped) and not self.kept(value)) or value in self._handed_to_wrappers
+
+    @cached_property
+    def new_objects(self) -> NewObjects:
+        """Which objects are plain when they are made."""
+        return NewObjects(self.program, self.programs, self._holders, self._handed_to_wrappers, self.kept)
 
     @cached_property
     def _handed_at(self) -> dict[Value, list[int]]:
@@ -116,7 +127,7 @@ class ShardingQueries:
         flow = self.program.flow
         found: dict[Value, set[int]] = {}
         for holder in self.with_parts(self._handed_to_wrappers):
-            for variable in self._parts.get(flow.ids.get(holder, -1), ()):
+            for variable in self._holders.parts.get(flow.ids.get(holder, -1), ()):
                 for value in flow.values_of(variable):
                     if value in self._handed_to_wrappers:
                         found.setdefault(value, set()).add(variable)
@@ -124,7 +135,7 @@ class ShardingQueries:
 
     def wraps_of(self, model: object) -> list[Wrapped] | None:
         """The wrappers that a model made in the repository is handed to; None where there may be others."""
-        if not isinstance(model, Instance) or model.site < 0 or not self._all_wrapped_known(model):
+        if not isinstance(model, Instance) or model.site < 0 or not self.new_objects.all_wrapped_known(model):
             return None
         flow = self.program.flow
         wrapped = [v for v in list(flow.values) if isinstance(v, Wrapped) and not self.kept(v)]
@@ -138,7 +149,7 @@ class ShardingQueries:
         while pending:
             holder, model = pending.pop()
             number = flow.ids.get(holder)
-            variables = [*(self._parts.get(number, ()) if number is not None else ()), *self._given_to_container(holder)]
+            variables = [*(self._holders.parts.get(number, ()) if number is not None else ()), *self._given_to_container(holder)]
             for variable in variables:
                 for part in flow.values_of(variable):
                     if part not in found and (isinstance(part, Container) or self._may_be_part(part)):
@@ -163,7 +174,7 @@ class ShardingQueries:
         found = dict.fromkeys(pending)
         while pending:
             number = flow.ids.get(pending.pop())
-            for variable in self._parts.get(number, ()) if number is not None else ():
+            for variable in self._holders.parts.get(number, ()) if number is not None else ():
                 for part in flow.values_of(variable):
                     if part not in found:
                         found[part] = None
@@ -198,12 +209,12 @@ class ShardingQueries:
     def is_module(self, value: Value) -> bool:
         """Whether a value is a module: of a class of the repository, or of torch."""
         if isinstance(value, Instance):
-            return _is_module(self.program.flow.external_bases(value.cls))
+            return self.makes_modules(value.cls)
         return isinstance(value, Opaque) and value.name.startswith("torch.nn.")
 
     def makes_modules(self, cls: ClassValue) -> bool:
         """Whether a class of the repository makes modules."""
-        return _is_module(self.program.flow.external_bases(cls))
+        return makes_modules(self.program.flow, cls)
 
     @cached_property
     def _parts_of_handed(self) -> dict[Value, Value]:
@@ -351,7 +362,7 @@ class ShardingQueries:
         """Whether an object that no wrapper is given keeps a model in DDP in an attribute."""
         if not isinstance(value, Instance) or value in self._handed_to_wrappers or value in self._parts_of_handed:
             return False
-        held = (v for variable in self._parts.get(self.program.flow.ids.get(value, -1), ())
+        held = (v for variable in self._holders.parts.get(self.program.flow.ids.get(value, -1), ())
                 for v in self.program.flow.values_of(variable))  # fmt: skip
         return any(isinstance(v, Wrapped) and v.kind == "DDP" and not self.kept(v) for v in held)
 
@@ -377,13 +388,15 @@ class ShardingQueries:
             return self._is_made_outside(value, depth)
         if isinstance(value, Instance):
             # Built here, in no wrapper that is seen, without sharded parts: only code out of sight could have sharded it.
-            is_known = value.site >= 0 and not hands_on(self.program.flow, value) and not self._holds_sharded(value)
-            return (is_known and self._all_wrapped_known(value)) or is_plain_object(self.program.flow, value)
+            is_known = value.site >= 0 and not hands_on(self.program.flow, value) and not self._holders.holds_sharded(value)
+            return (is_known and self.new_objects.all_wrapped_known(value)) or is_plain_object(self.program.flow, value)
         return False
 
     def _is_made_outside(self, value: Opaque, depth: int) -> bool:
         """Whether a library made an object of nothing that may be a model here, and no wrapper gets it."""
-        if value.name == "?" or value.name.startswith(_MAKERS_OF_ANYTHING) or depth > 2 or not self._all_wrapped_known(value):
+        if value.name == "?" or value.name.startswith(_MAKERS_OF_ANYTHING) or depth > 2:
+            return False
+        if not self.new_objects.all_wrapped_known(value):
             return False
         call = self.program.flow.calls[value.site]
         given = [*call.arguments, *(argument for _, argument in call.keywords)]
@@ -394,103 +407,15 @@ class ShardingQueries:
             for v in held
         )  # fmt: skip
 
-    def is_new(self, value: Instance | Opaque, path: str = "") -> bool:
-        """Whether an object is a module that is plain when it is made: nothing that may be sharded comes into it.
-
-        With ``path``, in the programs that a file is part of.
-        """
-        if isinstance(value, Instance):
-            is_module = self.makes_modules(value.cls)
-            if not is_module or hands_on(self.program.flow, value) or self._holds_sharded(value):
-                return False
-            return self._all_wrapped_known(value, path) or (all(self._given(value)) and self._gets_nothing_sharded(value))
-        if value.name in _PASSING_ON or value.name == "?" or is_optimizer(value.name):
-            return False
-        if is_tensor_math(value.name) and not all(self._given(value)):
-            return False  # computed from nobody knows what
-        return self._gets_nothing_sharded(value)
-
-    def _given(self, value: Instance | Opaque) -> list[list[Value]]:
-        """What the call that made an object is given: for each argument what it may be."""
-        call = self.program.flow.calls[value.site]
-        given = [*call.arguments, *(argument for _, argument in call.keywords)]
-        return [self.program.flow.values_of(argument) for argument in given if argument != NOTHING]
-
-    def _gets_nothing_sharded(self, value: Instance | Opaque) -> bool:
-        return all(
-            isinstance(v, (Constant, External, ModuleValue)) or (isinstance(v, Unknown) and v.variable < 0)
-            or (isinstance(v, (Container, Instance)) and v not in self._handed_to_wrappers and not self._holds_sharded(v))
-            or (isinstance(v, Opaque) and v.name == "copy.deepcopy")  # copies of models are plain
-            for held in self._given(value) for v in held
-        )  # fmt: skip
-
-    def _all_wrapped_known(self, value: Instance | Opaque, path: str = "") -> bool:
-        """Whether every wrapper in the programs that make an object is seen to get models that are seen to be made."""
-        made_in = self.program.facts[self.program.flow.file_of_call(value.site)].path
-        unknown = self._files_of_unknown_wraps.intersection(self.programs.sharing_entries(made_in))
-        return not unknown or (bool(path) and unknown.isdisjoint(self.programs.sharing_entries(path)))
-
-    @cached_property
-    def _files_of_unknown_wraps(self) -> frozenset[str]:
-        flow = self.program.flow
-        found: set[str] = set()
-        for value in list(flow.values):
-            if isinstance(value, Wrapped) and not self.kept(value):
-                variable = flow.fields.get((flow.ids.get(value, -1), "module"))
-                inner = flow.values_of(variable) if variable is not None else []
-                if not inner or any(isinstance(v, Unknown) or (isinstance(v, Opaque) and v.name == "?") for v in inner):
-                    found.add(self.program.facts[flow.file_of_call(value.site)].path)
-        return frozenset(found)
-
-    @cached_property
-    def _parts(self) -> dict[int, list[int]]:
-        """The variables of each object's attributes, or elements."""
-        parts: dict[int, list[int]] = {}
-        for (owner, name), variable in list(self.program.flow.fields.items()):
-            if name != "module":
-                parts.setdefault(owner, []).append(variable)
-        return parts
-
-    def _holds_sharded(self, value: Value) -> bool:
-        """Whether a model that is sharded is known to be part of an object."""
-        return self.program.flow.ids.get(value) in self._holders_of_sharded
-
-    @cached_property
-    def _holders_of_sharded(self) -> set[int]:
-        """The objects that hold a sharded model at any depth, by number: found once for all, from the models outwards."""
-        flow = self.program.flow
-        numbers = [flow.ids[value] for value in flow.values]  # where values were exchanged, several places stand for one
-        owners: dict[int, list[int]] = {}
-        for owner, variables in self._parts.items():
-            for part in {numbers[part] for variable in variables for part in flow.points_to[variable] or ()}:
-                owners.setdefault(part, []).append(owner)
-        holders: set[int] = set()
-        pending = [number for value, number in flow.ids.items() if self._is_sharded_part(value)]
-        while pending:
-            for owner in owners.get(pending.pop(), ()):
-                if owner not in holders:
-                    holders.add(owner)
-                    if isinstance(flow.values[owner], (Instance, Opaque, Container)):
-                        pending.append(owner)
-        return holders
-
-    def _is_sharded_part(self, value: Value) -> bool:
-        return (isinstance(value, Wrapped) and not self.kept(value)) or value in self._handed_to_wrappers
-
     def _is_no_optimizer(self, value: Value) -> bool:
         if isinstance(value, (*_NO_OBJECTS, Derived)):
             return True
         if isinstance(value, Instance):
-            return is_plain_object(self.program.flow, value) or _is_module(self.program.flow.external_bases(value.cls))
+            return is_plain_object(self.program.flow, value) or self.makes_modules(value.cls)
         return isinstance(value, Opaque) and (
             is_scheduler(value.name) or makes_no_modules(value.name) or self._is_made_outside(value, 0)
         )
 
 
-_PASSING_ON = COLLECT | PASS_THROUGH | {"builtins.eval"}
 _MAKERS_OF_ANYTHING = ("hydra.", "importlib.", "builtins.", "pickle.", "torch.load", "accelerate.", "torch.nn.", "torch.compile")
 """Functions whose results may be objects of the repository, or hold some."""
-
-
-def _is_module(bases: Sequence[str]) -> bool:
-    return any(base.startswith("torch.nn.") for base in bases) and not any(is_optimizer(base) for base in bases)
