@@ -106,7 +106,7 @@ def guarded_sites(
         given = _handed_on(found)
         if given is not None and is_fresh(guard.file, found.calls[0][1], given):
             continue
-        if all((o.node, o.thing, o.calls[:1]) != (found.node, found.thing, found.calls[:1]) for o in known):
+        if all((o.node, o.thing, o.calls) != (found.node, found.thing, found.calls) for o in known):
             guards[guard.statement] = guard
             hidden[guard.statement] = [*known, found]
     for guard in list(guards.values()):
@@ -362,7 +362,7 @@ def _uses_behind(
             found = sharding.of_owners(values, apart)
             if not found.wrappers or not _is_only_models(values) or is_made_behind(file, node, guard):
                 continue
-            if isinstance(parent, ast.Call) and guard_of(file, parent) is None:
+            if (handed_to := _handed_to(file, node)) is not None and guard_of(file, handed_to) is None:
                 continue  # the ranks that do not come here make this call elsewhere
             if not is_before_wrap(program, file, node, found):
                 is_part = not sharding.of_values(values).wrappers
@@ -370,6 +370,14 @@ def _uses_behind(
                 yield guard, Hidden(file, node, thing, None, model=node)
                 for optimizer in _handed_beside(program, file, sharding, parent):
                     yield guard, Hidden(file, optimizer, ast.unparse(optimizer), None)
+
+
+def _handed_to(file: File, node: ast.AST) -> ast.Call | None:
+    """The call that a value is handed to, by itself or in a list."""
+    around = file.parents[node]
+    while isinstance(around, (ast.Dict, ast.List, ast.Tuple, ast.keyword)):
+        around = file.parents[around]
+    return around if isinstance(around, ast.Call) else None
 
 
 def _keeps_parameters(sharding: ShardingQueries, file: File, node: ast.Attribute) -> bool:

@@ -67,7 +67,8 @@ def absent_features(migration: Migration, used: Collection[str]) -> frozenset[st
         present.add("plain_parameters")
     present |= _by_arguments(migration, "ddp") | _by_arguments(migration, "fsdp1")
     needs = migration.needs(*_with_ddp(migration))
-    asked = {"whole_math": needs.whole_math, "state_dicts": needs.state_dicts, "evaluation": needs.evaluation}
+    asked = {"whole_math": needs.whole_math, "state_dicts": needs.state_dicts, "evaluation": needs.evaluation,
+             "gradient_resets": migration.needs(*_with_wraps(migration)).gradient_resets}
     present |= {feature for feature, is_needed in asked.items() if is_needed}
     if any(migration.acts_in_parts(site.file.path) for site in _sites(migration) if site.symbol == FSDP1):
         present.add("part_math")
@@ -127,6 +128,12 @@ def _by_files(migration: Migration, files: Sequence[File]) -> set[str]:
     if any(writes_in(file, node) for file, node in functions_in_forwards(files)):
         found.add("parameter_writes")
     return found
+
+
+def _with_wraps(migration: Migration) -> set[str]:
+    """The files in which models are wrapped, or all where some wrap is not seen."""
+    wraps = {site.file.path for site in _sites(migration) if site.symbol in (DDP, FSDP1) and site.role != "import"}
+    return wraps or {migration.program.file(index).path for index in migration.program.relevant_files()}
 
 
 def _with_ddp(migration: Migration) -> set[str]:

@@ -231,7 +231,8 @@ class Migration:
         if site.call not in self._plans:
             paths = self.programs.sharing_entries(site.file.path)
             in_parts = self.acts_in_parts(site.file.path)
-            self._plans[site.call] = fsdp1_plan(self.program, paths, self.sharding, site, self.runs_before_wraps, in_parts)
+            before, resets = self.runs_before_wraps, self.needs(site.file.path).gradient_resets
+            self._plans[site.call] = fsdp1_plan(self.program, paths, self.sharding, site, before, in_parts, resets)
         return self._plans[site.call]
 
     def ddp_plan(self, site: Site) -> DdpPlan | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from migrated_texts import HEAD, migrated
+from migrated_texts import HEAD, helpers, migrated
 
 PROGRAM = (
     HEAD
@@ -23,4 +23,6 @@ THINGS = [("self.parts['optimizer']['module']", True), ("self.optimizer", True),
 
 @pytest.mark.parametrize(("thing", "stays"), THINGS)
 def test_what_is_called_an_optimizer(thing: str, stays: bool) -> None:
-    assert ("zero_gradients(" not in migrated(train=PROGRAM.format(thing=thing))["train"]) == stays
+    text = migrated(train=PROGRAM.format(thing=thing))["train"]
+    assert f"{thing}.zero_grad()" in text
+    assert ("reset_shards_in_zero_grad()" not in text + helpers(train=PROGRAM.format(thing=thing))) == stays

@@ -10,11 +10,10 @@ PROGRAM = (
     + """NONE = {none}
 
 
-def init(model, local_rank):
+def show(net, local_rank):
+    model = DDP(net)
     if local_rank {test} NONE:
-        return DDP(model)
-    else:
-        return DDP(model, device_ids=[local_rank])
+        print(model(torch.ones(2)))
 """
 )
 

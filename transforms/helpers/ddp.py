@@ -28,6 +28,7 @@ from .rebind import parameter_slots, rebind_parameters
 from .scaling import unscale_by_layout
 from .shard_units import parts_with_forward
 from .whole_states import keep_state_dicts_whole
+from .zero_gradients import reset_shards_in_zero_grad
 
 
 def shard_like_ddp(
@@ -133,6 +134,7 @@ def shard_like_ddp(
     compute_as_whole(module)  # needed for: whole_math
     gather_once_in_evaluation(module)  # needed for: evaluation
     read_sync_at_forwards(module)  # needed for: gradient_sync
+    reset_shards_in_zero_grad()  # needed for: gradient_resets
     copy_as_plain(module)  # needed for: model_copies
     return module
 

@@ -212,6 +212,7 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
     finally:
         handle.remove()
         has_ended.append(True)
+        given.clear()
         DTensor._models_held -= 1  # pyright: ignore[reportAttributeAccessIssue]
         for owner, name, p in shards:
             owner._parameters[name] = p
@@ -230,13 +231,32 @@ def _content(value: torch.Tensor) -> tuple[int, int]:
 
 
 def _hand_shards_out(shards: dict[int, DTensor], full: Any) -> None:
-    """Puts shards where lists and dictionaries have kept the whole parameters that stood for them, as an average does."""
+    """Puts shards where objects have kept the whole parameters that stood for them, as averages and optimizers made inside do."""
     wholes = [value for value in full.values() if id(value) in shards]
     for holder in gc.get_referrers(*wholes) if wholes else ():
-        if type(holder) is list and holder is not wholes:
+        if type(holder) is tuple:  # in attributes: no tuple takes others
+            cut = tuple(shards.get(id(item), item) for item in holder)
+            for entries in map(_entries, gc.get_referrers(holder)):
+                entries.update((key, cut) for key, value in list(entries.items()) if value is holder)
+        elif type(holder) is list and holder is not wholes:
             holder[:] = [shards.get(id(item), item) for item in holder]
-        elif isinstance(holder, dict) and holder is not full:
-            holder.update((key, shards[id(value)]) for key, value in list(holder.items()) if id(value) in shards)
+        elif holder is not full:
+            entries = _entries(holder)
+            entries.update((key, shards[id(value)]) for key, value in list(entries.items()) if id(value) in shards)
+            for key in [key for key in entries if id(key) in shards]:
+                entries[shards[id(key)]] = _cut_state(entries.pop(key), shards[id(key)])
+
+
+def _entries(holder: Any) -> dict[Any, Any]:
+    """A dictionary, or an object's attributes, which may have none of their own before somebody asks for it."""
+    return holder if isinstance(holder, dict) else getattr(holder, "__dict__", {}) if not isinstance(holder, type) else {}
+
+
+def _cut_state(entry: Any, live: DTensor) -> Any:
+    """What an optimizer keeps for a parameter, of shards where it was of the whole."""
+    if not isinstance(entry, dict):
+        return entry
+    return {key: shard_like(value, live) if isinstance(value, torch.Tensor) else value for key, value in entry.items()}
 
 
 @torch.no_grad()

@@ -18,6 +18,7 @@ from .shard_meshes import HYBRID_STRATEGIES, group_mesh, strategy_mesh
 from .shard_precision import full_precision_units, learn_in_precision, precision_policy
 from .shard_units import parts_with_forward, policy_units
 from .unused_parameters import zeros_for_unused
+from .zero_gradients import reset_shards_in_zero_grad
 
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 
@@ -93,6 +94,7 @@ def shard_like_fsdp1(
     module._ignored_by_sharding = ignored  # needed for: ignored
     module._wrapped_like = "fsdp1"
     compute_with_parts(module)  # needed for: part_math
+    reset_shards_in_zero_grad()  # needed for: gradient_resets
     return module
 
 

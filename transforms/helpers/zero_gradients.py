@@ -1,22 +1,30 @@
 """zero_grad of models: the gradients lie on the shards, which are not always what is registered."""
 
+import functools
 from typing import Any
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 
-def zero_gradients(model: Any, *args: Any, **kwargs: Any) -> None:
-    """`model.zero_grad(...)`, of its shards too: behind a forward, gathered parameters are registered in their place.
-
-    What a graph has saved stays, so that a backward may follow. Of anything else, its own `zero_grad` is called.
+def reset_shards_in_zero_grad() -> None:
+    """Let `zero_grad` of modules reset the gradients of sharded parameters too, from here on: behind a forward without
+    backward, gathered ones are registered in their place. What waits to be reduced is dropped; what a graph has saved stays.
     """
-    model.zero_grad(*args, **kwargs)
-    set_to_none = kwargs.get("set_to_none", args[0] if args else True)
-    units: list[Any] = [m for m in model.modules() if isinstance(m, FSDPModule)] if isinstance(model, nn.Module) else []
-    for group in (unit._get_fsdp_state()._fsdp_param_group for unit in units):
-        for held in group.fsdp_params if group is not None else ():
-            held.unsharded_accumulated_grad = None
-            for parameter in (held.sharded_param, getattr(held, "_unsharded_param", None)):
-                if parameter is not None and parameter.grad is not None:
-                    parameter.grad = None if set_to_none else parameter.grad.detach().zero_()
+    of_modules: Any = nn.Module.zero_grad
+    if hasattr(of_modules, "_of_shards"):  # this file may be there in several copies
+        return
+
+    @functools.wraps(of_modules)
+    def zero_grad(module: nn.Module, set_to_none: bool = True) -> None:
+        of_modules(module, set_to_none)
+        units: list[Any] = [child for child in module.modules() if isinstance(child, FSDPModule)]
+        for group in (unit._get_fsdp_state()._fsdp_param_group for unit in units):
+            for held in group.fsdp_params if group is not None else ():
+                held.unsharded_accumulated_grad = None
+                for parameter in (held.sharded_param, getattr(held, "_unsharded_param", None)):
+                    if parameter is not None and parameter.grad is not None:
+                        parameter.grad = None if set_to_none else parameter.grad.detach().zero_()
+
+    zero_grad._of_shards = True  # pyright: ignore[reportFunctionMemberAccess]
+    nn.Module.zero_grad = zero_grad

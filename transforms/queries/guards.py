@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ..flow.values import ClassValue, FunctionValue, Instance
-from .backwards import is_trained_on_both
+from .both_branches import is_made_on_both
 from .conditions import is_rank_condition, is_rank_decorator
 from .early_leaves import leaves_of_some_ranks, parts_ranks
 from .file import File
@@ -61,7 +61,7 @@ def guard_of(file: File, node: ast.AST, asked: frozenset[ast.AST] = frozenset(),
         if isinstance(around, ast.Lambda):
             return found
         by = _guard_by(file, around, inside, measured)
-        if by is not None and isinstance(around, ast.If) and by.statement is around and is_trained_on_both(file, around, node):
+        if by is not None and isinstance(around, ast.If) and by.statement is around and is_made_on_both(file, around, node):
             by = _left_before(file, inside, measured)
         found = by or found
         inside = around

@@ -79,6 +79,8 @@ class DdpPlan:
     """Whether code outside of forwards may compute with parameters, or read numbers off them."""
     writes: bool = False
     """Whether such code is edited in place, and writes parameters."""
+    resets: bool = False
+    """Whether gradients are reset by `zero_grad` of modules, where something else than shards may be registered."""
     copies: bool = False
     """Whether somebody may deep-copy it, alone or inside of something else, where that is not seen."""
     mark: str | None = None
@@ -114,6 +116,8 @@ class DdpPlan:
                 lines += f"{helper('reshard_after_forward')}({module})\n"
             if self.computes:
                 lines += f"{helper('compute_as_whole')}({module})\n"
+            if self.resets:
+                lines += f"{helper('reset_shards_in_zero_grad')}()\n"
             if self.copies:
                 lines += f"{helper('copy_as_plain')}({module})\n"
             return lines + (f'{module}._wrapped_like = "ddp"  # {self.mark}\n' if self.mark else "")
@@ -173,6 +177,7 @@ def ddp_plan(
         evaluates=needs.evaluation,
         computes=needs.whole_math,
         writes=needs.parameter_writes,
+        resets=needs.gradient_resets,
         copies=copies,
         mark=_mark(sharding, sites, site, is_before),
     )  # fmt: skip

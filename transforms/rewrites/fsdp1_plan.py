@@ -41,6 +41,8 @@ class Fsdp1Plan:
     """Whether somebody asks for the names of classes."""
     acts_in_parts: bool = False
     """Whether the program adds up itself what it computes with each rank's own part."""
+    resets: bool = False
+    """Whether gradients are reset by `zero_grad` of modules, where something else than shards may be registered."""
 
 
 def fsdp1_plan(
@@ -50,6 +52,7 @@ def fsdp1_plan(
     site: Site,
     is_before: Callable[[File, ast.AST], bool],
     acts_in_parts: bool = False,
+    resets: bool = False,
 ) -> Fsdp1Plan | None:
     """The plan for a call in a program of files ``paths``; None where the general form is needed.
 
@@ -77,7 +80,7 @@ def fsdp1_plan(
         structure = ModelStructure(program, sharding, models)
         keeps_names = not structure.is_known or asked_for_class_names(structure, structure.classes)
     rebinds = keeps_originals(site.call) and is_held_earlier(sharding, paths, site.file, site.call, models)
-    return Fsdp1Plan(place, arguments, rebinds, keeps_names, acts_in_parts)
+    return Fsdp1Plan(place, arguments, rebinds, keeps_names, acts_in_parts, resets)
 
 
 def keeps_originals(call: ast.Call) -> bool:

@@ -14,6 +14,7 @@ from ..queries.sharding import ShardingQueries
 from ..queries.state_takers import StateTakers
 from ..sites import Site
 from .computed_in_place import Computations, IsHeld
+from .gradient_resets import resets_model
 
 
 class Needs:
@@ -57,6 +58,12 @@ class Needs:
     def state_dicts(self) -> bool:
         """Whether somebody may take or load the state of a sharded model, or of its optimizer."""
         return self._blind or StateTakers(self._sharding, self._is_apart).exist(self._paths)
+
+    @cached_property
+    def gradient_resets(self) -> bool:
+        """Whether modules' own `zero_grad` has to reach gradients of shards that are not registered."""
+        sites = (site for path in self._paths for site in self._sites.get(path, ()))
+        return any(resets_model(self._sharding, site) and not self._is_before(site.file, site.node) for site in sites)
 
     def _is_apart(self, file: File, node: ast.AST) -> bool:
         return self._is_before(file, node) or bool(self._is_held(file, node))

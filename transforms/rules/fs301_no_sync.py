@@ -60,7 +60,7 @@ def context(site: Site, migration: Migration) -> Outcome | None:
     if uses_own_gradients(site.file, site.node):
         return Outcome(_OWN, [change], Level.MANUAL, advice="Take them by torch.autograd.grad from a copy of the model.")
     if migration.gives_up_by_hand(site.file.path):
-        return Outcome(BY_HAND, [change], Level.REVIEW, advice="Use optimizer.zero_grad(), or zero_gradients(model).")
+        return Outcome(BY_HAND, [change], Level.REVIEW, advice="Use optimizer.zero_grad(), or model.zero_grad().")
     if _adds_in_low_precision(site, migration):
         return Outcome(_PRECISION, [change], Level.REVIEW)
     return Outcome("gradients stay unreduced inside, as with the wrapper's own context", [change])

@@ -170,7 +170,7 @@ def _answer(site: Site, migration: Migration, needed: Needed) -> str:
 def _asking(site: Site, hidden: Sequence[Hidden]) -> list[tuple[File, ast.stmt]]:
     """Where what is hidden comes rarely, and only the rank behind the guard knows: the statements to ask in front of."""
     assert isinstance(site.node, ast.stmt)
-    if needed_for(site.file, [site.node], [_place(item) for item in hidden]) is not None:
+    if any(item.many for item in hidden) or needed_for(site.file, [site.node], [_place(item) for item in hidden]) is not None:
         return []
     return statements_to_ask_at(site.file, site.node, [[*item.calls, (item.file, item.node)] for item in hidden])
 

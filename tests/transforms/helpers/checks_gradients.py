@@ -16,7 +16,7 @@ from to_fsdp2.transforms.helpers.mixed import compute_as_whole
 from to_fsdp2.transforms.helpers.parameters import resharded
 from to_fsdp2.transforms.helpers.scaling import sharded_grad_scaler
 from to_fsdp2.transforms.helpers.whole import whole
-from to_fsdp2.transforms.helpers.zero_gradients import zero_gradients
+from to_fsdp2.transforms.helpers.zero_gradients import reset_shards_in_zero_grad
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -43,7 +43,8 @@ def accumulate(model: Any, switch: str, evaluate: bool = True) -> dict[str, torc
                     model(*batch(0))
         resharded(model)
         optimizer.step()
-        zero_gradients(model)
+        reset_shards_in_zero_grad()
+        model.zero_grad()
     return parameters_of(model)
 
 
@@ -64,7 +65,8 @@ def check_gradients_that_wait_are_each_ranks_own_as_in_ddp() -> None:
         for window in (True, False):
             norms, read = [], []
             for model in (ddp, sharded):
-                model.zero_grad() if model is ddp else zero_gradients(model)
+                reset_shards_in_zero_grad()
+                model.zero_grad()
                 with no_gradient_sync(model):
                     model(*batch(0)).backward()
                     if clip and window:
@@ -196,10 +198,11 @@ def check_gradients_of_a_window_that_was_given_up() -> None:
             model = build(kind, like=like)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.3, foreach=False)
             for step in range(3):
+                reset_shards_in_zero_grad()
                 with no_gradient_sync(model):
                     model(*batch(2 * step)).backward()
                 if step == 1:
-                    optimizer.zero_grad() if switch_first else zero_gradients(model)
+                    (optimizer if switch_first else model).zero_grad()
                     continue
                 model(*batch(2 * step + 1)).backward()
                 optimizer.step()
@@ -277,7 +280,8 @@ def trained(kind: str, norm_type: float, limit: float, ignored: bool, foreach: b
         assert not isinstance(norm, DTensor) and len(set(gathered(norm.item()))) == 1
         norms.append(norm.item())
         optimizer.step()
-        zero_gradients(model)
+        reset_shards_in_zero_grad()
+        model.zero_grad()
     return [norms, parameters_of(model)]
 
 

@@ -12,7 +12,7 @@ from models import Net, batch, close, parameters_of
 from to_fsdp2.transforms.helpers.agreement import true_on_any_rank
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.each_rank import entered, everything_whole_on_each_rank, whole_on_each_rank
-from to_fsdp2.transforms.helpers.state import load_model_state, state_of
+from to_fsdp2.transforms.helpers.state import load_model_state, load_state, state_of
 from to_fsdp2.transforms.helpers.whole import whole
 from torch.nn.parallel import DistributedDataParallel
 
@@ -131,3 +131,29 @@ def check_one_rank_answers_for_itself_where_models_are_held() -> None:
                 with whole_on_each_rank(model, optimizer, needed=true_on_any_rank(True)):
                     assert is_whole(model, optimizer)
     assert true_on_any_rank(dist.get_rank() == 1) and not is_whole(model)
+
+
+class Groups:
+    """Keeps parameters as libraries do, in a tuple."""
+
+    def __init__(self, parameters) -> None:
+        self.main = tuple(parameters)
+
+
+def check_optimizers_that_are_made_while_it_is_held_go_on_with_shards() -> None:
+    """With the state that they loaded meanwhile; what keeps parameters in a tuple has shards too."""
+    model, optimizer = trained()
+    saved = copy.deepcopy(state_of(optimizer))
+    expected = trained()[0]
+    with everything_whole_on_each_rank():
+        made = torch.optim.AdamW(model.parameters(), lr=0.1)
+        made.load_state_dict(copy.deepcopy(saved))
+        groups = Groups(model.parameters())
+    assert groups.main == tuple(model.parameters()) and all(a is b for a, b in zip(groups.main, model.parameters(), strict=True))
+    other = torch.optim.AdamW(expected.parameters(), lr=0.1)
+    load_state(other, copy.deepcopy(saved))
+    for trainer, net in ((made, model), (other, expected)):
+        net(*batch(7)).backward()
+        trainer.step()
+    assert list(made.state) == list(model.parameters())
+    assert close(parameters_of(model), parameters_of(expected))

@@ -16,7 +16,7 @@ from to_fsdp2.transforms.helpers.parameter_names import named_buffers, named_mod
 from to_fsdp2.transforms.helpers.parameters import assign_data, handle_parameters, resharded
 from to_fsdp2.transforms.helpers.stops import stop_if_sharded
 from to_fsdp2.transforms.helpers.units import has_member, sharded_behind, units, unwrap
-from to_fsdp2.transforms.helpers.zero_gradients import zero_gradients
+from to_fsdp2.transforms.helpers.zero_gradients import reset_shards_in_zero_grad
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -44,7 +44,8 @@ def train(model: Any, edit: Any, before_step: bool = False) -> Any:
         evaluate(model)
         if not before_step:
             edit(model)
-        zero_gradients(model)
+        reset_shards_in_zero_grad()
+        model.zero_grad()
     return parameters_of(model)
 
 

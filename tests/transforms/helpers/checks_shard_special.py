@@ -16,7 +16,7 @@ from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.methods import forward_method
 from to_fsdp2.transforms.helpers.parameter_names import named_buffers, named_modules, named_parameters
 from to_fsdp2.transforms.helpers.rebind import rebound_parameters
-from to_fsdp2.transforms.helpers.zero_gradients import zero_gradients
+from to_fsdp2.transforms.helpers.zero_gradients import reset_shards_in_zero_grad
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointImpl,
@@ -108,7 +108,8 @@ def check_gradients_of_gradients() -> None:
             else:
                 loss = out.mean() + penalty if kind in ("together", "reset") else run(torch.ones(3, 4)).mean()
             if kind == "reset":
-                zero_gradients(run)
+                reset_shards_in_zero_grad()
+                run.zero_grad()
             loss.backward()
             optimizer.step()
             losses += [loss.item(), penalty.item()]

@@ -21,7 +21,7 @@ from to_fsdp2.transforms.helpers.shard import shard_like_fsdp1
 from to_fsdp2.transforms.helpers.stops import holds_shards
 from to_fsdp2.transforms.helpers.strategy import strategy_of
 from to_fsdp2.transforms.helpers.units import units
-from to_fsdp2.transforms.helpers.zero_gradients import zero_gradients
+from to_fsdp2.transforms.helpers.zero_gradients import reset_shards_in_zero_grad
 from torch import nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import init_device_mesh
@@ -82,7 +82,8 @@ def used(model: Any) -> list[Any]:
         for p in resharded(model).parameters():
             assign_data(p, p.data * 1.1)
         apply_to_full(model, lambda m: torch.nn.init.eye_(m.weight) if type(m) is nn.Linear and m.bias is not None else None)
-        zero_gradients(model)
+        reset_shards_in_zero_grad()
+        model.zero_grad()
     return [seen, parameters_of(model)]
 
 

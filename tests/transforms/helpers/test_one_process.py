@@ -19,7 +19,7 @@ from to_fsdp2.transforms.helpers.scaling import sharded_grad_scaler
 from to_fsdp2.transforms.helpers.stops import stop_if_sharded
 from to_fsdp2.transforms.helpers.units import units, unwrap
 from to_fsdp2.transforms.helpers.wrapped import stands_for
-from to_fsdp2.transforms.helpers.zero_gradients import zero_gradients
+from to_fsdp2.transforms.helpers.zero_gradients import reset_shards_in_zero_grad
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
@@ -54,7 +54,9 @@ def train(model: Any, helpers: bool) -> Any:
                 p.mul_(0.9)
         init = lambda m: nn.init.ones_(m.bias) if isinstance(m, nn.Linear) else None  # noqa: E731
         assert (apply_to_full(model, init) if helpers else model.apply(init)) is model
-        (zero_gradients if helpers else nn.Module.zero_grad)(model)
+        if helpers:
+            reset_shards_in_zero_grad()
+        model.zero_grad()
         if helpers:
             with full_parameters(model):
                 assert all(type(p) is nn.Parameter for p in model.parameters())
