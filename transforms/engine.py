@@ -20,6 +20,7 @@ from .migration import Migration, Options
 from .queries.copied_models import copies_behind
 from .queries.observed import observed_program
 from .queries.own_gradients import uses_own_gradients
+from .queries.own_reduction import is_made_of_such
 from .queries.program import OBSERVED, Program
 from .reachable_sites import drop_in_whole_steps, drop_members_of_fsdp1, drop_unreachable, unused_wraps
 from .rewrites.changes import Change
@@ -152,12 +153,14 @@ def wraps_that_differ(migration: Migration) -> frozenset[int]:
 
 
 def wraps_left_out(program: Program) -> frozenset[int]:
-    """The calls of wrappers, by number, that a comment in the code says are to be left alone."""
+    """The calls of wrappers, by number, that stay: a comment in the code says so, or their class works on DDP's reducer."""
     symbols = {kind: symbol for symbol, kind in WRAPPERS.items()}
     found = set()
     for value in program.flow.values:
         if isinstance(value, Wrapped) and value.site >= 0:
             path = program.facts[program.flow.file_of_call(value.site)].path
+            if program.is_written_as_call(value.site) and is_made_of_such(*program.call_node(value.site)):
+                found.add(value.site)
             rule = rule_for(symbols[value.kind], "call")
             if rule is not None and Suppressions.MARK in program.text(path):
                 file, node = program.call_node(value.site)

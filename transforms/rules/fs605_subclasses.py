@@ -7,8 +7,9 @@ import ast
 import libcst as cst
 
 from ..facts.symbols import DDP, FSDP1
-from ..findings import Level
+from ..findings import Form, Level
 from ..migration import Migration
+from ..queries.own_reduction import reduces_itself
 from ..rewrites.changes import replace
 from ..rewrites.helper_calls import name_instead
 from ..rewrites.templates import expression
@@ -25,6 +26,8 @@ def other_base(site: Site, migration: Migration) -> Outcome | None:
     is_ddp = site.symbol.startswith(DDP)
     if is_ddp and migration.options.ddp == "keep":
         return Outcome("DDP stays, as asked for", level=Level.OK)
+    if is_ddp and reduces_itself(site.file, site.file.enclosing_class(site.node)):
+        return Outcome(_STAYS, level=Level.REVIEW, form=Form.NOTE, advice=_TO_DISPATCH) if site.role == "base" else None
     name = migration.helper(site, "ShardedLikeDDP" if is_ddp else "ShardedLikeFSDP1")
     if site.role == "base":
         assert isinstance(site.node, ast.expr)
@@ -40,6 +43,9 @@ def other_base(site: Site, migration: Migration) -> Outcome | None:
     return Outcome("the base class shards itself with the module inside; its `.module`, methods and state dict are as before",
                    [change], Level.REVIEW)  # fmt: skip
 
+
+_STAYS = "DDP stays: this class works on DDP's reducer, which fully_shard has not"
+_TO_DISPATCH = "Let its forward only call a method, as `return self.module.training_step(*inputs)`: then it is sharded."
 
 RULE = Rule(
     id="FS605",
