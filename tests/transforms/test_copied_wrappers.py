@@ -38,3 +38,24 @@ if __name__ == "__main__":
 def test_a_copy_has_the_names_of_what_was_copied(call: str, copied: str, inner: str) -> None:
     text = migrated(train=PROGRAM.format(call=call))["train"]
     assert f"    copied = {copied}\n" in text and f"        copied = {inner}\n" in text
+
+
+def test_another_objects_wrapper_is_asked_for_in_a_function_named_like_a_method() -> None:
+    program = (
+        HEAD
+        + """import copy
+
+
+def train(net, options, loader):
+    model = DDP(net, **options)
+    best = {}
+    for x in loader:
+        model.train()
+        model(x).sum().backward()
+        best["model"] = copy.deepcopy(model)
+    return best["model"].module if hasattr(model, "module") else best["model"]
+"""
+    )
+    text = migrated(train=program)["train"]
+    assert 'best["model"] = wrapped_copy(model)' in text
+    assert 'return best["model"].module if (isinstance(model, FSDPModule) or hasattr(model, "module")) else best["model"]' in text

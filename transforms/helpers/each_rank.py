@@ -326,3 +326,16 @@ def _sharded_entries(optimizer: Optimizer) -> Iterator[tuple[Any, Any, DTensor]]
     """The sharded tensors in an optimizer's state, each with the dictionary and the key that it stands under."""
     for entry in (entry for entry in optimizer.state.values() if isinstance(entry, dict)):  # not what is kept for all
         yield from ((entry, key, value) for key, value in entry.items() if isinstance(value, DTensor))
+
+
+def saving_whole(checkpointer: Any) -> Any:
+    """A library's checkpointer whose `save`, called by all ranks, has its model and optimizers whole on each of them."""
+    save = checkpointer.save
+
+    @functools.wraps(save)
+    def saved(*args: Any, **kwargs: Any) -> Any:
+        with whole_on_each_rank(checkpointer):
+            return save(*args, **kwargs)
+
+    checkpointer.save = saved
+    return checkpointer

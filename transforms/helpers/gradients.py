@@ -1,18 +1,24 @@
 """When gradients are reduced over ranks: no_sync and DDP's flag, for models that may be sharded."""
 
 import functools
+import warnings
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .tensors import tensors_in
 from .units import sharded_behind
+from .unsynced import unsynced_gradient
+from .whole import shard_like
 from .wrapped import stands_for
 
 
@@ -118,6 +124,31 @@ def drop_unsynced_at_zero_grad(model: nn.Module) -> None:
                 group._partial_reduce_output = None  # of HYBRID_SHARD
 
     optimizers.zero_grad = zero_grad
+    register_optimizer_step_pre_hook(_reduce_what_waits)
+
+
+@torch.no_grad()
+def _reduce_what_waits(optimizer: Any, *_: Any) -> None:
+    """In front of a step for which no backward has reduced gradients, as behind a last window that was cut short.
+
+    DDP's ranks would step by their own gradients, each, and go apart; the average is what all of them have.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if isinstance(p, DTensor) and p.grad is None]
+    waiting = [(p, gradient) for p in parameters if (gradient := unsynced_gradient(p)) is not None]
+    if waiting:
+        warnings.warn("gradients are averaged at this step: all its backwards ran under no_sync()", stacklevel=2)
+    for p, gradient in waiting:
+        mesh = p.device_mesh
+        for dimension in range(mesh.ndim):
+            dist.all_reduce(gradient, group=mesh.get_group(dimension))
+        part: Any = shard_like(gradient / mesh.size(), p)
+        p.grad = part.to(p.dtype)
+    forget = {id(p) for p, _ in waiting}
+    for managed in (m for model in cast(Any, Optimizer)._may_wait for group in _groups(model) for m in group.fsdp_params):
+        if id(managed.sharded_param) in forget:
+            managed.unsharded_accumulated_grad = None
+            if hasattr(managed, "_unsharded_param"):
+                managed._unsharded_param.grad = None
 
 
 def _groups(model: nn.Module) -> list[Any]:

@@ -27,6 +27,7 @@ _CALLS = ("builtins.map", "builtins.filter", "functools.partial", "functools.red
 """Those of them that may call what they are given."""
 _RUNS_BY_NAME = re.compile(r"forward|generate|encode|decode|predict|sample|infer|embed|feature|logits|model|net\b")
 """What is in the names of methods of libraries that run models."""
+_EVALUATES = re.compile(r"(?i)evaluat|inference|validat|predict|benchmark")
 _DEEPEST = 3
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -43,7 +44,20 @@ class Evaluations:
     def exist(self, paths: Sequence[str]) -> bool:
         """Whether code of these files may run a sharded model without gradients."""
         program = self.sharding.program
-        return any(self._evaluates(program.file(path)) for path in paths if re.search(EVALUATIONS, program.text(path)))
+        if any(self._evaluates(program.file(path)) for path in paths if re.search(EVALUATIONS, program.text(path))):
+            return True
+        return any(self._hands_to_library(program.file(path)) for path in paths if _EVALUATES.search(program.text(path)))
+
+    def _hands_to_library(self, file: File) -> bool:
+        """Whether a function of a library gets a sharded model whose name says that it evaluates what it gets."""
+        for call in file.nodes(ast.Call):
+            name = file.external(call.func)
+            if name is None or name.startswith(_LIBRARIES) or not _EVALUATES.search(name.rpartition(".")[2]):
+                continue
+            given = (*call.args, *(keyword.value for keyword in call.keywords))
+            if any(self._may_be_model(file, one) for one in given) and not self._is_apart(file, call):
+                return True
+        return False
 
     def _evaluates(self, file: File) -> bool:
         for node in file.nodes(ast.Name, ast.Attribute):

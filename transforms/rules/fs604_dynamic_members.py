@@ -211,10 +211,18 @@ def _takes_wrapper_off(site: Site) -> bool:
         if isinstance(node, ast.Assert) and inside is node.test:
             return False
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            return any(isinstance(n, (ast.Name, ast.Attribute)) and getattr(n, "id", getattr(n, "attr", "")) == node.name
-                       for n in ast.walk(node))  # fmt: skip
+            return any(_calls_itself(n, node.name) for n in ast.walk(node))
         inside = node
     return False
+
+
+def _calls_itself(node: ast.AST, name: str) -> bool:
+    """Whether a node calls the function of this name that it stands in: `model.train()` in a `train` is no such call."""
+    if not isinstance(node, ast.Call):
+        return False
+    if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+        return node.func.attr == name and node.func.value.id in ("self", "cls")
+    return isinstance(node.func, ast.Name) and node.func.id == name
 
 
 def _is_path(node: ast.expr | None) -> bool:

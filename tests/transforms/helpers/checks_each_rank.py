@@ -21,6 +21,7 @@ from to_fsdp2.transforms.helpers.each_rank import (
     ask_for_whole,
     everything_whole_on_each_rank,
     holding_whole,
+    saving_whole,
     whole_on_each_rank,
     whole_when_asked,
 )
@@ -483,3 +484,29 @@ def _ask_and_fail() -> None:
     with whole_when_asked():
         ask_for_whole()
         raise ZeroDivisionError
+
+
+class MainCheckpointer:
+    """As fvcore's: all ranks call it, and one goes on."""
+
+    def __init__(self, model: Any, **others: Any) -> None:
+        self.model, self.others, self.saved = model, others, {}
+
+    def save(self) -> None:
+        if dist.get_rank() == 0:
+            self.saved = {"model": self.model.state_dict(), "optimizer": self.others["optimizer"].state_dict()}
+
+
+def check_checkpointers_that_save_on_one_rank() -> None:
+    """What they take of model and optimizer is whole; training goes on behind it."""
+    model, optimizer = trained()
+    expected = {"model": state_of(model), "optimizer": state_of(optimizer)}
+    checkpointer = saving_whole(MainCheckpointer(model, optimizer=optimizer))
+    for _ in range(2):
+        checkpointer.save()
+    with whole_on_each_rank(model, optimizer):
+        if dist.get_rank() == 0:
+            checkpointer.save()
+    assert close(checkpointer.saved, expected) if dist.get_rank() == 0 else not checkpointer.saved
+    model(*batch(1)).backward()
+    optimizer.step()

@@ -1,0 +1,67 @@
+"""FS417: checkpointers of libraries that write on one rank, and take the model's state on that rank alone."""
+
+from __future__ import annotations
+
+import ast
+
+from ..findings import Level
+from ..migration import Migration
+from ..queries.answers import Answer
+from ..rewrites.helper_calls import around
+from ..rule import Example, Outcome, Rule
+from ..sites import Site
+
+_CHECKPOINTERS = (
+    "fvcore.common.checkpoint.Checkpointer",
+    "detectron2.checkpoint.Checkpointer",
+    "detectron2.checkpoint.DetectionCheckpointer",
+    "detectron2.checkpoint.detection_checkpoint.DetectionCheckpointer",
+)
+
+
+def saving_whole(site: Site, migration: Migration) -> Outcome | None:
+    """Its `save`, which all ranks call, runs with the model whole on each of them."""
+    call = site.call
+    if call is None or not call.args or migration.sharding.of(site.file, call.args[0]).answer is Answer.NO:
+        return None
+    parent = site.file.parents[call]
+    if isinstance(parent, ast.Attribute) or (isinstance(parent, ast.Call) and parent.func is not call):
+        return None  # used at once: to load, or by an earlier run's function
+    name = migration.helper(site, "saving_whole")
+    return Outcome("every rank holds the model whole while the library saves it on one of them",
+                   [around(site.file, call, f"{name}({{it}})")], Level.REVIEW)  # fmt: skip
+
+
+RULE = Rule(
+    id="FS417",
+    title="checkpointers of libraries",
+    symbols=_CHECKPOINTERS,
+    roles=("call",),
+    why="All ranks call their save(), which goes on to the model's state on the main process alone: a gather hangs there.",
+    fallback=saving_whole,
+    examples=(
+        Example(
+            before=(
+                "from detectron2.checkpoint import DetectionCheckpointer\n"
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "def f(net, options, folder):\n"
+                "    model = DDP(net, **options)\n"
+                "    checkpointer = DetectionCheckpointer(model, folder)\n"
+                "    checkpointer.save('last')\n"
+            ),
+            after=(
+                "from detectron2.checkpoint import DetectionCheckpointer\n"
+                "from fsdp2_helpers import saving_whole, shard_like_ddp\n"
+                "\n"
+                "\n"
+                "def f(net, options, folder):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                "    checkpointer = saving_whole(DetectionCheckpointer(model, folder))\n"
+                "    checkpointer.save('last')\n"
+            ),
+            level=Level.REVIEW,
+        ),
+    ),
+)
