@@ -70,3 +70,31 @@ def test_dictionaries_of_a_function(made: str, agree: bool) -> None:
         p.data.copy_(kept[n])
 """
     assert ("named_parameters(model)" not in migrated(train=HEAD + program)["train"]) is agree
+
+
+COLLECTED = (
+    HEAD
+    + """def groups(net, options):
+    model = DDP(net, **options)
+    {names}
+
+
+def main(net, options):
+    return groups(net, options)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("names", "stays"),
+    [
+        ("named = model.named_parameters()\n    found = {}\n    for k, v in named:\n        found[k] = v\n"
+         "    return [v for n, v in found.items() if 'bn' in n]", True),
+        ("named = model.named_parameters()\n    found = {}\n    for k, v in named:\n        found[k] = v\n    return found", False),
+        ("modules = [n for n, m in model.named_modules() if m.training]\n    if modules:\n        print(len(modules))", True),
+        ("modules = [n for n, m in model.named_modules() if m.training]\n    if options[modules[0]]:\n        print(1)", False),
+    ],
+)  # fmt: skip
+def test_names_that_are_collected_and_asked_for_their_inner_texts(names: str, stays: bool) -> None:
+    text = migrated(train=COLLECTED.format(names=names))["train"]
+    assert ("(model)" not in text.partition("shard_like_ddp(net")[2].partition("def main")[0]) == stays

@@ -158,6 +158,8 @@ _NO_MODULES = (
     "torch.utils.data.", "torch.optim.lr_scheduler.", "torch.distributed.fsdp.", "torch.amp.", "torch.cuda.amp.", "numpy.",
     "torchvision.transforms.", "torchvision.datasets.", "torchvision.utils.", "torchvision.io.", "PIL.", "cv2.", "skimage.",
     "matplotlib.", "pandas.", "scipy.", "sklearn.", "albumentations.", "tiktoken.", "sentencepiece.", "tokenizers.",
+    "omegaconf.", "yaml.", "yacs.", "ml_collections.", "huggingface_hub.", "torch.utils.tensorboard.", "tensorboardX.", "tqdm.",
+    "wandb.", "loguru.", "librosa.", "soundfile.", "h5py.", "lmdb.", "datasets.",
 )  # fmt: skip
 _WITHOUT_PARAMETERS = re.compile(
     r"torch\.nn\.(modules\.\w+\.)?(?!AdaptiveLogS|Linear)(\w*(Loss|Pool[123]d|Pad[123]d)|Dropout\w*|Softm\w+|LogSoftmax|ReLU6?|LeakyReLU|GELU|SiLU|ELU|Tanh|Sigmoid"

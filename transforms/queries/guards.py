@@ -147,6 +147,10 @@ class Guards:
         found = self._of(file, node, 0, measured)[0]
         return [] if found and self._is_early(file, node) else found
 
+    def all_lead_to(self, file: File, node: ast.AST) -> bool:
+        """Whether no rank comes to a place but through a guard."""
+        return self._of(file, node, 0, False)[1]
+
     def _of(self, file: File, node: ast.AST, depth: int, measured: bool) -> tuple[list[tuple[Guard, Calls]], bool]:
         """Guards, and whether all ways to the place lead through one."""
         own = guard_of(file, node, measured=measured)

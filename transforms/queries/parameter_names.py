@@ -79,13 +79,15 @@ class _Names:
             node, parent = parent, self._file.parents[parent]
         if isinstance(parent, ast.Call) and getattr(parent.func, "id", "") in _COUNTS:
             return
+        if isinstance(parent, (ast.If, ast.While, ast.IfExp)) and parent.test is node:
+            return  # whether there are any
         if isinstance(parent, _LOOPS) and parent.iter is node and isinstance(parent.target, ast.Tuple) == pairs:
             for name in loop_targets(parent):
                 for use in self._reads(name, self._file.parents[parent] if isinstance(parent, ast.comprehension) else parent):
                     self._follow_use(use)
             return
         is_dict = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "dict"
-        if pairs and not is_dict and node is not source and (name := self._assigned_to(node)) and self._values(name):
+        if pairs and not is_dict and (name := self._assigned_to(node)) and self._values(name):
             for read in self._reads(name, self._scope):  # a list of pairs
                 self._follow_source(read, pairs=True)
             return
@@ -175,7 +177,10 @@ class _Names:
         if isinstance(iterated, ast.Call) and getattr(iterated.func, "attr", "") == "items":
             iterated = iterated.func.value  # type: ignore[attr-defined]
         if isinstance(iterated, ast.Name):
-            return iterated.id
+            values = self._values(iterated.id)
+            if len(values) != 1 or not self._is_source(values[0]):
+                return iterated.id
+            iterated = values[0]
         return iterated if self._is_source(iterated) else None  # type: ignore[return-value]
 
     def _is_source(self, node: ast.expr) -> bool:
