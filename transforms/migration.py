@@ -32,7 +32,7 @@ from .queries.parameter_names import asks_for_fsdp1_names
 from .queries.program import Program
 from .queries.programs import Programs
 from .queries.results import is_result_used
-from .queries.same_condition import sharded_by_condition
+from .queries.same_condition import sharded_by_place
 from .queries.sharding import ShardingQueries
 from .queries.trace import Trace
 from .queries.unwrapping import unwrapping_choice
@@ -319,7 +319,7 @@ class Migration:
 
     def _is_surely_sharded(self, site: Site) -> bool:
         assert site.sharding is not None
-        return site.sharding.certain or sharded_by_condition(self.program, site.file, site.node, site.sharding)
+        return site.sharding.certain or sharded_by_place(self.program, site.file, site.node, site.sharding)
 
     @cached_property
     def observed(self) -> ObservedModels:

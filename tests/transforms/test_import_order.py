@@ -105,3 +105,11 @@ def main(net, args):
         pass
     return model
 """)
+
+
+def test_no_blank_line_begins_a_function_that_lost_its_import() -> None:
+    program = (
+        "def f(net, options):\n    from torch.nn.parallel import DistributedDataParallel as DDP\n\n"
+        "    # about it\n    return DDP(net, **options)\n"
+    )
+    assert "def f(net, options):\n    # about it\n    return shard_like_ddp(net, **options)\n" in migrated(train=program)["train"]

@@ -90,7 +90,8 @@ def main(net, options):
     [
         ("named = model.named_parameters()\n    found = {}\n    for k, v in named:\n        found[k] = v\n"
          "    return [v for n, v in found.items() if 'bn' in n]", True),
-        ("named = model.named_parameters()\n    found = {}\n    for k, v in named:\n        found[k] = v\n    return found", False),
+        ("named = model.named_parameters()\n    found = {}\n    for k, v in named:\n        found[k] = v\n"
+         "    return found", False),
         ("modules = [n for n, m in model.named_modules() if m.training]\n    if modules:\n        print(len(modules))", True),
         ("modules = [n for n, m in model.named_modules() if m.training]\n    if options[modules[0]]:\n        print(1)", False),
     ],

@@ -36,7 +36,8 @@ _WITHOUT_TENSORS = ("builtins.", "math.", "warnings.", "logging.", "collections.
                     "torch.utils._foreach_utils.")  # fmt: skip
 _PLAIN_FUNCTIONS = frozenset({"torch.no_grad", "torch.enable_grad", "torch.set_grad_enabled", "torch.is_grad_enabled",
                               "torch.finfo", "torch.get_default_dtype", "torch.tensor", "torch.jit.is_scripting",
-                              "torch.jit.script"})  # fmt: skip
+                              "torch.jit.script", "torch.nn.utils.clip_grad_norm_",
+                              "torch.nn.utils.clip_grad_value_"})  # fmt: skip
 _READ_AT_ONCE = frozenset({"norm", "vector_norm", "sum", "mean", "std", "var", "amax", "amin", "max", "min", "median", "any",
                            "all"})  # fmt: skip
 """Reductions: read as a number where they stand, they are mended there."""

@@ -10,7 +10,7 @@ from .file import File
 _MACHINERY = frozenset({"reducer", "_sync_buffers", "_sync_params", "_check_sync_bufs_pre_fwd", "_check_sync_bufs_post_fwd"})
 
 
-def reduces_itself(file: File, cls: ast.AST) -> bool:
+def reduces_itself(file: File, cls: ast.AST | None) -> bool:
     """Whether a class reads DDP's machinery off its own objects, and has none of that name itself."""
     if not isinstance(cls, ast.ClassDef):
         return False

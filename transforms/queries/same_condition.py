@@ -10,7 +10,12 @@ from .file import File
 from .program import Program
 
 
-def sharded_by_condition(program: Program, file: File, node: ast.AST, sharding: Sharding) -> bool:
+def sharded_by_place(program: Program, file: File, node: ast.AST, sharding: Sharding) -> bool:
+    """Whether a model is surely sharded where it is read, by the tests and functions around."""
+    return _by_condition(program, file, node, sharding) or _in_front_of_function(program, file, node, sharding)
+
+
+def _by_condition(program: Program, file: File, node: ast.AST, sharding: Sharding) -> bool:
     """Whether a place stands behind a test that the wrap stands behind as well, in the same file, with nothing changed.
 
     ``if ddp: model = DDP(model)`` makes ``model`` sharded behind every other ``if ddp:``.
@@ -21,6 +26,32 @@ def sharded_by_condition(program: Program, file: File, node: ast.AST, sharding: 
     wanted = _tests(file, call)
     found = _tests(file, node)
     return bool(wanted) and wanted <= found and all(_is_settled(file, test) for test in wanted)
+
+
+def _in_front_of_function(program: Program, file: File, node: ast.AST, sharding: Sharding) -> bool:
+    """Whether a function reads a variable of the one around it, which is wrapped in front of it and not bound behind.
+
+    After ``model = DDP(model)``, ``model`` is sharded in each function that is defined there.
+    """
+    model = node.value if isinstance(node, ast.Attribute) else node
+    if not isinstance(model, ast.Name) or not isinstance(sharding.value, Wrapped):
+        return False
+    if program.flow.file_of_call(sharding.value.site) != file.index:
+        return False
+    _, call = program.call_node(sharding.value.site)
+    wrap = file.parents[call]
+    if not isinstance(wrap, ast.Assign) or not any(isinstance(t, ast.Name) and t.id == model.id for t in wrap.targets):
+        return False
+    block, index = file.block_of(wrap)
+    around = set(file.ancestors(node))
+    inner = next((s for s in block[index + 1 :] if s in around), None)
+    outer = file.function(wrap)
+    if inner is None or file.function(node) is outer:
+        return False
+    behind = (n for n in ast.walk(outer or file.tree) if getattr(n, "lineno", 0) > wrap.lineno)
+    bound = {n.arg if isinstance(n, ast.arg) else n.id for n in behind
+             if isinstance(n, ast.arg) or (isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))}  # fmt: skip
+    return model.id not in bound
 
 
 def _tests(file: File, node: ast.AST) -> set[str]:

@@ -144,6 +144,9 @@ class _Mender(cst.CSTTransformer):
 
     def leave_IndentedBlock(self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock) -> cst.IndentedBlock:
         body = self._block(updated_node.body)
+        if body and len(body) < len(updated_node.body) and (above := _blank_lines(body[0])):
+            kept = [line for line in body[0].leading_lines if line not in above]  # type: ignore[attr-defined]
+            body[0] = body[0].with_changes(leading_lines=kept)  # nothing stands above it any more
         # An empty block around imports keeps them: it is a test whether they are there.
         return updated_node if not body else updated_node.with_changes(body=body)
 
