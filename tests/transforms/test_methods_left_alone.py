@@ -92,3 +92,38 @@ def test_methods_of_tensors_are_no_models_ones(method: str, stays: bool) -> None
     net = "class Net(nn.Module):\n    def encode(self, x):\n        return x @ self.weight\n\n\n"
     run = f"def run(read, options, x):\n    model = read(options)\n    DDP(model)\n    return model.{method}(x)\n"
     assert (f"return model.{method}(x)" in migrated(train=HEAD + net + run)["train"]) is stays
+
+
+def test_methods_of_unseen_models_go_by_those_of_their_name() -> None:
+    program = (
+        HEAD
+        + """import importlib
+
+
+class Task(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(4, 4)
+
+    def begin(self):
+        pass
+
+    def scores(self, x):
+        return self.net(x) @ self.net.weight
+
+
+class Reader:
+    def encode(self, x):
+        pass
+
+
+def main(options, name):
+    task = DDP(importlib.import_module(name).Other(), **options)
+    task.module.begin()
+    task.module.encode(1)
+    print(task.module.scores(torch.ones(2, 4)))
+"""
+    )
+    text = migrated(train=program)["train"]
+    assert "    task.begin()\n" in text
+    assert 'forward_method(task, "encode")(1)' in text and 'forward_method(task, "scores")(' in text

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 
 def reset_shards_in_zero_grad() -> None:
@@ -19,6 +20,8 @@ def reset_shards_in_zero_grad() -> None:
     @functools.wraps(of_modules)
     def zero_grad(module: nn.Module, set_to_none: bool = True) -> None:
         of_modules(module, set_to_none)
+        if getattr(DTensor, "_models_held", 0):  # needed for: each_rank
+            return  # one rank alone may be here: the shards of others would keep theirs
         units: list[Any] = [child for child in module.modules() if isinstance(child, FSDPModule)]
         for group in (unit._get_fsdp_state()._fsdp_param_group for unit in units):
             for held in group.fsdp_params if group is not None else ():

@@ -6,8 +6,9 @@ import ast
 import re
 from collections.abc import Iterable
 
-from ..flow.values import Bound, Constant, Derived, FunctionValue, Value
+from ..flow.values import Bound, ClassValue, Constant, Derived, FunctionValue, Value
 from .file import File
+from .plain_objects import makes_modules
 from .program import Program
 
 _ASKING = frozenset(
@@ -29,9 +30,19 @@ def only_asks(program: Program, file: File, call: ast.Call, seen: set[FunctionVa
     """Whether all that a method call can run asks for names, shapes and counts, so that no parameter has to be whole."""
     values = file.called_values(call)
     functions = program.callees(file, call) or [v for v in values if isinstance(v, FunctionValue)]
+    if not functions and not values and seen is None:
+        functions = _methods_of_modules(program, call)
     own = seen is None and all(_leaves_its_object_alone(*program.function_node(function)) for function in functions)
     seen = set() if seen is None else seen
     return bool(functions) and (own or all(_function_only_asks(program, function, seen) for function in functions))
+
+
+def _methods_of_modules(program: Program, call: ast.Call) -> list[FunctionValue]:
+    """The methods by the name that is called on something unknown, where all of that name are of modules."""
+    flow = program.flow
+    methods = list(flow.methods_by_name().get(call.func.attr, ())) if isinstance(call.func, ast.Attribute) else []
+    owners = [ClassValue(m.file, flow.files[m.file].functions[m.index].owner_class) for m in methods]
+    return methods if all(makes_modules(flow, owner) for owner in owners) else []
 
 
 def _function_only_asks(program: Program, value: FunctionValue, seen: set[FunctionValue]) -> bool:
