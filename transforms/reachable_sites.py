@@ -8,9 +8,9 @@ import re
 from .facts.symbols import CONSTRUCTORS, FSDP1, WRAPPERS, is_old, wraps_in_library
 from .migration import Migration
 from .queries.found_by_name import FoundByName
+from .queries.imports_by_name import ImportsByName
 from .queries.own_reduction import reduces_itself
 from .queries.packages import is_of_other_framework
-from .queries.programs import IMPORTED_BY_NAME
 from .queries.wrap_reach import WrapReach
 from .sites import OPTIMIZER, OPTIMIZER_STEP, PARAMETER, Site
 
@@ -38,7 +38,8 @@ def drop_unreachable(migration: Migration) -> set[str]:
     """
     wrapping = {path for path, sites in migration.sites.items() if any(_is_replaced(site, migration) for site in sites)}
     is_library = any(not migration.programs.is_reached(path) for path in wrapping)
-    has_hidden_imports = bool(wrapping) and migration.program.mentions(IMPORTED_BY_NAME)
+    by_names = migration.program.once(ImportsByName)
+    wraps_by_name = any(_may_be_found(migration, path) for path in wrapping)
     programs = {entry for path in wrapping for entry in migration.programs.of(path)}
     replaced = [(site.file, site.node) for sites in migration.sites.values() for site in sites if _is_replaced(site, migration)]
     reach = None if migration.options.blind else WrapReach(migration.program, migration.programs, replaced)
@@ -49,12 +50,12 @@ def drop_unreachable(migration: Migration) -> set[str]:
         entries = migration.programs.of(path)
         may_wrap = reach is None or any(map(reach.may_wrap, entries))
         if migration.programs.is_reached(path):
-            by_name = reach is not None and any(map(reach.imports_by_name, entries))
+            by_name = reach is not None and wraps_by_name and any(map(reach.imports_by_name, entries))
             may_come = may_wrap and (by_name or not programs.isdisjoint(entries))
             is_seen_whole = not migration.options.is_package or entries == (path,)
             may_come = may_come and (path in wrapping or not (is_seen_whole and alone.issuperset(entries)))
         elif reach is None or entries != (path,) or not _NEVER_IMPORTED.search(path):
-            may_come = is_library or has_hidden_imports or (entries == (path,) and may_wrap)
+            may_come = is_library or (bool(wrapping) and by_names.may_find(path)) or (entries == (path,) and may_wrap)
         else:
             may_come = may_wrap
         is_plain = not may_come or not wrapping
@@ -68,6 +69,13 @@ def drop_unreachable(migration: Migration) -> set[str]:
             if kept:
                 migration.sites[path] = kept
     return plain
+
+
+def _may_be_found(migration: Migration, path: str) -> bool:
+    """Whether an import by name may find a file that wraps something, or one that leads to it."""
+    programs, by_names = migration.programs, migration.program.once(ImportsByName)
+    is_script = programs.of(path) == (path,) and migration.program.index(path) in programs.entries
+    return by_names.may_find_script(path) if is_script else by_names.may_find(path)
 
 
 def _programs_of_one_process(migration: Migration, wrapping: set[str]) -> set[str]:

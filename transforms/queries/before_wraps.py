@@ -7,15 +7,15 @@ not seen whole (a function that is handed on, called by its name, or run by a cl
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable
 from functools import cached_property
 
 from ..facts.facts import NOTHING
 from ..flow.values import FunctionValue, Wrapped
 from .file import File
+from .imports_by_name import ImportsByName
 from .program import Program
-from .programs import IMPORTED_BY_NAME, Programs
+from .programs import Programs
 from .visible_callers import Place, VisibleCallers, may_be_ours
 from .wrap_lifetimes import WrapLifetimes
 
@@ -131,12 +131,14 @@ class BeforeWraps:
 
     def _is_apart(self, file: File) -> bool:
         """Whether nothing imports both a file and one that may wrap something."""
-        return not self._imports_by_name and self._with_wraps.isdisjoint(self.programs.reaching(file.index))
+        is_found = self._are_wraps_found or self.program.once(ImportsByName).may_find(file.path)
+        return not is_found and self._with_wraps.isdisjoint(self.programs.reaching(file.index))
 
     @cached_property
-    def _imports_by_name(self) -> bool:
-        """Whether some file may bring together what no import statement does."""
-        return any(re.search(IMPORTED_BY_NAME, text) for text in self.program.all_texts.values())
+    def _are_wraps_found(self) -> bool:
+        """Whether imports by name may bring a wrap together with what no import statement does."""
+        found = {self.program.facts[index].path for index, _ in self._wrapping}
+        return any(map(self.program.once(ImportsByName).may_find, found))
 
     def _comes_from_apart(self, function: FunctionValue) -> bool:
         """Whether nothing calls a function but code that is apart from all wraps, or code that nothing calls."""

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from ..facts.symbols import DDP, FSDP1, FSDP_MODULE
+from ..facts.symbols import DDP, FSDP1, FSDP_MODULE, wraps_in_library
 from ..findings import Form, Level
+from ..flow.values import Constant, Opaque
 from ..migration import Migration
+from ..queries.answers import Answer
 from ..queries.class_tests import tests_of
 from ..queries.copied_models import copies_wrappers
 from ..queries.file import File
@@ -35,6 +37,9 @@ def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
     if site.role == "classes":
         if all(unwrapping_choice(file, call) is not None for file, call in _tests(site)):
             return Outcome("it answers no for models of FSDP2, and the branch without `.module` is right", level=Level.OK)
+    tests = _tests(site)
+    if tests and all(_is_of_others(file, call, migration) for file, call in tests):
+        return Outcome("no model of FSDP2 comes here: a library's stay what they are", level=Level.OK)
     if site.role == "test" and site.symbol == DDP and _works_on_insides(site):
         return Outcome(_INSIDES, level=Level.REVIEW, form=Form.NOTE)
     if (migration.tells_apart or migration.native_programs) and site.role == "test":  # native ones are FSDPModules too
@@ -53,6 +58,13 @@ def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
     changes = [name_instead(site.file, asked_for, migration.torch(site, FSDP_MODULE))]
     changes += _merged(site, asked_for)
     return Outcome("models of FSDP2 are FSDPModules", changes, form=Form.IDIOM)
+
+
+def _is_of_others(file: File, call: ast.Call, migration: Migration) -> bool:
+    """Whether only models are asked about that nobody here wraps, though a library may."""
+    found = [v for v in file.values(call.args[0]) if not isinstance(v, Constant)]
+    by_library = any(isinstance(v, Opaque) and wraps_in_library(v.name) for v in found)
+    return by_library and migration.sharding.of(file, call.args[0]).answer is Answer.NO
 
 
 def _works_on_insides(site: Site) -> bool:

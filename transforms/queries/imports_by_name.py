@@ -1,0 +1,64 @@
+"""Which files code may import by names that it puts together or reads."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from pathlib import PurePosixPath
+
+from .program import Program
+from .programs import IMPORTED_BY_NAME
+
+_ANYTHING = re.compile(r"\b(spec_from_file_location|load_source|runpy|pydoc|walk_packages|iter_modules)\b")
+_CALL = re.compile(r"\b(?:import_module|__import__)\s*\(\s*([^\n]*)")
+_LITERAL = re.compile(r"""f?(["'])([\w.]*)(\1|\{)|(["'])([\w.]*)\4\s*\+""")
+_OF_CONFIGURATIONS = re.compile(r"""\br(split|partition)\(\s*["']\.["']|\binstantiate\(|\bhydra\b""")
+"""A path of a class is taken apart, as configurations have it; or a library of configurations imports."""
+
+
+class ImportsByName:
+    """Answers for the files of one repository: by what the imports that are put together are given."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._said: dict[str, bool] = {}
+
+    def may_find(self, path: str) -> bool:
+        """Whether some import by name may find a file: any, one below a folder that it says, or one that a text names."""
+        pure = PurePosixPath(path)
+        dotted = f".{'.'.join(pure.with_suffix('').parts)}."
+        if self._finds_anything or any(f".{prefix.strip('.')}." in dotted for prefix in self._prefixes):
+            return True
+        return bool(self._importing) and self._is_said(pure.parent.name if pure.name == "__init__.py" else pure.stem)
+
+    def may_find_script(self, path: str) -> bool:
+        """The same of a file that is run: nobody imports one unless a text names it."""
+        return bool(self._importing) and self._is_said(PurePosixPath(path).stem)
+
+    def _is_said(self, name: str) -> bool:
+        if name not in self._said:
+            quoted = re.compile(rf"[\"'][^\"'\n]*(?<!\w){re.escape(name)}(?!\w)[^\"'\n]*[\"']")
+            texts = self.program.all_texts.values()
+            self._said[name] = self.program.is_said(name) or any(name in text and quoted.search(text) for text in texts)
+        return self._said[name]
+
+    @cached_property
+    def _importing(self) -> list[str]:
+        return [text for text in self.program.all_texts.values() if re.search(IMPORTED_BY_NAME, text)]
+
+    @cached_property
+    def _given(self) -> list[tuple[str, str]]:
+        """What imports are given, each with the text of its file."""
+        return [(given, text) for text in self._importing for given in _CALL.findall(text)]
+
+    @cached_property
+    def _finds_anything(self) -> bool:
+        """Whether some name comes from anywhere, as from the command line."""
+        named = (text for given, text in self._given if not _LITERAL.match(given))
+        return any(map(_ANYTHING.search, self._importing)) or any(not _OF_CONFIGURATIONS.search(text) for text in named)
+
+    @cached_property
+    def _prefixes(self) -> set[str]:
+        """What is in front of names that are put together: `models.` of `f"models.{name}"`."""
+        found = (match for given, _ in self._given if (match := _LITERAL.match(given)))
+        return {prefix for match in found if (prefix := match[2] or match[5] or "").strip(".")}
