@@ -29,6 +29,7 @@ OF_ALL_MODULES = frozenset(
      "share_memory", "extra_repr", "set_extra_state", "get_extra_state", "to_empty", "forward", "__call__",
      "reshard", "unshard", "set_requires_gradient_sync", "set_requires_all_reduce", "set_is_last_backward",
      "set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch", "set_reshard_after_forward",
+     "_load_from_state_dict", "_save_to_state_dict", "_apply",
      "set_reshard_after_backward", "set_unshard_in_backward", "set_post_optim_event"}
 )  # fmt: skip
 """Methods that every module has, or every model of FSDP2, and that mean the same there."""

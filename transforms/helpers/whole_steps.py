@@ -67,15 +67,22 @@ def _whole_parameters_of(optimizer: Any) -> Iterator[Callable[[Any], Any]]:
     sharded = [p for params in held for p in params if isinstance(p, DTensor)]
     full = {p: nn.Parameter(whole(p.detach()), p.requires_grad) for p in sharded}
 
+    versions: dict[Any, int] = {}
+
     def show_whole() -> None:
         for p, mine in full.items():
             mine.grad = whole(p.grad)
+            versions[p] = 0 if mine.grad is None else mine.grad._version
         for params in lists:
             params[:] = [full.get(p, p) for p in params]  # in place: LBFGS keeps the list
 
     def show_shards() -> None:
         for p, mine in full.items():
             write_shard(p, mine)
+            if mine.grad is None:
+                p.grad = None  # which the step has dropped
+            elif p.grad is not None and mine.grad._version != versions[p]:
+                write_shard(p.grad, mine.grad)
         for params, before in zip(lists, held, strict=True):
             params[:] = before
 

@@ -143,6 +143,31 @@ class Forwarding(torch.optim.Optimizer):
         self.optim.load_state_dict(state_dict)
 
 
+class Sharp(torch.optim.Optimizer):
+    """Steps behind a second look at the loss, for which it clears the gradients itself, or half of them."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 1e-2})
+
+    @on_whole_parameters
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        assert closure is not None
+        params = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        before = [p.clone() for p in params]
+        for at, p in enumerate(params):
+            p.add_(p.grad / (p.grad.norm() + 1e-6), alpha=0.05)
+            if at % 2:
+                p.grad.mul_(0.5)
+            else:
+                p.grad = None
+        with torch.enable_grad():
+            closure()
+        for p, old in zip(params, before, strict=True):
+            p.copy_(old)
+            p.sub_(p.grad, alpha=0.1)
+
+
 OPTIMIZERS: list[Callable[[Any], Any]] = [
     Lamb,
     lambda params: step_on_whole(Factored(params)),
@@ -152,19 +177,23 @@ OPTIMIZERS: list[Callable[[Any], Any]] = [
     lambda params: step_on_whole(Ahead(torch.optim.SGD(params, lr=1e-2, momentum=0.9))),
     lambda params: step_on_whole(Slow(torch.optim.Adam(params, lr=1e-2))),
     lambda params: Forwarding(Factored(params)),
+    Sharp,
 ]  # fmt: skip
 
 
 def train(model: Any, optimizer: Any, start: int, end: int) -> None:
     for step in range(start, end):
         def closure(step: int = step) -> torch.Tensor:
-            optimizer.zero_grad()
+            if not isinstance(optimizer, Sharp):
+                optimizer.zero_grad()
             loss = model(*batch(step))
             loss.backward()
             return loss
 
         closure()
-        optimizer.step(closure) if isinstance(optimizer, torch.optim.LBFGS) else optimizer.step()
+        optimizer.step(closure) if isinstance(optimizer, (torch.optim.LBFGS, Sharp)) else optimizer.step()
+        if isinstance(optimizer, Sharp):
+            optimizer.zero_grad()
 
 
 def models() -> tuple[Any, Any]:
