@@ -42,6 +42,7 @@ _WORDS = {
     "forward_by_name": r"(?!self\b)\w+(?:\[[^\]\n]*\])*\.forward\(",
     "forward_methods": r"register_fsdp_forward_method",
     "zero_redundancy": r"ZeroRedundancyOptimizer",
+    "replicas": r"replicate\(|DataParallel\(|data_parallel\(",
 }
 """Features that no code has in which none of these words stands."""
 _BY_HELPER = {
@@ -209,7 +210,7 @@ def _by_arguments(migration: Migration, kind: str) -> set[str]:
         if not all(_is_off(value, defaults.get(name)) for value in values)
     }  # fmt: skip
     if kind == "fsdp1":
-        if passed.keys() & {"ignored_modules", "ignored_states"}:
+        if passed.keys() & {"ignored_modules", "ignored_states", "ignored_parameters"}:
             found.add("ignored")
         strategies = passed.get("sharding_strategy", [])
         if passed.keys() & {"process_group", "device_mesh"} or not all(_is_known_strategy(migration, s) for s in strategies):

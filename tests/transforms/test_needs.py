@@ -72,6 +72,8 @@ def made(body: str, imports: str = "", around: str = "") -> str:
         ("without = torch.no_grad()\n    with without:\n        model(batches)", "", True),
         ("torch.set_grad_enabled(False)\n    model(batches)", "", True),
         ("return evaluate(model, batches)", EVALUATE, True),
+        ("return inference_on_dataset(model, batches)", "from lab.evaluation import inference_on_dataset\n", True),
+        ("return build_on_dataset(model, batches)", "from lab.evaluation import build_on_dataset\n", False),
         ("pipe = Pipeline.from_parts(unet=model.module)\n    " + NO_GRAD + "pipe(batches)", "from pipes import Pipeline", True),
     ],
 )

@@ -282,11 +282,23 @@ def _moved_as_registered() -> Iterator[None]:
     def moved(unit: Any, *args: Any, **kwargs: Any) -> Any:
         return (nn.Module._apply if getattr(unit, "_held_whole", False) else shards_moved)(unit, *args, **kwargs)
 
-    FSDPModule._apply = moved  # pyright: ignore[reportAttributeAccessIssue]
+    sharded: Any = FSDPModule
+    sharded._apply = moved
+    sharded._replicate_for_data_parallel = _replica  # needed for: replicas
     try:
         yield
     finally:
-        FSDPModule._apply = shards_moved
+        sharded._apply = shards_moved
+
+
+def _replica(unit: Any) -> Any:
+    """A copy for DataParallel, of the model's own class: fully_shard's makes no object without its arguments."""
+    own = type(unit)
+    unit.__class__ = own.__mro__[2] if getattr(unit, "_held_whole", False) else own
+    try:
+        return nn.Module._replicate_for_data_parallel(unit)
+    finally:
+        unit.__class__ = own
 
 
 def _take_shards(unit: Any) -> bool:

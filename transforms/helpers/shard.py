@@ -40,20 +40,21 @@ def shard_like_fsdp1(
     use_orig_params: bool = False,  # needed for: fsdp1.use_orig_params
     ignored_states: Any = None,  # needed for: ignored
     device_mesh: DeviceMesh | None = None,  # needed for: meshes
+    ignored_parameters: Any = None,  # needed for: ignored
 ) -> Any:
     """Shard `module` in place as FSDP1 would have wrapped it with the same arguments, and return it.
 
     Takes the place of the class in calls, functools.partial and enable_wrap. Optimizers that exist already get the
-    sharded parameters, as with use_orig_params. backward_prefetch, forward_prefetch, limit_all_gathers and use_orig_params
-    change no result and are not used. Raises ValueError for an unknown strategy and TypeError for what a policy returns
-    but no unit takes.
+    sharded parameters, as with use_orig_params. What torch 2.0 called ignored_parameters are ignored_states.
+    backward_prefetch, forward_prefetch, limit_all_gathers and use_orig_params change no result and are not used. Raises
+    ValueError for an unknown strategy and TypeError for what a policy returns but no unit takes.
     """
     if isinstance(module, FSDPModule):
         return module
     device = _compute_device(module, device_id)
     skipped: set[nn.Module] = set()
     ignored: set[nn.Parameter] = set()
-    skipped, ignored = _ignored(module, ignored_modules, ignored_states)  # needed for: ignored
+    skipped, ignored = _ignored(module, ignored_modules, ignored_states or ignored_parameters)  # needed for: ignored
     mesh = group_mesh(device)
     mesh = strategy_mesh(device, _strategy_name(sharding_strategy), process_group, device_mesh)  # needed for: meshes
     chosen: list[tuple[nn.Module, dict[str, Any]]] = []

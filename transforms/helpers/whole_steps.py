@@ -81,7 +81,7 @@ def _whole_parameters_of(optimizer: Any) -> Iterator[Callable[[Any], Any]]:
             write_shard(p, mine)
             if mine.grad is None:
                 p.grad = None  # which the step has dropped
-            elif p.grad is not None and mine.grad._version != versions[p]:
+            elif isinstance(p.grad, DTensor) and mine.grad._version != versions[p]:
                 write_shard(p.grad, mine.grad)
         for params, before in zip(lists, held, strict=True):
             params[:] = before

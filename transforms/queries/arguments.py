@@ -53,10 +53,10 @@ def _argument_for(
     names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
     given = list(call.args)
     if is_method and names and names[0] in ("self", "cls"):
-        is_read_off = _is_read_off(call.func, function.name)
-        if name == names[0] and not is_read_off and not function.name.startswith("__") and function.name != "forward":
+        called = call.func.value if _is_read_off(call.func, function.name) else call.func
+        if name == names[0] and called is call.func and not function.name.startswith("__") and function.name != "forward":
             return None  # the method was handed on by itself: what is called is no object with its attributes
-        given.insert(0, call.func.value if is_read_off else call.func)
+        given.insert(0, called)
     unpacked = next((i for i, argument in enumerate(given) if isinstance(argument, ast.Starred)), len(given))
     if name in names and names.index(name) < unpacked:
         return given[names.index(name)]

@@ -11,6 +11,7 @@ from .arguments import given_for_parameter
 from .assignments import assigned_in_other_files, assigned_values
 from .file import File
 from .program import Program
+from .returned_items import returned_items
 
 _RANK = re.compile(
     r"(?i)^_?((my|this|cur(rent)?|global|local|world|node|dp|ddp|data_parallel|dist|torch|proc(ess)?|worker|machine)_?)*"
@@ -82,6 +83,8 @@ def _is_rank_condition(file: File, test: ast.expr, depth: int) -> bool:
         assigned = assigned_values(file, test) if depth < _DEEPEST else []
         if any(is_rank_condition(file, value, depth + 1) for value in assigned):
             return True
+        if depth < _DEEPEST and any(is_rank_condition(*item, depth + 1) for item in returned_items(file, test)):
+            return True
         given = given_for_parameter(file, test) if not assigned and depth < _DEEPEST else ()
         if any(is_rank_condition(caller, value, depth + 1) for caller, value in given):
             return True
@@ -120,6 +123,8 @@ def _is_rank(file: File, node: ast.expr, depth: int) -> bool:
         if isinstance(node, ast.Name) and _is_first_of_spawned(file, node):
             return True
         if depth < _DEEPEST and any(is_rank(file, value, depth + 1) for value in assigned_values(file, node)):
+            return True
+        if depth < _DEEPEST and any(is_rank(*item, depth + 1) for item in returned_items(file, node)):
             return True
         return _is_made_of_rank(file, node, depth)
     return False

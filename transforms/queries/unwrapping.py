@@ -23,7 +23,9 @@ INNER = frozenset({"module", "_fsdp_wrapped_module"})
 """What wrappers keep their module in."""
 _DEVICE = ast.dump(ast.parse("next(_.parameters()).device", mode="eval").body)
 """What the device of a wrapper of DDP is of a module."""
-_TESTS = frozenset({"isinstance", "hasattr", "type", "issubclass", "callable", "getattr"})
+_TESTS = frozenset(
+    {"isinstance", "hasattr", "type", "issubclass", "callable", "getattr", "is_module_wrapper", "is_model_wrapper"}
+)
 
 
 def unwrapping_choice(file: File, node: ast.AST) -> ast.If | ast.IfExp | ast.While | ast.BoolOp | None:

@@ -25,7 +25,7 @@ _PER_UNIT = r"\bCustomPolicy\b|\b_Policy\b|_run_policy|enable_wrap"
 """What gives units arguments of their own."""
 _LOW_PRECISION = r"\.(?:half|bfloat16)\(|\bto\([^()\n]*(?:bfloat16|float16|half|dtype)|torch_dtype|set_default_dtype"
 """What parameters, and their gradients, may be of low precision by, whose norms FSDP1 took in float32."""
-_LEAVE_OUT = frozenset({None, "ignored_modules", "ignored_states", "process_group", "device_mesh"})
+_LEAVE_OUT = frozenset({None, "ignored_modules", "ignored_states", "ignored_parameters", "process_group", "device_mesh"})
 """Arguments, or a dictionary of them, that may leave parameters out or give them other meshes."""
 
 

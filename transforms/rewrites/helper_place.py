@@ -44,15 +44,33 @@ def place_helpers(
     there = {parent: text for parent, text in modules.items() if is_generated(text)}
     taken = modules.keys() - there.keys()
     preferred = ({PurePosixPath(folder)} if folder else set(there)) - taken
+    for path in [path for path in used if _is_installed_alone(program, path)]:
+        if _beside(program, path, used[path], absent) is not None:
+            placement.inside[path] = used.pop(path)
     if len(used) == 1 and not preferred:
         ((path, names),) = used.items()
-        beside = with_needs(names, absent - BESIDE_CODE)
-        is_free = program.file(program.index(path)).names.isdisjoint(definition.name for definition in beside)
-        if is_free and len(beside_code(beside).splitlines()) <= _LONGEST_INSIDE:
+        length = _beside(program, path, names, absent)
+        if length is not None and length <= _LONGEST_INSIDE:
             placement.inside[path] = names
             return placement
-    _share(program, used, there, preferred, taken, absent, placement)
+    if used:
+        _share(program, used, there, preferred, taken, absent, placement)
     return placement
+
+
+def _beside(program: Program, path: str, names: Collection[str], absent: frozenset[str]) -> int | None:
+    """How many lines helpers and their needs have inside of a file; None where it has their names already."""
+    beside = with_needs(names, absent - BESIDE_CODE)
+    is_free = program.file(program.index(path)).names.isdisjoint(definition.name for definition in beside)
+    return len(beside_code(beside).splitlines()) if is_free else None
+
+
+def _is_installed_alone(program: Program, path: str) -> bool:
+    """Whether a module is installed without what lies beside it: by ``py_modules`` of the ``setup.py`` there."""
+    pure = PurePosixPath(path)
+    setup = program.all_texts.get(str(pure.with_name("setup.py")), "")
+    listed = re.search(r"\bpy_modules\s*=\s*\[([^\]]*)\]", setup)
+    return listed is not None and pure.stem in re.findall(r"\w+", listed[1])
 
 
 def _share(

@@ -510,3 +510,13 @@ def check_checkpointers_that_save_on_one_rank() -> None:
     assert close(checkpointer.saved, expected) if dist.get_rank() == 0 else not checkpointer.saved
     model(*batch(1)).backward()
     optimizer.step()
+
+
+def check_replicas_of_what_is_held_are_of_its_own_class() -> None:
+    """As torch.nn.parallel.replicate makes them, of each module in it."""
+    model, _ = trained()
+    own = type(build("plain"))
+    with whole_on_each_rank(model):
+        copies = [module._replicate_for_data_parallel() for module in model.modules()]
+        assert type(copies[0]) is own and not any(isinstance(copy, FSDPModule) for copy in copies)
+    model(*batch(1)).backward()
