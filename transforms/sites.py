@@ -38,6 +38,7 @@ from .queries.reshaped_parameters import parameters_reshaped
 from .queries.second_backwards import second_backwards
 from .queries.sharding import ShardingQueries
 from .queries.summoned import summoned_around
+from .queries.uneven_forwards import called_in_uneven_loops
 from .queries.whole_optimizers import optimizers_made, steps_on_wholes
 from .queries.whole_reads import whole_reads
 
@@ -67,6 +68,8 @@ MODEL_CLASS = "torch.nn.Module.(class)"
 """The symbol of the class of a model that is taken for a value."""
 PAST_DDP = "torch.nn.Module.(past DDP)"
 """The symbol of forwards of modules that were handed to DDP, past the wrapper."""
+UNEVEN_CALL = "torch.nn.Module.(uneven calls)"
+"""The symbol of calls in loops that ranks leave at different times."""
 OPTIMIZER = "torch.optim.(optimizer)"
 """The symbol of calls that make an optimizer which looks at more than single elements."""
 OPTIMIZER_STEP = "torch.optim.Optimizer.(step)"
@@ -176,6 +179,7 @@ def find_sites(file: File, sharding: ShardingQueries, is_known: Callable[[str, s
     sites += [Site(file, call, OPTIMIZER, "call", call, None, found) for call, found in optimizers_made(file, sharding)]
     sites += [Site(file, node, MODEL_CLASS, "read", None, model, found) for node, model, found in classes_read(file, sharding)]
     sites += [Site(file, call, PAST_DDP, "call", call, call.func, found) for call, found in runs_past_ddp(file, sharding)]
+    sites += [Site(file, c, UNEVEN_CALL, "call", c, c.func, found) for c, found in called_in_uneven_loops(file, sharding)]
     sites += [Site(file, c, SECOND_BACKWARD, "call", c, m, sharding.of(file, m)) for c, m in second_backwards(file, sharding)]
     sites += [Site(file, step, OPTIMIZER_STEP, "method") for step in steps_on_wholes(file, sharding)]
     return sorted(sites, key=lambda site: file.source.span(site.node))
