@@ -21,7 +21,6 @@ from to_fsdp2.transforms.helpers.each_rank import (
     ask_for_whole,
     everything_whole_on_each_rank,
     holding_whole,
-    saving_whole,
     whole_on_each_rank,
     whole_when_asked,
 )
@@ -484,39 +483,3 @@ def _ask_and_fail() -> None:
     with whole_when_asked():
         ask_for_whole()
         raise ZeroDivisionError
-
-
-class MainCheckpointer:
-    """As fvcore's: all ranks call it, and one goes on."""
-
-    def __init__(self, model: Any, **others: Any) -> None:
-        self.model, self.others, self.saved = model, others, {}
-
-    def save(self) -> None:
-        if dist.get_rank() == 0:
-            self.saved = {"model": self.model.state_dict(), "optimizer": self.others["optimizer"].state_dict()}
-
-
-def check_checkpointers_that_save_on_one_rank() -> None:
-    """What they take of model and optimizer is whole; training goes on behind it."""
-    model, optimizer = trained()
-    expected = {"model": state_of(model), "optimizer": state_of(optimizer)}
-    checkpointer = saving_whole(MainCheckpointer(model, optimizer=optimizer))
-    for _ in range(2):
-        checkpointer.save()
-    with whole_on_each_rank(model, optimizer):
-        if dist.get_rank() == 0:
-            checkpointer.save()
-    assert close(checkpointer.saved, expected) if dist.get_rank() == 0 else not checkpointer.saved
-    model(*batch(1)).backward()
-    optimizer.step()
-
-
-def check_replicas_of_what_is_held_are_of_its_own_class() -> None:
-    """As torch.nn.parallel.replicate makes them, of each module in it."""
-    model, _ = trained()
-    own = type(build("plain"))
-    with whole_on_each_rank(model):
-        copies = [module._replicate_for_data_parallel() for module in model.modules()]
-        assert type(copies[0]) is own and not any(isinstance(copy, FSDPModule) for copy in copies)
-    model(*batch(1)).backward()

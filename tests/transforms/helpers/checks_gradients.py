@@ -6,7 +6,6 @@ import contextlib
 import functools
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 from models import batch, build, clean, close, error_of, gathered, gradients_of, parameters_of
@@ -210,24 +209,6 @@ def check_gradients_of_a_window_that_was_given_up() -> None:
                 optimizer.zero_grad()
             results.append(parameters_of(model))
         assert all(close(results[0], other, 1e-5) for other in results[1:])
-
-
-def check_a_step_behind_backwards_without_synchronization() -> None:
-    """It goes by the average, as if the last of them had been synchronized; training goes on."""
-    results = []
-    for cut in (False, True):
-        model = build("fsdp2", like="ddp")
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
-        for step in range(3):
-            for micro in range(2):
-                is_last = micro == 1 and not (cut and step == 1)
-                with contextlib.nullcontext() if is_last else no_gradient_sync(model):
-                    model(*batch(2 * step + micro)).backward()
-            with pytest.warns(UserWarning, match="averaged at this step") if cut and step == 1 else contextlib.nullcontext():
-                optimizer.step()
-            optimizer.zero_grad()
-        results.append(parameters_of(model))
-    assert close(results[0], results[1])
 
 
 def check_optimizers_drop_a_window_that_was_given_up() -> None:

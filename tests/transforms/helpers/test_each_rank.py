@@ -3,7 +3,8 @@
 import pytest
 from two_ranks import names, outcome
 
-CHECKS = [(file, name) for file in ("checks_each_rank.py", "checks_held_writes.py") for name in names(file)]
+FILES = ("checks_each_rank.py", "checks_held_writes.py", "checks_held_by_libraries.py")
+CHECKS = [(file, name) for file in FILES for name in names(file)]
 
 
 @pytest.mark.slow

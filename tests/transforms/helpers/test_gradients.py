@@ -3,8 +3,10 @@
 import pytest
 from two_ranks import names, outcome
 
+CHECKS = [(file, name) for file in ("checks_gradients.py", "checks_unsynced_steps.py") for name in names(file)]
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("check", names("checks_gradients.py"))
-def test_on_two_ranks(check: str) -> None:
-    assert outcome("checks_gradients.py", check) == "passed"
+@pytest.mark.parametrize(("file", "check"), CHECKS)
+def test_on_two_ranks(file: str, check: str) -> None:
+    assert outcome(file, check) == "passed"
