@@ -32,8 +32,8 @@ from .queries.parameter_names import asks_for_fsdp1_names
 from .queries.program import Program
 from .queries.programs import Programs
 from .queries.results import is_result_used
-from .queries.same_condition import sharded_by_place
 from .queries.sharding import ShardingQueries
+from .queries.surely_sharded import sharded_by_place
 from .queries.trace import Trace
 from .queries.unwrapping import unwrapping_choice
 from .queries.whole_states import WholeStates

@@ -7,7 +7,6 @@ import re
 
 from .facts.symbols import CONSTRUCTORS, FSDP1, WRAPPERS, is_old, wraps_in_library
 from .migration import Migration
-from .queries.found_by_name import FoundByName
 from .queries.imports_by_name import ImportsByName
 from .queries.own_reduction import reduces_itself
 from .queries.packages import is_of_other_framework
@@ -105,12 +104,7 @@ def drop_in_whole_steps(migration: Migration) -> None:
 
     FSDP1 showed optimizers each rank's own part, so that those of the repository stay as they are where it may be.
     """
-    wrapping = {entry for path, sites in migration.sites.items() if any(_is_replaced(site, migration) for site in sites)
-                for entry in migration.programs.of(path)}  # fmt: skip
     for path, sites in list(migration.sites.items()):
-        if not migration.options.blind:
-            sites = [s for s in sites if s.symbol != OPTIMIZER_STEP or _may_step_on_sharded(s, migration, wrapping)]
-            migration.sites[path] = sites
         steps = [site for site in sites if site.symbol in (OPTIMIZER, OPTIMIZER_STEP)]
         if steps and not migration.native_programs.isdisjoint(migration.programs.of(path)):
             migration.sites[path] = [site for site in sites if site not in steps]
@@ -122,17 +116,6 @@ def drop_in_whole_steps(migration: Migration) -> None:
         whole = {site.file.enclosing_class(site.node) for site in steps if site.symbol == OPTIMIZER_STEP}
         inside = [s for s in sites if _is_of_tensors(s) and s.file.enclosing_class(s.node) in whole] if whole else []
         migration.sites[path] = [site for site in sites if site not in inside]
-
-
-def _may_step_on_sharded(site: Site, migration: Migration, wrapping: set[str]) -> bool:
-    """Whether an optimizer's class may be used by a program that wraps a model: where some use it, only these ones matter."""
-    cls, program = site.file.enclosing_class(site.node), migration.program
-    if cls is None or program.is_said(cls.name) or FoundByName(program).may_find(site.file.path, cls.name):
-        return True
-    files = [program.facts[index].path for index in program.files_by_word.get(cls.name, ())]
-    users = [path for path in files if path != site.file.path and not path.endswith("__init__.py")]
-    users += [site.file.path] if len(re.findall(rf"\b{cls.name}\(", program.text(site.file.path))) > 1 else []
-    return not users or any(not wrapping.isdisjoint(migration.programs.of(path)) for path in users)
 
 
 def _is_of_tensors(site: Site) -> bool:

@@ -30,7 +30,6 @@ def find(name):
 if __name__ == '__main__':
     find(input()).run(train.build(torch.nn.Linear(2, 2), {{}}))
 """
-OF_PATH = "path, cls = name.rsplit('.', 1)\n    return getattr(importlib.import_module(path), cls)"
 
 
 @pytest.mark.parametrize(
@@ -39,9 +38,15 @@ OF_PATH = "path, cls = name.rsplit('.', 1)\n    return getattr(importlib.import_
         ("return importlib.import_module(name)", True),
         ("return importlib.import_module(f'tools.{name}')", True),
         ("return importlib.import_module('models.' + name)", False),
+        ("return importlib.import_module('models.{}'.format(name))", False),
+        ("return importlib.import_module(f'{name}.restoring')", True),
+        ("return importlib.import_module(f'.{name}', 'tools')", True),
+        ("return importlib.import_module('%s.restoring' % name)", True),
+        ("return importlib.import_module(f'tools.rest{name}')", True),
+        ("return list(map(importlib.import_module, name))[0]", True),
         ("return importlib.import_module('train')", False),
-        (OF_PATH, False),
-        (f"print('tools.restoring')\n    {OF_PATH}", True),
+        ("return instantiate(name)", False),
+        ("print('tools.restoring')\n    return instantiate(name)", True),
     ],
 )
 def test_a_file_that_nobody_imports(statement: str, is_found: bool) -> None:

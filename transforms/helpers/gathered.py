@@ -1,6 +1,5 @@
 """When the units of a sharded model are gathered, other than fully_shard decides it."""
 
-from types import MethodType
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ def reshard_after_evaluation(module: Any) -> None:
     """Shard `module` again after each forward without gradients, and after each before the first backward.
 
     fully_shard keeps the root gathered until a backward: `parameters()` then gives tensors that no optimizer knows,
-    zero_grad misses the gradients, and weights that change in between are not seen by the next forward.
+    and weights that change in between are not seen by the next forward.
     """
     trains: list[bool] = []
 
@@ -34,12 +33,6 @@ def reshard_after_evaluation(module: Any) -> None:
             resharded(module)
 
     module.register_forward_hook(torch.compiler.disable(reshard))
-    module.zero_grad = MethodType(zero_grad_of_shards, module)
-
-
-def zero_grad_of_shards(module: Any, set_to_none: bool = True) -> None:
-    """`module.zero_grad()` also between a forward and its backward, when gathered parameters hide the gradients."""
-    type(module).zero_grad(resharded(module), set_to_none)
 
 
 def reshard_after_forward(module: Any) -> None:

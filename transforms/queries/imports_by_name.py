@@ -9,11 +9,15 @@ from pathlib import PurePosixPath
 from .program import Program
 from .programs import IMPORTED_BY_NAME
 
-_ANYTHING = re.compile(r"\b(spec_from_file_location|load_source|runpy|pydoc|walk_packages|iter_modules)\b")
+_ANYTHING = re.compile(
+    r"\b(spec_from_file_location|load_source|runpy|pydoc|walk_packages|iter_modules)\b"
+    r"|^(?!\s*(?:from|import)\b).*\b(import_module|__import__)\b(?!\s*\()",
+    re.MULTILINE,
+)
+"""What imports by paths or from lists; and a function that imports, handed on."""
 _CALL = re.compile(r"\b(?:import_module|__import__)\s*\(\s*([^\n]*)")
-_LITERAL = re.compile(r"""f?(["'])([\w.]*)(\1|\{)|(["'])([\w.]*)\4\s*\+""")
-_OF_CONFIGURATIONS = re.compile(r"""\br(split|partition)\(\s*["']\.["']|\binstantiate\(|\bhydra\b""")
-"""A path of a class is taken apart, as configurations have it; or a library of configurations imports."""
+_WRITTEN = re.compile(r"""(["'])[\w.]+\1\s*[,)]""")
+_PREFIX = re.compile(r"""f?["']\.*(\w[\w.]*)(?:\{|["']\s*\+)""")
 
 
 class ImportsByName:
@@ -27,7 +31,7 @@ class ImportsByName:
         """Whether some import by name may find a file: any, one below a folder that it says, or one that a text names."""
         pure = PurePosixPath(path)
         dotted = f".{'.'.join(pure.with_suffix('').parts)}."
-        if self._finds_anything or any(f".{prefix.strip('.')}." in dotted for prefix in self._prefixes):
+        if self._finds_anything or any(f".{prefix}" in dotted for prefix in self._prefixes):
             return True
         return bool(self._importing) and self._is_said(pure.parent.name if pure.name == "__init__.py" else pure.stem)
 
@@ -47,18 +51,18 @@ class ImportsByName:
         return [text for text in self.program.all_texts.values() if re.search(IMPORTED_BY_NAME, text)]
 
     @cached_property
-    def _given(self) -> list[tuple[str, str]]:
-        """What imports are given, each with the text of its file."""
-        return [(given, text) for text in self._importing for given in _CALL.findall(text)]
+    def _given(self) -> list[str]:
+        """What imports are given."""
+        return [given for text in self._importing for given in _CALL.findall(text)]
 
     @cached_property
     def _finds_anything(self) -> bool:
-        """Whether some name comes from anywhere, as from the command line."""
-        named = (text for given, text in self._given if not _LITERAL.match(given))
-        return any(map(_ANYTHING.search, self._importing)) or any(not _OF_CONFIGURATIONS.search(text) for text in named)
+        """Whether some name comes from anywhere, as from the command line; configurations name classes in texts."""
+        is_open = any(not _WRITTEN.match(given) and not _PREFIX.match(given) for given in self._given)
+        return is_open or any(map(_ANYTHING.search, self._importing))
 
     @cached_property
     def _prefixes(self) -> set[str]:
         """What is in front of names that are put together: `models.` of `f"models.{name}"`."""
-        found = (match for given, _ in self._given if (match := _LITERAL.match(given)))
-        return {prefix for match in found if (prefix := match[2] or match[5] or "").strip(".")}
+        found = map(_PREFIX.match, self._given)
+        return {match[1] for match in found if match is not None}

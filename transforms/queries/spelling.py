@@ -77,7 +77,7 @@ class Spelling:
                 if ast.unparse(holder) != "self":
                     return ast.unparse(holder)
                 owner = "self"  # which may hold more than this
-        return (self._other_name(guard) or (None if owner else self._whole_around(guard)) if calls else None) or owner
+        return (self._other_name(guard) if calls else None) or owner
 
     def _given_by_keywords(self, call: ast.Call) -> list[ast.expr] | None:
         """What a call hands in for the ``**kwargs`` that the thing is an entry of; None if it is none of one."""
@@ -149,18 +149,6 @@ class Spelling:
         for node, values in names:
             is_in_front = node.lineno <= guard.statement.lineno
             if is_in_front and sharded <= values <= self.values and not is_made_behind(guard.file, node, guard):
-                return ast.unparse(node)
-        return None
-
-    def _whole_around(self, guard: Guard) -> str | None:
-        """A name at a guard of a sharded model that all which comes here is part of."""
-        function = guard.file.function(guard.statement)
-        names = self.sharding.program.once(_ObjectNames).of(guard.file, function) if self.values else []
-        for node, values in names:
-            if node.lineno > guard.statement.lineno or not any(map(self._is_sharded, values)):
-                continue
-            parts = self.sharding.with_parts(v for v in values if not isinstance(v, (Constant, Optimizer)))
-            if self.values <= parts.keys() and not is_made_behind(guard.file, node, guard):
                 return ast.unparse(node)
         return None
 

@@ -1,4 +1,4 @@
-"""Places that are reached under the very condition under which a model was wrapped: there it always is."""
+"""Places where a model is always sharded: behind the condition of its wrap, or in a function that is defined behind the wrap."""
 
 from __future__ import annotations
 
