@@ -436,4 +436,4 @@ def _is_work(file: File, parent: ast.AST, node: ast.AST) -> bool:
     is_kept = name[:1].isupper() and isinstance(file.parents[parent], ast.Assign)
     if is_kept or (made and all(isinstance(v, ClassValue) for v in made)):
         return False  # an object that keeps it: what its methods do is looked at by itself
-    return name not in _HARMLESS_FUNCTIONS and not is_unwrapped(file, parent)
+    return name not in _HARMLESS_FUNCTIONS and not is_unwrapped(file, parent) and not only_asks(file.program, file, parent)

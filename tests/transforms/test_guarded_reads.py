@@ -162,3 +162,24 @@ def test_reads_of_one_state_share_it_where_functions_only_write_it(more: str, sh
     new = migrated(train=WRITTEN.format(more=more))["train"].partition("def main")[2]
     assert "    model_state_dict = model.state_dict()\n" in new
     assert ("model_state_dict_2" in new) != shared
+
+
+COUNTED = HEAD + """import torch.distributed as dist
+
+
+def describe(model):
+    size = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    {more}return f"{{size / 1e6}} M"
+
+
+def main(net, options):
+    model = DDP(net, **options)
+    if dist.get_rank() == 0:
+        print(describe(model))
+"""
+
+
+@pytest.mark.parametrize(("more", "is_held"), [("", False), ("print(model(torch.ones(2)))\n    ", True)])
+def test_functions_that_only_count_need_no_gather(more: str, is_held: bool) -> None:
+    new = migrated(train=COUNTED.format(more=more))["train"].partition("def main")[2]
+    assert ("whole_on_each_rank" in new) == is_held

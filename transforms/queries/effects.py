@@ -27,7 +27,7 @@ _MOST_FUNCTIONS = 60
 
 
 def only_asks(program: Program, file: File, call: ast.Call, seen: set[FunctionValue] | None = None) -> bool:
-    """Whether all that a method call can run asks for names, shapes and counts, so that no parameter has to be whole."""
+    """Whether all that a call can run asks for names, shapes and counts, so that no parameter has to be whole."""
     values = file.called_values(call)
     functions = program.callees(file, call) or [v for v in values if isinstance(v, FunctionValue)]
     if not functions and not values and seen is None:
