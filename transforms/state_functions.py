@@ -7,7 +7,6 @@ from .flow.values import Constant, Instance, Value
 from .migration import Migration
 from .queries.delegated_states import delegates_state
 from .queries.narrowed import asks_for_other_class
-from .queries.plain_branches import is_in_plain_branch
 from .queries.unwrapping import comes_unwrapped
 from .queries.wraps_inside import wraps_inside
 from .sites import Site
@@ -49,7 +48,7 @@ def taker_of_state(site: Site, migration: Migration) -> str | None:
     inside = False
     if site.sharding.wrappers and not site.sharding.in_place:
         inside = comes_unwrapped(migration.sharding, site.file, site.receiver, by_name=not site.sharding.certain)
-        if not inside and not is_in_plain_branch(site.file, site.receiver):
+        if not inside:
             return "model_state"
     if not inside and _holds_ddp(site, migration):
         return "model_state"

@@ -158,3 +158,12 @@ def test_a_method_of_something_unknown_is_no_function_of_a_script_that_nobody_im
     body = "model = net.Net()\nprobe.Probe().check()\nmodel.read('x')\nKEPT.append(FSDP(model))"
     train = "import probe\n\nKEPT = []\n\n\ndef run():\n    main()\n\n" + script(body)
     assert helps(texts(train=train, net=NET, probe=probe)["net.py"]) == late
+
+
+@pytest.mark.parametrize(("option", "late"), [("args.speed", False), ("speed", True)])
+def test_an_option_with_the_name_of_a_function_hands_none_on(option: str, late: bool) -> None:
+    """Nor does a variable of a method's name."""
+    speed = "def speed(model):\n    model.read('x')\n"
+    body = f"model = net.Net()\nread = 1\nif {option}:\n    print(read)\n    speed(model)\nmodel = FSDP(model)"
+    found = texts(train="from speeds import speed\n" + script(body), net=NET, speeds=speed)
+    assert helps(found["speeds.py"] + found["net.py"]) == late

@@ -66,3 +66,58 @@ def test_several_models_are_taken_out_in_one_branch(inside: str, stays: bool) ->
     text = migrated(train=SAVE.format(inside=inside))["train"]
     assert ("        if isinstance(self.net, nn.DataParallel) or isinstance(self.net, DDP):\n" in text) == stays
     assert ("            net = self.net.module\n" in text) == stays
+
+
+LOAD = (
+    HEAD
+    + """def put(module, values):
+    own = module.state_dict()
+    for name, value in values.items():
+        if name in own:
+            own[name].copy_(value)
+
+
+def load(model, path):
+    values = torch.load(path)
+    if {test}:
+        put(model.module, values)
+    else:
+        put(model, values)
+
+
+def main(net, options, path):
+    model = DDP(net, **options)
+    load(model, path)
+"""
+)
+
+
+@pytest.mark.parametrize(("test", "stays"), [('hasattr(model, "module")', True), ("path", False)])
+def test_a_function_gets_what_is_inside_where_a_test_tells_wrappers_apart(test: str, stays: bool) -> None:
+    text = migrated(train=LOAD.format(test=test))["train"]
+    assert ("    own = module.state_dict()\n" in text) == stays
+
+
+OTHER = """import apex
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Trainer:
+    def __init__(self, nets, names, amp):
+        for name in names:
+            setattr(self, name, {wrapper}(nets[name]) if amp else DDP(nets[name]))
+
+    def head(self, distributed):
+        net = self.net.module if distributed else self.net
+        return net.head
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "asks"),
+    [("apex.parallel.DistributedDataParallel", True), ("torch.nn.DataParallel", True), ("DDP", False)],
+)
+def test_another_wrapper_has_a_module_still(wrapper: str, asks: bool) -> None:
+    text = migrated(train=OTHER.format(wrapper=wrapper))["train"]
+    assert ("net = unwrap(self.net) if distributed else self.net\n" in text) == asks

@@ -35,10 +35,6 @@ LIBRARY_WRAPS = (
     "*[dD]istributed*[dD]ata*[pP]arallel*", "*FullyShardedDataParallel*", "*ddp_model*", "*.wrap_ddp*", "*.prepare_ddp*",
 )  # fmt: skip
 """What of other libraries puts models into DDP or FSDP1, or into wrappers of their own: patterns."""
-DATA_PARALLEL = frozenset(
-    {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel"}
-)
-"""The wrapper for several devices of one process, which stays."""
 
 _FSDP1_NAMES = (
     "FullyShardedDataParallel", "BackwardPrefetch", "CPUOffload", "FullOptimStateDictConfig", "FullStateDictConfig",

@@ -71,6 +71,8 @@ def _compute_as_whole(function: Any, arguments: Any, keywords: Any, caller: Any)
     if not draws and name not in ("__setitem__", "__deepcopy__") and (written or not _mixes(name, arguments, keywords)):
         if written:
             note_change()
+        for tensor in _sharded((arguments, keywords)) if torch.is_grad_enabled() else ():
+            _shard_gradients(tensor)
         try:
             result = function(*arguments, **keywords)
             return result if written else _given(function, arguments, keywords, caller, result)
@@ -96,6 +98,13 @@ def _operators_of_python() -> Any:
 def _sharded(value: Any) -> list[DTensor]:
     """The sharded tensors in lists and tuples that have more than one element."""
     return [tensor for tensor in tensors_in(value) if isinstance(tensor, DTensor) and tensor.ndim]
+
+
+def _shard_gradients(tensor: Any) -> None:
+    """Let a sharded parameter's gradients be sharded as it is: of a sum over it they come whole, and FSDP adds up what lies here."""
+    if tensor.requires_grad and tensor.is_leaf and not hasattr(tensor, "_gets_shards"):
+        tensor._gets_shards = True
+        tensor.register_hook(lambda gradient: gradient.redistribute(placements=tensor.placements))
 
 
 def _writes(name: str, keywords: Any) -> bool:

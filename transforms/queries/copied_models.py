@@ -9,7 +9,6 @@ from ..flow.values import Constant, Derived, Opaque, Value
 from .file import File
 from .model_classes import may_get_models
 from .order import is_before_wrap
-from .plain_branches import is_in_plain_branch
 from .program import Program
 from .sharding import ShardingQueries
 from .unwrapping import comes_unwrapped
@@ -77,7 +76,7 @@ def copies_wrapper(sharding: ShardingQueries, file: File, call: ast.Call) -> boo
     found, model = sharding.of(file, call.args[0]), call.args[0]
     if found.wrappers != {"ddp"} or found.in_place or len(call.args) > 1 or call.keywords:
         return False
-    return not comes_unwrapped(sharding, file, model) and not is_in_plain_branch(file, model)
+    return not comes_unwrapped(sharding, file, model)
 
 
 def may_copy_unseen_model(

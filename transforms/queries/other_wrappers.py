@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 
-from ..facts.symbols import DATA_PARALLEL
+from ..facts.symbols import WRAPPERS
 from .file import File
 from .program import Program
 
 
-def makes_data_parallel(program: Program) -> bool:
-    """Whether some code puts models into `nn.DataParallel`, under whatever name, or hands the class on."""
+def makes_other_wrappers(program: Program) -> bool:
+    """Whether some code puts models into ``nn.DataParallel`` or a library's wrapper, as apex's, or hands the class on."""
     return program.once(_Found).makes
 
 
@@ -22,7 +22,8 @@ class _Found:
 
 def _is_made(file: File, node: ast.expr) -> bool:
     """Whether an expression is the class, and not in a test of what something is."""
-    if not isinstance(getattr(node, "ctx", None), ast.Load) or file.external(node) not in DATA_PARALLEL:
+    name = file.external(node) or ""
+    if not isinstance(getattr(node, "ctx", None), ast.Load) or not name.endswith("DataParallel") or name in WRAPPERS:
         return False
     around = direct = file.parents[node]
     while isinstance(around, (ast.Tuple, ast.List, ast.Set, ast.BinOp)):

@@ -17,6 +17,7 @@ from .arguments import handed_in
 from .assignments import assigned_values
 from .container_items import items_of
 from .file import File
+from .plain_branches import is_in_plain_branch
 from .sharding import ShardingQueries
 
 INNER = frozenset({"module", "_fsdp_wrapped_module"})
@@ -257,9 +258,10 @@ def comes_unwrapped(
 ) -> bool:
     """Whether an expression stands for the module inside a wrapper of DDP here, or wherever its function is called from.
 
-    A parameter does so if every caller that may hand in a model out of such a wrapper hands in what is inside.
+    A parameter does so if every caller that may hand in a model out of such a wrapper hands in what is inside, or what a
+    test has told from wrappers.
     """
-    if is_unwrapped(file, node, by_name, surely=surely):
+    if is_unwrapped(file, node, by_name, surely=surely) or is_in_plain_branch(file, node):
         return True
     put = [(owner, item) for owner, item in items_of(file, node) if "ddp" in sharding.of(owner, item).wrapped_in]
     if put and depth <= _DEEPEST:

@@ -11,12 +11,12 @@ import re
 from functools import cached_property
 
 from ..facts.facts import NOTHING
-from ..flow.values import ClassValue, FunctionValue, Instance, Opaque, Unknown
+from ..flow.values import ClassValue, FunctionValue, Instance, ModuleValue, Opaque, Unknown
 from .file import File
 from .found_by_name import NAMES_PUT_TOGETHER, FoundByName
 from .packages import is_test
 from .program import Program
-from .programs import FOUND_BY_NAME, Programs
+from .programs import FOUND_BY_NAME, IMPORTED_BY_NAME, Programs
 
 HARMLESS_BASES = ("torch.nn.Module", "builtins.object", "abc.", "typing.", "enum.", "torch.utils.data.")
 """Bases that call no methods of their own accord but those in ``CALLED_BY_TORCH``."""
@@ -57,8 +57,9 @@ class VisibleCallers:
             return None
         if not is_method or facts.name != "__init__":
             calls, handed_on = self._named.get(facts.name, ([], []))
-            found += [c for c in calls if is_method or self._sees(c[0], function)]
-            for file, node in handed_on:
+            may_call = (c for c in calls if self._may_name(c[0], c[1].func, is_method))  # type: ignore[attr-defined]
+            found += [c for c in may_call if is_method or self._sees(c[0], function)]
+            for file, node in (place for place in handed_on if self._may_name(*place, is_method)):
                 parent = file.parents[node]
                 is_followed = isinstance(parent, ast.Call) and function in self.program.callees(file, parent)
                 if not is_followed and (is_method or self._sees(file, function)):
@@ -149,6 +150,17 @@ class VisibleCallers:
     def _sees(self, file: File, function: FunctionValue) -> bool:
         name = self.program.flow.files[function.file].functions[function.index].name
         return file.index == function.file or name in file.imported_names or bool(self.program.facts[file.index].stars)
+
+    def _may_name(self, file: File, node: ast.AST, is_method: bool) -> bool:
+        """Whether a name or an attribute may stand for a method, which goes by an object, or for a function, by a module."""
+        if is_method or not isinstance(node, ast.Attribute):
+            return is_method == isinstance(node, ast.Attribute)
+        is_module = any(isinstance(v, ModuleValue) for v in file.values(node.value))
+        return is_module or (self._imports_by_name and may_be_ours(file, node))
+
+    @cached_property
+    def _imports_by_name(self) -> bool:
+        return any(re.search(IMPORTED_BY_NAME, text) for text in self.program.all_texts.values())
 
     def _is_called_by_own_code(self, cls: ClassValue, name: str) -> bool:
         """Whether nothing but visible calls runs a method: no base from outside, no registry that makes the objects."""

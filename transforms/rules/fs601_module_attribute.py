@@ -13,7 +13,7 @@ from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.copied_models import copies_behind, copies_model, copies_wrapper
 from ..queries.narrowed import asks_for_other_class
-from ..queries.other_wrappers import makes_data_parallel
+from ..queries.other_wrappers import makes_other_wrappers
 from ..queries.own_attributes import class_stores, has_own_module, is_asked_for_more, stores_module
 from ..queries.past_ddp import past_ddp
 from ..queries.repeated_unwrapping import deciding_test, ends_by_exception, recursive_call
@@ -34,7 +34,7 @@ def the_model_itself(site: Site, migration: Migration) -> Outcome | None:
         return None
     node = _attribute(site)
     choice = site.file.parents[node]
-    others = makes_data_parallel(migration.program)  # what nn.DataParallel wraps has a module of its own
+    others = makes_other_wrappers(migration.program)  # what those wrap has a module of its own
     others = others or (isinstance(choice, ast.IfExp) and _asks_for_attribute(choice.test))
     others = others and not migration.is_sharded_here(site)
     if isinstance(choice, ast.IfExp) and _is_same_but_for_module(site, choice) and migration.options.wraps and not others:

@@ -7,7 +7,6 @@ from ..flow.values import Wrapped
 from ..migration import Migration
 from ..queries.name_uses import NameUse, Prefix
 from ..queries.parameter_names import asks_for_fsdp1_names, depends_on_prefix, uses_of_names
-from ..queries.plain_branches import is_in_plain_branch
 from ..queries.unwrapping import comes_unwrapped
 from ..rewrites.helper_calls import method_as_function
 from ..rule import Example, Outcome, Rule
@@ -19,7 +18,7 @@ def named_as_before(site: Site, migration: Migration) -> Outcome | None:
     if site.call is None or site.receiver is None or site.sharding is None:
         return None
     kinds = site.sharding.wrapped_in
-    if not kinds or is_in_plain_branch(site.file, site.receiver) or migration.is_before_wrap(site):
+    if not kinds or migration.is_before_wrap(site):
         return None
     if comes_unwrapped(migration.sharding, site.file, site.receiver, by_name=not site.sharding.certain):
         return None

@@ -95,6 +95,11 @@ def check_penalties_of_parameters_alone() -> None:
     require_trains_alike(loss_of)
 
 
+def check_sums_of_all_parameters_are_part_of_the_loss() -> None:
+    require_trains_alike(lambda module, loss: loss + 0.1 * sum(p.sum() for p in module.parameters()))
+    require_trains_alike(lambda module, loss: loss + (dist.get_rank() + 1) * sum(p.mean() for p in module.parameters()))
+
+
 def check_what_a_rank_computes_with_its_own_data() -> None:
     def loss_of(module: Any, loss: torch.Tensor) -> torch.Tensor:
         own = torch.full((6,), 0.1 * (dist.get_rank() + 1))
