@@ -22,3 +22,16 @@ def test_what_fully_shard_would_not_know_of_is_told(before: str, behind: str, le
         "main()\n"
     )
     assert [finding.level for finding in findings(train=program) if finding.rule == "FS419"] == levels
+
+
+@pytest.mark.parametrize(("call", "is_told"), [("model.module.shrink()", True), ("model.module.count()", False)])
+@pytest.mark.parametrize("own", ["self", "m"])
+def test_methods_that_give_their_model_other_layers_are_told(call: str, own: str, is_told: bool) -> None:
+    program = HEAD + (
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.layer = nn.Linear(2, 2)\n\n"
+        f"    def shrink(self):\n        m = self\n        {own}.layer = nn.Linear(1, 1)\n        return m\n\n"
+        "    def count(self):\n        self.layer.weight.sum()\n        self.calls = 1\n        return self\n\n\n"
+        f"def main():\n    model = DDP(Net())\n    {call}\n\n\nmain()\n"
+    )
+    told = [found for found in findings(train=program) if found.rule == "FS308" and found.level is Level.MANUAL]
+    assert bool(told) == is_told

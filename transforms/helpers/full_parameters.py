@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from .parameters import resharded, write_shard
+from .parameters import note_change, resharded, sharded_as, write_shard
 from .units import fsdp1_class, is_sharded
 
 
@@ -57,6 +57,7 @@ def _whole_parameters(
     owners = [m for m in module.modules() if m not in inner]
     slots = [(m, name, p) for m in owners for name, p in m._parameters.items() if isinstance(p, DTensor)]
     full = {p: _whole_copy(p, offload_to_cpu, with_grads) for _, _, p in slots}
+    shown_first = {p: p.to_local().detach().clone() for p in full}
     shards = [t.to_local().detach() for p in full for t in (p, p.grad) if isinstance(t, DTensor)]
     saved = [] if writeback else [(shard, shard.clone()) for shard in shards]
     if rank0_only and dist.get_rank() != 0:
@@ -79,7 +80,7 @@ def _whole_parameters(
         resharded(module)
         show_shards()
         for p, edited in full.items():
-            write_shard(p, edited)
+            _write_edits(p, edited, shown_first[p])
             p.requires_grad_(edited.requires_grad)
             if with_grads and isinstance(p.grad, DTensor) and edited.grad is not None:
                 write_shard(p.grad, edited.grad)
@@ -134,6 +135,16 @@ def _whole_parameters(
         write_shards()
         for shard, before in saved:
             shard.copy_(before)
+
+
+@torch.no_grad()
+def _write_edits(sharded: DTensor, edited: torch.Tensor, before: torch.Tensor) -> None:
+    """Copy this rank's part of what was edited: the rest may have been written into the shard itself, by who kept that."""
+    part = cast(DTensor, sharded_as(sharded, edited)).redistribute(placements=sharded.placements).to_local()
+    shard = sharded.to_local()
+    note_change()
+    shard.copy_(torch.where(part == before, shard, part.to(shard.dtype)))
+    before.copy_(shard)
 
 
 def _whole_copy(p: DTensor, to_cpu: bool, with_grad: bool) -> nn.Parameter:

@@ -155,6 +155,20 @@ def rebuilds_parameters(program: Program, values: Iterable[Value]) -> bool:
     return not gives and any(_rebuilds(program, *place) for place in places)
 
 
+def replaces_own_parts(program: Program, values: Iterable[Value]) -> bool:
+    """Whether a method gives its object other parameters, or layers, than it was made with: ``self.head = nn.Linear(4, 9)``."""
+    functions = [v.function if isinstance(v, Bound) else v for v in values if isinstance(v, (Bound, FunctionValue))]
+    for file, node in map(program.function_node, functions):
+        assigned = [n for n in ast.walk(node) if isinstance(n, ast.Assign)]
+        own = {t.id for n in assigned if getattr(n.value, "id", "") == "self" for t in n.targets if isinstance(t, ast.Name)} | {"self"}
+        for assign in assigned:
+            is_own = any(isinstance(t, ast.Attribute) and getattr(t.value, "id", "") in own for t in assign.targets)
+            made = file.external(assign.value.func) or "" if isinstance(assign.value, ast.Call) else ""
+            if is_own and re.fullmatch(r"torch\.nn\.(\w+\.)*[A-Z]\w*", made):
+                return True
+    return False
+
+
 def goes_by_own_state(program: Program, values: Iterable[Value]) -> bool:
     """Whether methods of models load their own state dict, or read it: which gathers, or distributes, by itself."""
     functions = [v.function if isinstance(v, Bound) else v for v in values if isinstance(v, (Bound, FunctionValue))]

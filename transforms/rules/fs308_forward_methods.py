@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from ..findings import Level
+from ..findings import Form, Level
 from ..flow.values import Bound, FunctionValue, Value
 from ..migration import Migration
 from ..queries.backwards import is_without_gradients, may_learn
 from ..queries.called_on_plain import is_called_on_plain
-from ..queries.effects import edits_parameters, goes_by_own_state, only_asks, rebuilds_parameters
+from ..queries.effects import edits_parameters, goes_by_own_state, only_asks, rebuilds_parameters, replaces_own_parts
 from ..queries.own_forward import runs_forward_alone
 from ..queries.past_ddp import LEARNS_APART, WHERE_SAME
 from ..queries.uneven_loops import may_go_other_rounds
@@ -63,6 +63,8 @@ def registered(site: Site, migration: Migration) -> Outcome | None:
         return Outcome("it loads or reads the model's own state dict, which is gathered or distributed by itself", level=Level.OK)
     if rebuilds_parameters(migration.program, called):
         return Outcome("it gives modules other parameters: no gather makes that right (FS419)", level=Level.OK)
+    if replaces_own_parts(migration.program, called):
+        return Outcome(_OTHER_PARTS, level=Level.MANUAL, form=Form.NOTE, advice="Call it in front of the wrap, on a plain model.")
     edits = edits_parameters(migration.program, called)
     name, member = migration.helper(site, "method_on_full" if edits else "forward_method"), _name(method)
 
@@ -109,6 +111,7 @@ def _calls_of(site: Site) -> list[ast.Call]:
     return [n for n in ast.walk(around) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in names]
 
 
+_OTHER_PARTS = "it gives a sharded model other parameters or layers, which fully_shard does not know"
 _OTHER_ROUNDS = "it calls the model's parts in a loop that a rank may leave before others, with gradients: shards hang then"
 _AS_MANY = "Let all ranks go as many rounds as the one with most, or shard the model without units inside."
 _GIVES_LOSSES = re.compile(r"forward|loss")

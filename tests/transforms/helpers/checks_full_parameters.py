@@ -310,3 +310,14 @@ def check_apply_is_fsdp1s() -> None:
         results.append(parameters_of(model))
         model(*batch(0)).sum().backward()
     assert all(close(results[0], other) for other in results[1:])
+
+
+def check_shards_written_by_who_keeps_them() -> None:
+    model: Any = build("fsdp2")
+    kept = dict(model.named_parameters())
+    with full_parameters(model):
+        kept["scale"].data.clamp_(-0.1, 0.1)
+        with torch.no_grad():
+            model.emb.weight[0] = 7.0
+    scale, weight = kept["scale"].full_tensor(), kept["emb.weight"].full_tensor()
+    assert scale.abs().max() <= 0.1 and (weight[0] == 7.0).all() and not (weight[1:] == 7.0).any()
