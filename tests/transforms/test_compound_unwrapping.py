@@ -104,9 +104,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 
 class Trainer:
-    def __init__(self, nets, names, amp):
-        for name in names:
-            setattr(self, name, {wrapper}(nets[name]) if amp else DDP(nets[name]))
+    def __init__(self, net, amp):
+        self.net = {wrapper}(net) if amp else DDP(net)
 
     def head(self, distributed):
         net = self.net.module if distributed else self.net

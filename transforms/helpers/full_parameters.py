@@ -12,8 +12,9 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from .parameters import note_change, resharded, sharded_as, write_shard
+from .parameters import note_change, resharded, write_shard
 from .units import fsdp1_class, is_sharded
+from .whole import shard_like
 
 
 @contextmanager
@@ -140,8 +141,9 @@ def _whole_parameters(
 @torch.no_grad()
 def _write_edits(sharded: DTensor, edited: torch.Tensor, before: torch.Tensor) -> None:
     """Copy this rank's part of what was edited: the rest may have been written into the shard itself, by who kept that."""
-    part = cast(DTensor, sharded_as(sharded, edited)).redistribute(placements=sharded.placements).to_local()
-    shard = sharded.to_local()
+    if edited.shape != sharded.shape:
+        return write_shard(sharded, edited)  # which says so
+    part, shard = cast(DTensor, shard_like(edited.to(sharded.device), sharded)).to_local(), sharded.to_local()
     note_change()
     shard.copy_(torch.where(part == before, shard, part.to(shard.dtype)))
     before.copy_(shard)

@@ -72,7 +72,7 @@ def _compute_as_whole(function: Any, arguments: Any, keywords: Any, caller: Any)
         if written:
             note_change()
         for tensor in _sharded((arguments, keywords)) if torch.is_grad_enabled() else ():
-            _shard_gradients(tensor)
+            _keep_gradients_sharded(tensor)
         try:
             result = function(*arguments, **keywords)
             return result if written else _given(function, arguments, keywords, caller, result)
@@ -100,11 +100,15 @@ def _sharded(value: Any) -> list[DTensor]:
     return [tensor for tensor in tensors_in(value) if isinstance(tensor, DTensor) and tensor.ndim]
 
 
-def _shard_gradients(tensor: Any) -> None:
-    """Let a sharded parameter's gradients be sharded as it is: of a sum over it they come whole, and FSDP adds up what lies here."""
+def _keep_gradients_sharded(tensor: Any) -> None:
+    """Let a sharded parameter's gradients be sharded as it is: of a sum over it they come whole, and FSDP adds shards to them."""
+
+    def as_sharded(gradient: Any) -> Any:
+        return gradient.redistribute(placements=tensor.placements) if isinstance(gradient, DTensor) else gradient
+
     if tensor.requires_grad and tensor.is_leaf and not hasattr(tensor, "_gets_shards"):
         tensor._gets_shards = True
-        tensor.register_hook(lambda gradient: gradient.redistribute(placements=tensor.placements))
+        tensor.register_hook(as_sharded)
 
 
 def _writes(name: str, keywords: Any) -> bool:

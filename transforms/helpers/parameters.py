@@ -59,16 +59,11 @@ def assign_data(parameter: torch.Tensor, value: torch.Tensor) -> None:
 def write_shard(sharded: DTensor, value: torch.Tensor) -> None:
     """Copy this rank's part of `value`, a whole tensor or one sharded in any way, into `sharded`."""
     note_change()
-    sharded.copy_(sharded_as(sharded, value))
-
-
-def sharded_as(sharded: DTensor, value: torch.Tensor) -> torch.Tensor:
-    """`value`, a whole tensor or one sharded in any way, sharded as another is: of a whole one each rank takes its part."""
-    if isinstance(value, DTensor):
-        return value
-    mesh = sharded.device_mesh
-    value = DTensor.from_local(value.detach().to(sharded.device), mesh, [Replicate()] * mesh.ndim, run_check=False)
-    return value.redistribute(mesh, sharded.placements)  # without communication
+    if not isinstance(value, DTensor):
+        mesh = sharded.device_mesh
+        value = DTensor.from_local(value.detach().to(sharded.device), mesh, [Replicate()] * mesh.ndim, run_check=False)
+        value = value.redistribute(mesh, sharded.placements)  # takes this rank's part, without communication
+    sharded.copy_(value)
 
 
 def handle_parameters(model: nn.Module) -> list[Any]:

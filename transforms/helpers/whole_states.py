@@ -48,6 +48,8 @@ def keep_state_dicts_whole(module: Any) -> None:
             return
         outermost.clear()
         shards = {key: value for key, value in state.items() if key.startswith(prefix) and isinstance(value, DTensor)}
+        if shards:
+            note_change()  # what is written into it from now on is not in what was gathered for an evaluation
         for key, full in whole(shards).items():
             state[key] = full
             own: Any = shards[key].detach()

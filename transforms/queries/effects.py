@@ -160,7 +160,8 @@ def replaces_own_parts(program: Program, values: Iterable[Value]) -> bool:
     functions = [v.function if isinstance(v, Bound) else v for v in values if isinstance(v, (Bound, FunctionValue))]
     for file, node in map(program.function_node, functions):
         assigned = [n for n in ast.walk(node) if isinstance(n, ast.Assign)]
-        own = {t.id for n in assigned if getattr(n.value, "id", "") == "self" for t in n.targets if isinstance(t, ast.Name)} | {"self"}
+        copied = [t for n in assigned if getattr(n.value, "id", "") == "self" for t in n.targets]
+        own = {"self", *(t.id for t in copied if isinstance(t, ast.Name))}
         for assign in assigned:
             is_own = any(isinstance(t, ast.Attribute) and getattr(t.value, "id", "") in own for t in assign.targets)
             made = file.external(assign.value.func) or "" if isinstance(assign.value, ast.Call) else ""

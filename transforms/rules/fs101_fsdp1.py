@@ -7,18 +7,20 @@ from functools import partial
 from ..facts.symbols import FSDP1
 from ..findings import Level
 from ..migration import Migration
+from ..queries.called_variables import calls_variable
 from ..queries.class_tests import asks_for_unseen_classes
 from ..rewrites.changes import remove_statement
 from ..rewrites.fully_shard_lines import lines_for_fsdp1
 from ..rewrites.helper_calls import function_instead
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
+from .fs120_ddp import IN_VARIABLE
 
 
 def written_out(site: Site, migration: Migration) -> Outcome | None:
     """The calls of fully_shard that people write, where every argument is written out and has a plain counterpart."""
     plan = migration.plan(site)
-    if plan is None:
+    if plan is None or (site.call is not None and calls_variable(site.file, site.call)):
         return None
     names = migration.names(site.file)
     lines = lines_for_fsdp1(plan, names.torch, names.helper, partial(names.local, place=site.node))
@@ -30,6 +32,8 @@ def shard_like(site: Site, migration: Migration) -> Outcome | None:
     """The class's place is taken by a function with its signature, which shards in place and returns the module."""
     if not migration.options.wraps:
         return None
+    if site.call is not None and calls_variable(site.file, site.call):
+        return Outcome(IN_VARIABLE, level=Level.OK)
     is_asked_for = site.role == "value" and migration.program.once(asks_for_unseen_classes)
     name = migration.helper(site, "ClassLikeFSDP1" if is_asked_for else "shard_like_fsdp1")
     change = function_instead(site.file, site.node, site.call, name)

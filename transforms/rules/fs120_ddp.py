@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from functools import partial
 
 from ..facts.symbols import DDP
 from ..findings import Form, Level
 from ..migration import Migration
-from ..queries.assignments import assigned_values
+from ..queries.called_variables import calls_variable
 from ..queries.class_tests import asks_for_unseen_classes
 from ..rewrites.helper_calls import function_instead
 from ..rule import Example, Outcome, Rule
@@ -19,6 +18,8 @@ def written_out(site: Site, migration: Migration) -> Outcome | None:
     """Weights of rank 0 on all ranks, then fully_shard on the blocks and the model, where DDP did nothing else."""
     plan = migration.ddp_plan(site)
     if plan is None or (site.call is not None and site.file.call_site(site.call) in migration.wraps_left_out):
+        return None
+    if site.call is not None and calls_variable(site.file, site.call):
         return None
     names = migration.names(site.file)
     change = plan.place.rewritten(plan.lines(names.torch, names.helper, partial(names.local, place=site.node)))
@@ -36,8 +37,8 @@ def shard_like(site: Site, migration: Migration) -> Outcome | None:
         return Outcome("DDP stays, as asked for", level=Level.OK)
     if site.call is not None and site.file.call_site(site.call) in migration.wraps_that_differ:
         return Outcome(_DIFFER, level=Level.REVIEW, form=Form.NOTE, advice=_TO_SHARD)
-    if site.call is not None and _is_called_by_variable(site):
-        return Outcome("what the variable holds that it is called by takes the wrapper's place", level=Level.OK)
+    if site.call is not None and calls_variable(site.file, site.call):
+        return Outcome(IN_VARIABLE, level=Level.OK)
     is_asked_for = site.role == "value" and migration.program.once(asks_for_unseen_classes)
     name = migration.helper(site, "ClassLikeDDP" if is_asked_for else "shard_like_ddp")
     change = function_instead(site.file, site.node, site.call, name)
@@ -46,13 +47,7 @@ def shard_like(site: Site, migration: Migration) -> Outcome | None:
     return Outcome("fully_shard takes the wrapper's place; what DDP did beside averaging gradients is done as before", [change])
 
 
-def _is_called_by_variable(site: Site) -> bool:
-    """Whether a variable is called that holds the class alone: what is assigned to it is a site of its own."""
-    assert site.call is not None
-    values = assigned_values(site.file, site.call.func) if isinstance(site.call.func, ast.Name) else []
-    return bool(values) and all(site.file.external(value) == site.symbol for value in values)
-
-
+IN_VARIABLE = "what the variable holds that it is called by takes the wrapper's place"
 _DIFFER = (
     "DDP stays: each rank works with its own gradients behind no_sync(), so that parameters differ, as shards of one cannot"
 )

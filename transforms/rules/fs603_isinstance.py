@@ -49,11 +49,13 @@ def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
     if kinds and _kind(site) not in kinds and not isinstance(site.file.parents[asked_for], (ast.Tuple, ast.BinOp, ast.Subscript)):
         return Outcome("it asks for a wrapper that no model of the program was in", level=Level.OK)
     may_be_other = any(_may_be_wrapped_elsewhere(file, call, migration) for file, call in _tests(site))
-    if site.symbol == DDP and (may_be_other or copies_wrappers(migration.sharding)):
+    by_libraries = (wraps_in_library(other.symbol) for sites in migration.sites.values() for other in sites)
+    may_stay = site.symbol == DDP or (not kinds and any(by_libraries))
+    if may_stay and (may_be_other or copies_wrappers(migration.sharding)):
         if any(site.file.external(n) == FSDP_MODULE for n in _names_beside(site.file, asked_for)):
             return Outcome("it asks for FSDPModule too", level=Level.OK)
         both = _both_instead(site.file, asked_for, migration.torch(site, FSDP_MODULE))
-        message = "models of FSDP2 are FSDPModules; those that others wrap in DDP stay what they are"
+        message = "models of FSDP2 are FSDPModules; those that others wrap stay what they are"
         return Outcome(message, [both, *_merged(site, asked_for)])
     changes = [name_instead(site.file, asked_for, migration.torch(site, FSDP_MODULE))]
     changes += _merged(site, asked_for)
@@ -222,6 +224,26 @@ RULE = Rule(
             ),
             level=Level.SAFE,
             note="Who calls it is not seen: a library may have wrapped the model, and its DDP stays.",
+        ),
+        Example(
+            before=(
+                "from accelerate import Accelerator\n"
+                "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+                "\n"
+                "\n"
+                "def f(models):\n"
+                "    return all(isinstance(model, FSDP) for model in Accelerator().prepare(*models))\n"
+            ),
+            after=(
+                "from accelerate import Accelerator\n"
+                "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, FSDPModule\n"
+                "\n"
+                "\n"
+                "def f(models):\n"
+                "    return all(isinstance(model, (FSDP, FSDPModule)) for model in Accelerator().prepare(*models))\n"
+            ),
+            level=Level.SAFE,
+            note="Nobody here wraps in FSDP1: a library may go on doing so.",
         ),
         Example(
             before=(

@@ -72,6 +72,7 @@ def check_one_rank_goes_on_alone() -> None:
 def check_what_is_written_in_between_is_seen() -> None:
     plain, net = build("plain"), sharded()
     edits = [
+        lambda model: [value.mul_(1.5) for value in model.state_dict().values()],
         lambda model: [p.data.mul_(0.5) for p in model.parameters()],
         lambda model: [p.add_(0.1) for p in model.parameters()],
         lambda model: [p.copy_(torch.full(p.shape, 0.05)) for p in model.parameters()],
