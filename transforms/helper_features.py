@@ -111,7 +111,7 @@ def _by_models(migration: Migration) -> set[str]:
         found.add("autograd_grad")
     if migration.whole_states.others_hold_states:
         found.add("other_states")
-    if migration.may_copy_unseen_models(migration.sites):
+    if migration.may_copy_models(migration.sites):
         found.add("model_copies")
     return found
 

@@ -32,7 +32,7 @@ if __name__ == "__main__":
     ("call", "copied", "inner"),
     [
         ("sample(model, parallel)", "wrapped_copy(model)", "copied.module"),
-        ("sample(model.module, False)", "plain_copy(model)", 'getattr(copied, "module", copied)'),
+        ("sample(model.module, False)", "copy.deepcopy(model)", 'getattr(copied, "module", copied)'),
     ],
 )
 def test_a_copy_has_the_names_of_what_was_copied(call: str, copied: str, inner: str) -> None:

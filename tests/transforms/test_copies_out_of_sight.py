@@ -89,8 +89,9 @@ def test_averages_whose_class_another_file_derives_from_torchs() -> None:
 def test_entries_of_settings_are_no_models(other: str, is_edited: bool) -> None:
     """A class that nobody is seen to make works on modules: what it copies may be one, but not what has settings beside it."""
     program = HEAD + (
-        "import copy\n\nimport registry\n\n\nclass Trainer:\n    def __init__(self, opt):\n"
-        f"        self.rate = {other}\n        self.net = DDP(registry.build(copy.deepcopy(opt['network'])))\n"
+        "import copy\n\nimport registry\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\n"
+        "class Trainer:\n    def __init__(self, opt):\n"
+        f"        self.rate = {other}\n        self.net = FSDP(registry.build(copy.deepcopy(opt['network'])))\n"
         "        self.count = len(list(self.net.parameters()))\n"
     )
     assert ("plain_copy(opt['network'])" in migrated(train=program)["train"]) == is_edited

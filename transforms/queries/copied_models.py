@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from ..flow.values import Constant, Derived, Opaque, Value
 from .file import File
@@ -79,10 +79,21 @@ def copies_wrapper(sharding: ShardingQueries, file: File, call: ast.Call) -> boo
     return not comes_unwrapped(sharding, file, model)
 
 
-def may_copy_unseen_model(
-    sharding: ShardingQueries, file: File, copy: ast.AST, is_before: IsBefore, is_fresh: IsFresh
-) -> bool:
-    """Whether a use of ``copy.deepcopy`` may get a sharded model that is not seen there: unknown, or inside of what is copied.
+def is_left_to_wraps(sharding: ShardingQueries, file: File, copy: ast.AST, kinds: Collection[str]) -> bool:
+    """Whether a copy keeps its form: where all models were in DDP (``kinds``), the wraps let them be copied as plain ones.
+
+    A copy of DDP's wrapper is a wrapper, which code may look into. Of FSDP1's models each copy is rewritten that is seen.
+    """
+    if not isinstance(copy, ast.Call) or not copy.args:
+        return True
+    if copies_wrapper(sharding, file, copy):
+        return False
+    is_seen = bool(sharding.of(file, copy.args[0]).wrappers) or may_get_models(file, copy.args[0])
+    return set(kinds) == {"ddp"} or not is_seen
+
+
+def may_copy_model(sharding: ShardingQueries, file: File, copy: ast.AST, is_before: IsBefore, is_fresh: IsFresh) -> bool:
+    """Whether a use of ``copy.deepcopy`` may get a sharded model, seen or not, or what holds one.
 
     A model that is an attribute of a configuration is copied so, or one that ``map(copy.deepcopy, models)`` gets.
     """
@@ -91,9 +102,7 @@ def may_copy_unseen_model(
     if not isinstance(copy, ast.Call) or not copy.args:
         return True
     copied = copy.args[0]
-    if is_fresh(file, copy, copied) or copies_model(sharding, file, copy, is_before, is_fresh):
-        return False
-    if is_before_wrap(file.program, file, copy, sharding.of(file, copied)):
+    if is_fresh(file, copy, copied) or is_before_wrap(file.program, file, copy, sharding.of(file, copied)):
         return False
     values = file.values(copied)
     return not values or not all(map(_is_no_model, values))

@@ -33,6 +33,8 @@ def plain(site: Site, migration: Migration) -> Outcome | None:
         return _saved(site, migration)
     if not copies_model(migration.sharding, site.file, site.call, migration.runs_before_wraps, migration.is_fresh):
         return None
+    if migration.is_copy_left(site.file, site.call):
+        return Outcome("the wrap lets copies of its model be plain ones, with whole parameters", level=Level.OK)
     name = migration.helper(site, "wrapped_copy" if copies_wrapper(migration.sharding, site.file, site.call) else "plain_copy")
     return Outcome("models of FSDP2 cannot be deep-copied: a plain copy with whole parameters is made",
                    [call_instead(site.file, site.call, name)])  # fmt: skip
