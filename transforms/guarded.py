@@ -25,6 +25,7 @@ from .flow.values import (
     Wrapped,
 )
 from .queries.backwards import may_learn
+from .queries.closed_ways import is_closed
 from .queries.conditions import is_rank_condition
 from .queries.early_leaves import behind_leaves
 from .queries.effects import computes_with_parameters, only_asks
@@ -100,6 +101,8 @@ def guarded_sites(
         if found.site is not None and is_plain(found.site):
             continue
         if found.model is not None and is_fresh(found.file, found.node, found.model):
+            continue
+        if not found.many and is_closed([*found.calls, (found.file, found.node)]):
             continue
         if any(_is_of_plain(sharding, is_fresh, *place) for place in (() if found.known else found.calls)):
             continue
@@ -341,7 +344,8 @@ def _uses_behind(
             if not is_unwrapping and not (isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)):
                 continue
             assert isinstance(node, (ast.Name, ast.Attribute, ast.Call)) and parent is not None
-            if isinstance(parent, ast.Attribute) and any(keeps_model(program, sharding, v) for v in file.values(node)):
+            is_asked = isinstance(parent, ast.Attribute) and not _is_data(file, parent)
+            if is_asked and any(keeps_model(program, sharding, v) for v in file.values(node)):
                 yield guard, Hidden(file, node, kept_things(sharding, file, node), None)
             is_given = isinstance(parent, ast.Call) and node in parent.args
             if is_given and isinstance(node, ast.Attribute) and _keeps_parameters(sharding, file, node):
@@ -370,6 +374,12 @@ def _uses_behind(
                 yield guard, Hidden(file, node, thing, None, model=node)
                 for optimizer in _handed_beside(program, file, sharding, parent):
                     yield guard, Hidden(file, optimizer, ast.unparse(optimizer), None)
+
+
+def _is_data(file: File, attribute: ast.Attribute) -> bool:
+    """Whether an attribute is only read, for what it holds or an entry of that: no method is called, or handed on."""
+    parent = file.parents[attribute]
+    return isinstance(parent, (ast.Attribute, ast.Subscript, ast.Tuple, ast.Compare, ast.BinOp, ast.FormattedValue))
 
 
 def _handed_to(file: File, node: ast.AST) -> ast.Call | None:

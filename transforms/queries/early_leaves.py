@@ -22,7 +22,8 @@ def leaves_of_some_ranks(file: File) -> dict[ast.stmt, list[ast.stmt]]:
         found: dict[ast.stmt, list[ast.stmt]] = {}
         for leave in file.nodes(ast.Return, ast.Continue, ast.Break, ast.Expr):
             for statement in _left_by(file, leave) if _leaves(leave) and not _ends_training(file, leave) else ():
-                if not (_is_conditional(file, leave, statement) and _trains_behind(file, statement)):
+                ends_run = isinstance(leave, ast.Expr)  # by an exit
+                if not (_is_conditional(file, leave, statement) and (ends_run or _trains_behind(file, statement))):
                     found.setdefault(statement, []).append(leave)
         _known[file] = found
     return _known[file]
