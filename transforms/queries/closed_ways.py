@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from itertools import pairwise
 
 from .arguments import handed_in
 from .file import File
@@ -14,7 +15,7 @@ Place = tuple[File, ast.AST]
 
 def is_closed(ways: Sequence[Place]) -> bool:
     """Whether calls that lead to a place, which is the last, never do: ``save(final, with_states=False)`` takes no states."""
-    return any(_keeps_out(call, *place) for (_, call), place in zip(ways, ways[1:], strict=False) if isinstance(call, ast.Call))
+    return any(_keeps_out(call, *place) for (_, call), place in pairwise(ways) if isinstance(call, ast.Call))
 
 
 def _keeps_out(call: ast.Call, file: File, place: ast.AST) -> bool:
