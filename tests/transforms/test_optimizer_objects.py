@@ -60,3 +60,22 @@ def main(args, net):
     optimizer.step()
 """)
     assert [(finding.line, finding.level.value) for finding in found if finding.rule == "FS415"] == [(13, "manual")]
+
+
+@pytest.mark.parametrize(("use", "is_one"), [
+    ("assert is_supported_optimizer(optimizer)", False),
+    ("if not is_supported_optimizer(optimizer):\n        return", False),
+    ("optimizer = scaled_optimizer(optimizer)", True),
+])  # fmt: skip
+def test_what_is_only_tested_is_no_optimizer(use: str, is_one: bool) -> None:
+    text = migrated(train=HEAD + f"""from others import is_supported_optimizer, scaled_optimizer
+
+
+def main(args, net):
+    model = DDP(net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    {use}
+    model(1).sum().backward()
+    optimizer.step()
+""")["train"]
+    assert ("step_on_whole(" in text) is is_one

@@ -35,7 +35,7 @@ def numbers_read(file: File, sharding: ShardingQueries) -> Iterator[Read]:
             yield from _by_call(file, sharding, node)
         elif isinstance(node, ast.FormattedValue):
             yield from _number(file, sharding, node, node.value)
-        elif _is_tested(file, node) and not isinstance(node.ops[0], (ast.Is, ast.IsNot, ast.In, ast.NotIn)):
+        elif is_tested(file, node) and not isinstance(node.ops[0], (ast.Is, ast.IsNot, ast.In, ast.NotIn)):
             for operand in (node.left, *node.comparators):
                 yield from _number(file, sharding, node, operand)
 
@@ -104,7 +104,7 @@ def _is_unknown_gradient(file: File, node: ast.AST) -> bool:
     return all(isinstance(v, Unknown) for v in file.values(node.value))
 
 
-def _is_tested(file: File, node: ast.AST) -> bool:
+def is_tested(file: File, node: ast.AST) -> bool:
     """Whether a branch or a loop asks whether an expression is true."""
     parent = file.parents[node]
     while isinstance(parent, (ast.BoolOp, ast.UnaryOp)):

@@ -10,6 +10,7 @@ from ..flow.values import ClassValue, Opaque, Optimizer
 from .answers import Sharding
 from .elementwise_steps import is_elementwise
 from .file import File
+from .number_reads import is_tested
 from .optimizer_objects import optimizers_around
 from .sharding import ShardingQueries
 
@@ -28,7 +29,8 @@ def optimizers_made(file: File, sharding: ShardingQueries) -> Iterator[tuple[ast
         values = [v for v in file.values(call) if isinstance(v, Optimizer | Opaque) and v.site == number >= 0]
         parent = file.parents[call]
         is_done = isinstance(parent, ast.Call) and _name(parent.func) in ("step_on_whole", "step_on_parts")
-        if is_done or any(isinstance(v, ClassValue) and flow.has_member(v, "step") for v in file.called_values(call)):
+        is_own = any(isinstance(v, ClassValue) and flow.has_member(v, "step") for v in file.called_values(call))
+        if is_done or is_own or is_tested(file, call):
             continue
         for value in (v for v in values if _looks_at_wholes(v.name)):
             inner = [value] if isinstance(value, Optimizer) else optimizers_around(file.program, value)
@@ -52,8 +54,9 @@ def _looks_at_wholes(name: str) -> bool:
 
 def _is_factory(name: str) -> bool:
     """Whether this is a function that makes an optimizer, of a library's: ``timm.optim.create_optimizer``."""
-    last = name.rpartition(".")[2]
-    return last[:1].islower() and "optimizer" in last
+    *owners, last = name.split(".")
+    is_of_object = any(owner[:1].isupper() for owner in owners)  # a method, or what an object keeps
+    return last[:1].islower() and "optimizer" in last and not is_of_object
 
 
 def steps_on_wholes(file: File, sharding: ShardingQueries) -> Iterator[ast.FunctionDef]:

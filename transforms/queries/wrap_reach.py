@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -41,6 +41,7 @@ class WrapReach:
         self._known: set[Definition] = set()
         self._nodes_of_words: dict[int, dict[str, list[ast.AST]]] = {}
         self._of_own_code: dict[ClassValue, bool] = {}
+        self._defined: dict[tuple[ast.AST, ast.AST | None], Sequence[Definition]] = {}
         self._unmentioned: set[Definition] = set()
         """Definitions that lead to a wrap and whose names nobody says: only code from outside could use them."""
         self._spread(wraps)
@@ -92,19 +93,24 @@ class WrapReach:
                 self._unmentioned.add(definition)
             pending += [around for file, node in mentions for around in self._around(file, node)]
 
-    def _around(self, file: File, node: ast.AST) -> Iterator[Definition]:
+    def _around(self, file: File, node: ast.AST) -> Sequence[Definition]:
         """What has to be mentioned so that a place is reached; the file itself is noted if running it is enough."""
         above = [node, *file.ancestors(node)]
         top = above[-2] if len(above) > 1 else node
         if isinstance(top, ast.alias | ast.Import | ast.ImportFrom):
-            if isinstance(node, ast.alias) and node.asname:
-                yield Definition(file.index, node.asname)
-        elif isinstance(top, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            return [Definition(file.index, node.asname)] if isinstance(node, ast.alias) and node.asname else []
+        inner = above[-3] if len(above) > 2 else None
+        if (top, inner) not in self._defined:
+            self._defined[top, inner] = list(self._defined_by(file, top, inner))
+        return self._defined[top, inner]
+
+    def _defined_by(self, file: File, top: ast.AST, inner: ast.AST | None) -> Iterator[Definition]:
+        """The names that a statement of a module defines, or a method in it: what is in it is reached by them."""
+        if isinstance(top, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             if not all(HARMLESS_DECORATORS.fullmatch(ast.unparse(decorator)) for decorator in top.decorator_list):
                 self._imported.add(file.index)
-            method = above[-3] if len(above) > 2 else None
-            by_name = isinstance(method, ast.FunctionDef) and self._is_called_by_own_code(file, top, method)
-            yield Definition(file.index, method.name if by_name else top.name, by_name)  # type: ignore[union-attr]
+            by_name = isinstance(inner, ast.FunctionDef) and self._is_called_by_own_code(file, top, inner)
+            yield Definition(file.index, inner.name if by_name else top.name, by_name)  # type: ignore[union-attr]
         elif _is_for_scripts(top):
             self._run.add(file.index)
         else:

@@ -61,7 +61,8 @@ class ImportStyle:
 
     def is_strange(self, folder: PurePosixPath) -> bool:
         """Whether an import from there would be the first of its kind: of a package not imported before, or in a circle."""
-        if any(folder.is_relative_to(package) for package in (*self.entangled, *self.running)):
+        around = {folder, *folder.parents}
+        if not around.isdisjoint(self.entangled) or not around.isdisjoint(self.running):
             return True
         if any(_TESTS.match(part.name) and not self.folder.is_relative_to(part) for part in (folder, *folder.parents)):
             return True
@@ -69,7 +70,7 @@ class ImportStyle:
             return False
         if folder == self.root:
             return self.folder != folder and folder not in self.known
-        return not any(folder.is_relative_to(package) for package in self.known - {self.root})
+        return around.isdisjoint(self.known - {self.root})
 
     def _is_near(self, folder: PurePosixPath) -> bool:
         return self.package is not None and folder.is_relative_to(self.package) and self.folder.is_relative_to(folder)
@@ -105,7 +106,8 @@ class ImportStyles:
         name = self.program.flow.modules.root_name
         is_named = root == PurePosixPath() and name in {module.partition(".")[0] for module, _ in self._targets[index]}
         above = (name,) if name is not None and is_named else ()
-        running = frozenset(p for p in self._running if not any(one.is_relative_to(p) for one in (folder, *imported)))
+        entered = {above for one in (folder, *imported) for above in (one, *one.parents)}
+        running = frozenset(self._running) - entered
         return ImportStyle(
             folder, root, package, self._known(index, root), imported, running, self._entangled(index), above,
             is_script=self._is_script(index, imported),
