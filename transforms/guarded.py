@@ -41,7 +41,7 @@ from .queries.program import Program
 from .queries.reshaped_parameters import PARAMETERS_OF, model_taken_apart
 from .queries.saved_models import given_to, is_writer, saved_models
 from .queries.sharding import ShardingQueries
-from .queries.spelling import Spelling, is_made_behind
+from .queries.spelling import Spelling, alternatives, is_made_behind
 from .queries.summoned import is_summoned
 from .queries.sure_names import surely_there
 from .queries.uneven_loops import is_uneven
@@ -215,10 +215,10 @@ def _guards_around(
     found = guards.of(file, node, _may_meet_measured_tests(guards.program, sharding, file, node, thing))
     if not found:
         return
-    spelling = Spelling(sharding, file, node, thing)
-    for guard, calls in found:
-        if not spelling.is_plain(guard, calls):
-            yield guard, Hidden(file, node, spelling.at(guard, calls), site, calls, spelling.is_known, thing, guard.many)
+    for spelling in [Spelling(sharding, file, node, one) for one in alternatives(file, thing)]:
+        for guard, calls in found:
+            if not spelling.is_plain(guard, calls):
+                yield guard, Hidden(file, node, spelling.at(guard, calls), site, calls, spelling.is_known, thing, guard.many)
 
 
 def _may_meet_measured_tests(

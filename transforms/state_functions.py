@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 from .facts.facts import NOTHING
 from .flow.values import Constant, Instance, Value
 from .migration import Migration
@@ -46,7 +48,7 @@ def taker_of_state(site: Site, migration: Migration) -> str | None:
     assert site.receiver is not None and site.sharding is not None
     optimizer = migration.sharding.of_optimizer(site.file, site.receiver)
     inside = False
-    if site.sharding.wrappers and not site.sharding.in_place:
+    if site.sharding.wrappers and not site.sharding.in_place and not _is_loaded_at_once(site, migration):
         inside = comes_unwrapped(migration.sharding, site.file, site.receiver, by_name=not site.sharding.certain)
         if not inside:
             return "model_state"
@@ -55,6 +57,14 @@ def taker_of_state(site: Site, migration: Migration) -> str | None:
     if migration.stays_whole(site):
         return None
     return "optimizer_state" if optimizer.wrappers and not site.sharding.wrappers else "state_of"
+
+
+def _is_loaded_at_once(site: Site, migration: Migration) -> bool:
+    """Whether a state only goes into another sharded model: ``teacher.load_state_dict(student.state_dict())``."""
+    parent = site.file.parents[site.call] if site.call is not None else None
+    if not isinstance(parent, ast.Call) or not isinstance(parent.func, ast.Attribute) or parent.func.attr != "load_state_dict":
+        return False
+    return set(migration.sharding.of(site.file, parent.func.value).wrappers) == {"ddp"}
 
 
 def _holds_ddp(site: Site, migration: Migration) -> bool:

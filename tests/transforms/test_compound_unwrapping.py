@@ -92,7 +92,9 @@ def main(net, options, path):
 )
 
 
-@pytest.mark.parametrize(("test", "stays"), [('hasattr(model, "module")', True), ("path", False)])
+@pytest.mark.parametrize(
+    ("test", "stays"), [('hasattr(model, "module")', True), ("path", True), ('hasattr(model, "module") and path', False)]
+)
 def test_a_function_gets_what_is_inside_where_a_test_tells_wrappers_apart(test: str, stays: bool) -> None:
     text = migrated(train=LOAD.format(test=test))["train"]
     assert ("    own = module.state_dict()\n" in text) == stays

@@ -183,3 +183,28 @@ def main(net, options):
 def test_functions_that_only_count_need_no_gather(more: str, is_held: bool) -> None:
     new = migrated(train=COUNTED.format(more=more))["train"].partition("def main")[2]
     assert ("whole_on_each_rank" in new) == is_held
+
+
+def test_each_model_is_held_that_a_name_may_stand_for_behind_the_guard() -> None:
+    text = migrated(train=HEAD + """import torch.distributed as dist
+
+
+class Trainer:
+    def __init__(self, net, average, options):
+        self.average = average
+        self.model = DDP(net, **options)
+
+    def save(self, path):
+        if dist.get_rank() == 0:
+            if self.average is not None:
+                model = self.average.model
+            else:
+                model = self.model.module
+            print(path)
+            torch.save(model.state_dict(), path)
+
+
+def main(net, average, options):
+    Trainer(net, average, options).save("a.pt")
+""")["train"]
+    assert "whole_on_each_rank(self.average, self.model)" in text or "whole_on_each_rank(self.model)" in text

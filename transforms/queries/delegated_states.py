@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ..flow.values import Constant, FunctionValue, Instance, Opaque, Unknown, Value
+from ..flow.values import Constant, FunctionValue, Instance, Value
 from .file import File
 from .program import Program
 
@@ -43,7 +43,16 @@ def _is_harmless(file: File, function: ast.AST, read: ast.expr, method: str) -> 
         return node.attr == method and node.value is not read
     if isinstance(called, ast.Call) and getattr(called.func, "id", "") in _ASKING:
         return True
-    return _only_decides(file, function, node) or (isinstance(node, ast.Attribute) and _is_number(file.values(node)))
+    return _only_decides(file, function, node) or (isinstance(node, ast.Attribute) and _is_number(_held_by(file, node)))
+
+
+def _held_by(file: File, attribute: ast.Attribute) -> list[Value]:
+    """What an attribute may hold: of one that is stored, what it holds where it is read."""
+    if isinstance(attribute.ctx, ast.Load):
+        return file.values(attribute)
+    text = ast.unparse(attribute)
+    reads = (n for n in file.nodes(ast.Attribute) if n.attr == attribute.attr and isinstance(n.ctx, ast.Load))
+    return [value for read in reads if ast.unparse(read) == text for value in file.values(read)]
 
 
 def _only_decides(file: File, function: ast.AST, node: ast.AST) -> bool:
@@ -63,11 +72,5 @@ def _only_decides(file: File, function: ast.AST, node: ast.AST) -> bool:
 
 
 def _is_number(values: list[Value]) -> bool:
-    """Whether one of the values is a number or a text, and the others are what nobody knows: what a file brought back."""
-    plain = [v for v in values if isinstance(v, Constant) and isinstance(v.value, (int, float, str))]
-    others = [v for v in values if v not in plain and not (isinstance(v, Constant) and v.value is None)]
-    return bool(plain) and all(_is_loaded(v) for v in others)
-
-
-def _is_loaded(value: Value) -> bool:
-    return isinstance(value, Unknown) or (isinstance(value, Opaque) and value.name in ("torch.load", "?"))
+    """Whether one of the values is a number or a text: what a factory of anything hands in besides is of other objects."""
+    return any(isinstance(v, Constant) and isinstance(v.value, (int, float, str)) for v in values)

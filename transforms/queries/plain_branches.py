@@ -12,16 +12,40 @@ from .assignments import assigned_values
 from .file import File
 from .known_conditions import tests_in_front
 
+_ASKING = frozenset({"getattr", "hasattr", "isinstance", "type"})
 _NOT = (ast.NotEq, ast.IsNot, ast.NotIn)
 
 
 def is_in_plain_branch(file: File, node: ast.expr) -> bool:
     """Whether a model that is read here was in no wrapper of DDP, by the tests on the way here."""
     wanted = ast.dump(node)
+    if _is_beside_module(file, node, wanted):
+        return True
     for test, part in tests_in_front(file, node):
         if _denies_wrapper(file, part, wanted) and not _is_assigned_between(file, wanted, test, node):
             return True
     return False
+
+
+def _is_beside_module(file: File, node: ast.expr, wanted: str) -> bool:
+    """Whether the other branch reads ``model.module``: it is wrapped there, by a flag or what a function says of it."""
+    inside: ast.AST = node
+    for around in file.ancestors(node):
+        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            return False
+        if isinstance(around, (ast.If, ast.IfExp)) and inside is not around.test and not _asks_itself(around.test, wanted):
+            body = around.body if isinstance(around.body, list) else [around.body]
+            if not any(inside is part for part in body):
+                module = f"Attribute(value={wanted}, attr='module', ctx=Load())"
+                return any(module in ast.dump(part) for part in body)
+        inside = around
+    return False
+
+
+def _asks_itself(test: ast.expr, wanted: str) -> bool:
+    """Whether a test asks a model for its class or its attributes, by itself or among other things."""
+    calls = (n for n in ast.walk(test) if isinstance(n, ast.Call) and getattr(n.func, "id", "") in _ASKING)
+    return any(wanted in ast.dump(call) for call in calls)
 
 
 def _denies_wrapper(file: File, part: ast.expr, wanted: str) -> bool:

@@ -156,6 +156,25 @@ class Spelling:
         return isinstance(value, Optimizer) or bool(self.sharding.of_values([value]).wrappers)
 
 
+def alternatives(file: File, thing: ast.expr | None) -> list[ast.expr | None]:
+    """What a thing may be: one of several where branches assign its variable, ``self.ema.model`` or ``self.model``, else itself.
+
+    One branch's object may be None where another one is taken: what holds the model is named then.
+    """
+    if not isinstance(thing, ast.Name):
+        return [thing]
+    assigned = {ast.unparse(value): value for value in assigned_values(file, thing)}
+    are_paths = all(isinstance(value, (ast.Name, ast.Attribute)) for value in assigned.values())
+    return [_root(value) for value in assigned.values()] if len(assigned) > 1 and are_paths else [thing]
+
+
+def _root(path: ast.expr) -> ast.expr:
+    """``self.ema`` of ``self.ema.model``."""
+    while isinstance(path, ast.Attribute) and not isinstance(path.value, ast.Name):
+        path = path.value
+    return path
+
+
 def _may_be_text(file: File, node: ast.expr) -> bool:
     """Whether a text or a number may be handed in: what works on models with a function gives it other things by other ways."""
     return any(isinstance(v, Constant) and v.value is not None for v in file.values(node))
