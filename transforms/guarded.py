@@ -34,6 +34,8 @@ from .queries.group_reads import groups_read
 from .queries.guards import Guard, Guards, guard_of
 from .queries.kept_models import hands_model_out_of_sight, is_of_model, keeps_model, kept_things
 from .queries.message_guards import message_guards
+from .queries.named_methods import models_save_by
+from .queries.number_reads import values_held
 from .queries.order import is_before_wrap
 from .queries.parameter_math import states_read
 from .queries.picked_parameters import parameters_picked
@@ -184,6 +186,9 @@ def _all_hidden(
         for test in file.nodes(ast.If):
             if is_rank_condition(file, test.test):
                 yield from _uses_behind(program, file, sharding, test, [*test.body, *behind_leaves(file, test)])
+        for choice in file.nodes(ast.IfExp):
+            if is_rank_condition(file, choice.test):
+                yield from _kept_by_some(program, file, sharding, choice)
         for loop in file.nodes(ast.For, ast.AsyncFor, ast.comprehension):
             body = [file.parents[loop]] if isinstance(loop, ast.comprehension) else loop.body
             if _names_model(file, sharding, body) and is_uneven(file, loop):
@@ -340,6 +345,8 @@ def _uses_behind(
             return
         for node in ast.walk(place):
             parent = file.parents.get(node)
+            if (saved := _saved_by_name(program, file, sharding, node)) is not None and not is_made_behind(file, saved, guard):
+                yield guard, Hidden(file, node, ast.unparse(saved), None, known=False, model=saved)
             is_unwrapping = isinstance(node, ast.Call) and isinstance(parent, ast.Attribute)  # trainer.unwrap().parameters()
             if not is_unwrapping and not (isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)):
                 continue
@@ -376,10 +383,33 @@ def _uses_behind(
                     yield guard, Hidden(file, optimizer, ast.unparse(optimizer), None)
 
 
+def _saved_by_name(program: Program, file: File, sharding: ShardingQueries, node: ast.AST) -> ast.expr | None:
+    """What holds something unknown that a method is called on, by whose name models of the repository save themselves."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or program.callees(file, node):
+        return None
+    holder = node.func.value
+    if file.values(holder) or not models_save_by(sharding, node.func.attr):
+        return None
+    while isinstance(holder, ast.Subscript):
+        holder = holder.value
+    return holder if isinstance(holder, (ast.Name, ast.Attribute)) else None
+
+
 def _is_data(file: File, attribute: ast.Attribute) -> bool:
     """Whether an attribute is only read, for what it holds or an entry of that: no method is called, or handed on."""
     parent = file.parents[attribute]
     return isinstance(parent, (ast.Attribute, ast.Subscript, ast.Tuple, ast.Compare, ast.BinOp, ast.FormattedValue))
+
+
+def _kept_by_some(program: Program, file: File, sharding: ShardingQueries, choice: ast.IfExp) -> Iterator[tuple[Guard, Hidden]]:
+    """What a library made with a sharded model, or a list with it, that some ranks alone have: ``hooks if rank == 0 else []``."""
+    guard = guard_of(file, choice.body)
+    for branch in (choice.body, choice.orelse) if guard is not None else ():
+        held = [*file.values(branch), *(value for values in values_held(file, branch) for value in values)]
+        given = branch.args if isinstance(branch, ast.Call) else []
+        is_handed = any(hands_model_out_of_sight(program, sharding, file, cast(ast.Call, branch), one) for one in given)
+        if is_handed or any(keeps_model(program, sharding, value) for value in held):
+            yield cast(Guard, guard), Hidden(file, branch, None, None, known=False, is_kept=True)
 
 
 def _handed_to(file: File, node: ast.AST) -> ast.Call | None:

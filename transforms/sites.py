@@ -29,6 +29,7 @@ from .queries.answers import Sharding
 from .queries.class_reads import classes_read
 from .queries.class_tests import TESTS, tests_of
 from .queries.file import File
+from .queries.library_checkpointers import own_checkpointers
 from .queries.named_methods import may_have_method
 from .queries.narrowed import wrapper_asked_for
 from .queries.own_parameters import is_own_parameter
@@ -181,6 +182,7 @@ def find_sites(file: File, sharding: ShardingQueries, is_known: Callable[[str, s
     sites += [Site(file, call, PAST_DDP, "call", call, call.func, found) for call, found in runs_past_ddp(file, sharding)]
     sites += [Site(file, c, UNEVEN_CALL, "call", c, c.func, found) for c, found in called_in_uneven_loops(file, sharding)]
     sites += [Site(file, c, SECOND_BACKWARD, "call", c, m, sharding.of(file, m)) for c, m in second_backwards(file, sharding)]
+    sites += [Site(file, call, base, "call", call) for call, base in own_checkpointers(file)]
     sites += [Site(file, step, OPTIMIZER_STEP, "method") for step in steps_on_wholes(file, sharding)]
     return sorted(sites, key=lambda site: file.source.span(site.node))
 

@@ -1,5 +1,6 @@
 """State dicts that stay whole by themselves, wherever the program takes and loads them."""
 
+import functools
 import time
 import weakref
 from collections.abc import Callable
@@ -76,6 +77,7 @@ def keep_state_dicts_whole(module: Any) -> None:
         if group is not None:
             group.unshard = _behind(write_back, group.unshard)
     register_optimizer_step_pre_hook(write_back)
+    _take_states_whole()
     weakref.finalize(module, _let_go, shown)  # at exit too
     register_optimizer_step_pre_hook(_keep_whole)
 
@@ -94,6 +96,20 @@ def _let_go(shown: list[Any]) -> None:
     time.sleep(0.05)
 
 
+def _take_states_whole() -> None:
+    """Let optimizers whose own `step()` never runs give whole states too: those around another one, with steps of other names."""
+    take = Optimizer.state_dict
+    if getattr(take, "_gives_whole", False):
+        return
+
+    @functools.wraps(take)
+    def state_dict(self: Optimizer) -> dict[str, Any]:
+        return whole(take(self))
+
+    state_dict._gives_whole = True  # pyright: ignore[reportFunctionMemberAccess]
+    Optimizer.state_dict = state_dict
+
+
 def _keep_whole(optimizer: Optimizer, *_: Any) -> None:
     """Before an optimizer's first step: shard what it has loaded, and see to its state dicts from now on."""
     if hasattr(optimizer, "_state_stays_whole"):
@@ -107,7 +123,6 @@ def _keep_whole(optimizer: Optimizer, *_: Any) -> None:
         take = optimizer.state_dict
         optimizer.state_dict = lambda *args, **kwargs: whole(take(*args, **kwargs))
         return
-    optimizer.register_state_dict_post_hook(lambda _, state: whole(state))
 
     def shard(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         return shard_by_position(state, [p for group in optimizer.param_groups for p in group["params"]])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..facts.facts import NOTHING
 from ..flow.library import is_optimizer_class, makes_no_modules
-from ..flow.values import ClassValue, Derived, Instance, Opaque, Value
+from ..flow.values import ClassValue, Container, Derived, Instance, Opaque, Value
 from .assignments import assigned_values
 from .file import File
 from .program import Program
@@ -61,8 +61,16 @@ def _is_of_other_code(program: Program, cls: ClassValue) -> bool:
 
 def _was_made_with_model(program: Program, sharding: ShardingQueries, site: int) -> bool:
     call = program.flow.calls[site]
-    handed = [*call.arguments, *(variable for _, variable in call.keywords)]
-    return any(is_of_model(sharding, program.flow.values_of(variable), variable) for variable in handed if variable != NOTHING)
+    handed = [v for v in (*call.arguments, *(variable for _, variable in call.keywords)) if v != NOTHING]
+    handed += _entries(program, handed)
+    return any(is_of_model(sharding, program.flow.values_of(variable), variable) for variable in handed)
+
+
+def _entries(program: Program, handed: Sequence[int]) -> list[int]:
+    """The variables of what dictionaries and lists hold that are handed in: ``{"net": model}``."""
+    flow = program.flow
+    owners = {flow.ids[value] for variable in handed for value in flow.values_of(variable) if isinstance(value, Container)}
+    return [variable for (owner, _), variable in flow.fields.items() if owner in owners] if owners else []
 
 
 def is_of_model(sharding: ShardingQueries, values: Sequence[Value], variable: int) -> bool:

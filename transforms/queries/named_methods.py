@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Sequence
 
 from ..flow.library import TENSOR_MATH, is_optimizer
@@ -50,6 +51,17 @@ def may_have_method(sharding: ShardingQueries, values: Sequence[Value], name: st
             elif isinstance(model, (Wrapped, Annotated, Opaque, Unknown)) and _may_be_a_models(sharding, values, name):
                 return True
     return False
+
+
+def models_save_by(sharding: ShardingQueries, name: str) -> bool:
+    """Whether a name is only given to methods of models in the repository, and one of them asks for the model's state."""
+    flow, program = sharding.program.flow, sharding.program
+    methods = flow.methods_by_name().get(name, ())
+    owners = [ClassValue(m.file, flow.files[m.file].functions[m.index].owner_class) for m in methods]
+    if not owners or not all(map(sharding.makes_modules, owners)):
+        return False
+    nodes = (n for method in methods for n in ast.walk(program.function_node(method)[1]))
+    return any(isinstance(n, ast.Attribute) and n.attr == "state_dict" for n in nodes)
 
 
 def _may_be_a_models(sharding: ShardingQueries, values: Sequence[Value], name: str) -> bool:

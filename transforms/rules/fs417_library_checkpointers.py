@@ -7,16 +7,10 @@ import ast
 from ..findings import Level
 from ..migration import Migration
 from ..queries.answers import Answer
+from ..queries.library_checkpointers import CHECKPOINTERS
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
-
-_CHECKPOINTERS = (
-    "fvcore.common.checkpoint.Checkpointer",
-    "detectron2.checkpoint.Checkpointer",
-    "detectron2.checkpoint.DetectionCheckpointer",
-    "detectron2.checkpoint.detection_checkpoint.DetectionCheckpointer",
-)
 
 
 def saving_whole(site: Site, migration: Migration) -> Outcome | None:
@@ -35,7 +29,7 @@ def saving_whole(site: Site, migration: Migration) -> Outcome | None:
 RULE = Rule(
     id="FS417",
     title="checkpointers of libraries",
-    symbols=_CHECKPOINTERS,
+    symbols=CHECKPOINTERS,
     roles=("call",),
     why="All ranks call their save(), which goes on to the model's state on the main process alone: a gather hangs there.",
     fallback=saving_whole,

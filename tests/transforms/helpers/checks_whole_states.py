@@ -123,6 +123,43 @@ def check_optimizers() -> None:
             assert close(news[-1], olds[-1])
 
 
+class Climbing(torch.optim.Optimizer):
+    """Goes up before it lets another optimizer go down: its own step() is called by nobody."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {})
+        self.inner = torch.optim.SGD(self.param_groups, lr=0.01, momentum=0.9)
+
+    @torch.no_grad()
+    def first_step(self) -> None:
+        for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+            self.state[p]["way"] = p.grad * 0.05
+            p.add_(self.state[p]["way"])
+
+    @torch.no_grad()
+    def second_step(self) -> None:
+        for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+            p.sub_(self.state[p]["way"])
+        self.inner.step()
+
+
+def check_optimizers_that_never_step_themselves() -> None:
+    found = []
+    for model in models():
+        optimizer = Climbing(model.parameters())
+        for step in range(2):
+            model(*batch(step)).backward()
+            optimizer.first_step()
+            optimizer.zero_grad()
+            model(*batch(step)).backward()
+            optimizer.second_step()
+            optimizer.zero_grad()
+        found.append((optimizer.state_dict(), optimizer.inner.state_dict()))
+    (own, inner), (new_own, new_inner) = found
+    assert all(type(entry["way"]) is torch.Tensor for entry in new_own["state"].values())
+    assert close(own["state"], new_own["state"]) and close(inner["state"], new_inner["state"])
+
+
 def check_what_is_written_into_a_state_dict_is_written_into_the_model() -> None:
     def half(model: Any) -> None:
         for value in model.state_dict().values():
