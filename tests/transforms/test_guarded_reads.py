@@ -208,3 +208,30 @@ def main(net, average, options):
     Trainer(net, average, options).save("a.pt")
 """)["train"]
     assert "whole_on_each_rank(self.average, self.model)" in text or "whole_on_each_rank(self.model)" in text
+
+
+SAVED = HEAD + """import torch.distributed as dist
+
+
+class Net({base}):
+    def save_pretrained(self, path):
+        torch.save(self.state_dict(), path)
+
+
+class Trainer:
+    def wrap(self, options):
+        for name in self.raw_models:
+            self.models[name] = DDP(self.models[name], **options)
+
+    def save(self, path):
+        if dist.get_rank() == 0:
+            for name in self.raw_models:
+                self.raw_models[name].save_pretrained(path)
+"""
+
+
+@pytest.mark.parametrize(("base", "held"), [("nn.Linear", True), ("dict", False)])
+def test_what_is_saved_by_a_name_of_models_alone_is_held(base: str, held: bool) -> None:
+    """Nothing shows that the wrapped models are these too."""
+    new = migrated(train=SAVED.format(base=base))["train"].partition("def save(self")[2]
+    assert ("with whole_on_each_rank(self.raw_models):" in new or "with whole_on_each_rank(self):" in new) is held

@@ -46,3 +46,41 @@ def run(net, cfg):
 def test_what_code_out_of_sight_may_save_on_one_rank_is_told(made: str, handed: str, told: bool) -> None:
     found = [f for f in findings(train=SAVES.format(made=made, handed=handed)) if f.rule == "FS414"]
     assert [f.level for f in found if "out of sight" in f.message] == ([Level.MANUAL] if told else [])
+
+
+CHOSEN = HEAD + """import torch.distributed as dist
+from monai.handlers import CheckpointSaver, StatsHandler
+from fvcore.common.checkpoint import Checkpointer
+
+
+class Saver(Checkpointer):
+    pass
+
+
+def run(net, trainer):
+    model = DDP(net)
+    handlers = [StatsHandler(), {made}]
+    trainer.attach({chosen})
+"""
+SAVER = "CheckpointSaver(save_dict={'net': model})"
+
+
+@pytest.mark.parametrize(
+    ("made", "chosen", "told"),
+    [
+        (SAVER, "handlers if dist.get_rank() == 0 else None", True),
+        (SAVER, "handlers if trainer.saves else None", False),
+        ("CheckpointSaver(save_dict={'step': 3})", "handlers if dist.get_rank() == 0 else None", False),
+    ],
+)
+def test_what_a_library_made_with_a_model_is_told_where_some_ranks_alone_have_it(made: str, chosen: str, told: bool) -> None:
+    found = [f for f in findings(train=CHOSEN.format(made=made, chosen=chosen)) if f.rule == "FS414"]
+    assert [f.level for f in found if "out of sight" in f.message] == ([Level.MANUAL] if told else [])
+
+
+@pytest.mark.parametrize("method", ["load", "save"])
+def test_own_classes_after_a_librarys_checkpointer_save_with_the_model_whole(method: str) -> None:
+    """One that saves by itself is looked into."""
+    program = CHOSEN.format(made="None", chosen="None").replace("    pass\n", f"    def {method}(self):\n        pass\n")
+    program += "    saver = Saver(model)\n    saver.save('last')\n"
+    assert any(f.rule == "FS417" for f in findings(train=program)) == (method == "load")
