@@ -37,6 +37,7 @@ def parameter_slots(module: nn.Module) -> list[Any]:
         for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):  # needed for: parameter_hooks
             if hooks := getattr(parameter, name):
                 found[name] = hooks
+        found.setdefault("_id_before_sharding", id(parameter))  # needed for: identities
         return found
 
     places = [(owner, name, p) for owner in module.modules() for name, p in owner._parameters.items() if p is not None]

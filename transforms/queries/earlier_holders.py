@@ -8,11 +8,13 @@ from collections.abc import Sequence
 
 from ..flow.values import Derived, Instance, Opaque, Optimizer, Unknown, Value
 from .file import File
+from .identity_reads import takes_identities
 from .kept_parameters import keeps_parameters
 from .program import Program
 from .sharding import ShardingQueries
 
 _OF_TENSORS = frozenset({"data", "grad", "requires_grad"})
+_HOOKED = re.compile(r"\.register_(?:post_accumulate_grad_)?hook\(")
 _PARAMETER = re.compile(r"p|w|par(am(eter)?)?s?|weight|bias")
 
 
@@ -22,6 +24,8 @@ def is_held_earlier(sharding: ShardingQueries, paths: Sequence[str], file: File,
     ``paths`` are the files of the same programs. Where no optimizer is seen, nobody knows which one there is.
     """
     if _has_earlier_optimizer(sharding, paths, file, wrap, models) or _sets_attributes(file.program, paths):
+        return True
+    if any(_HOOKED.search(file.program.text(path)) or takes_identities(sharding, file.program.file(path)) for path in paths):
         return True
     return keeps_parameters(file.program, paths, sharding.with_parts(models), file, wrap)
 

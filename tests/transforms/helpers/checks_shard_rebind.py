@@ -12,6 +12,7 @@ from models import batch, close, error_of
 from shard_models import Residual, build, differences, rank, result, tied
 from to_fsdp2.transforms.helpers import rebind
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
+from to_fsdp2.transforms.helpers.identities import identity
 from to_fsdp2.transforms.helpers.shard import shard_like_fsdp1
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -202,3 +203,14 @@ def check_two_models_in_one_optimizer() -> None:
     assert not differences([pair[0] for pair in results])
     assert not differences([pair[1] for pair in results])
     assert close(results[0][0]["losses"], results[1][0]["losses"])
+
+
+def check_identities_from_before_are_known() -> None:
+    for wrap in (shard_like_ddp, shard_like_fsdp1):
+        plain = Residual()
+        first = [id(p) for p in plain.parameters()]
+        model = wrap(plain)
+        assert all(isinstance(p, DTensor) and id(p) not in first for p in model.parameters())
+        assert [identity(p) for p in model.parameters()] == first
+        other = torch.ones(2)
+        assert identity(other) == id(other)
