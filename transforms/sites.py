@@ -30,6 +30,7 @@ from .queries.class_reads import classes_read
 from .queries.class_tests import TESTS, tests_of
 from .queries.file import File
 from .queries.library_checkpointers import own_checkpointers
+from .queries.local_parameters import parameters_left_behind
 from .queries.named_methods import may_have_method
 from .queries.narrowed import wrapper_asked_for
 from .queries.own_parameters import is_own_parameter
@@ -71,6 +72,7 @@ PAST_DDP = "torch.nn.Module.(past DDP)"
 """The symbol of forwards of modules that were handed to DDP, past the wrapper."""
 UNEVEN_CALL = "torch.nn.Module.(uneven calls)"
 """The symbol of calls in loops that ranks leave at different times."""
+LOCAL_PARAMETER = "torch.nn.(parameter in a variable)"
 OPTIMIZER = "torch.optim.(optimizer)"
 """The symbol of calls that make an optimizer which looks at more than single elements."""
 OPTIMIZER_STEP = "torch.optim.Optimizer.(step)"
@@ -182,6 +184,7 @@ def find_sites(file: File, sharding: ShardingQueries, is_known: Callable[[str, s
     sites += [Site(file, call, PAST_DDP, "call", call, call.func, found) for call, found in runs_past_ddp(file, sharding)]
     sites += [Site(file, c, UNEVEN_CALL, "call", c, c.func, found) for c, found in called_in_uneven_loops(file, sharding)]
     sites += [Site(file, c, SECOND_BACKWARD, "call", c, m, sharding.of(file, m)) for c, m in second_backwards(file, sharding)]
+    sites += [Site(file, node, LOCAL_PARAMETER, "read") for node in parameters_left_behind(file, sharding)]
     sites += [Site(file, call, base, "call", call) for call, base in own_checkpointers(file)]
     sites += [Site(file, step, OPTIMIZER_STEP, "method") for step in steps_on_wholes(file, sharding)]
     return sorted(sites, key=lambda site: file.source.span(site.node))
