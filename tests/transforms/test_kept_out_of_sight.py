@@ -84,3 +84,9 @@ def test_own_classes_after_a_librarys_checkpointer_save_with_the_model_whole(met
     program = CHOSEN.format(made="None", chosen="None").replace("    pass\n", f"    def {method}(self):\n        pass\n")
     program += "    saver = Saver(model)\n    saver.save('last')\n"
     assert any(f.rule == "FS417" for f in findings(train=program)) == (method == "load")
+
+
+@pytest.mark.parametrize(("use", "saves"), [("saver.load('last')", False), ("saver.save('last')", True), ("keep(saver)", True)])
+def test_a_checkpointer_that_only_loads_stays(use: str, saves: bool) -> None:
+    program = CHOSEN.format(made="None", chosen="None") + f"    saver = Saver(model)\n    {use}\n"
+    assert any(f.rule == "FS417" and f.level is Level.REVIEW for f in findings(train=program)) is saves

@@ -7,6 +7,7 @@ import ast
 from ..findings import Level
 from ..migration import Migration
 from ..queries.answers import Answer
+from ..queries.file import File
 from ..queries.library_checkpointers import CHECKPOINTERS
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
@@ -21,9 +22,22 @@ def saving_whole(site: Site, migration: Migration) -> Outcome | None:
     parent = site.file.parents[call]
     if isinstance(parent, ast.Attribute) or (isinstance(parent, ast.Call) and parent.func is not call):
         return None  # used at once: to load, or by an earlier run's function
+    if _only_loads(site.file, call):
+        return Outcome("it only loads here, which all ranks do", level=Level.OK)
     name = migration.helper(site, "saving_whole")
     return Outcome("every rank holds the model whole while the library saves it on one of them",
                    [around(site.file, call, f"{name}({{it}})")], Level.REVIEW)  # fmt: skip
+
+
+def _only_loads(file: File, call: ast.Call) -> bool:
+    """Whether the variable of a function that an object is assigned to is only asked for methods that load."""
+    assign = file.parents[call]
+    name = assign.targets[0] if isinstance(assign, ast.Assign) and len(assign.targets) == 1 else None
+    if not isinstance(name, ast.Name) or (function := file.function(call)) is None:
+        return False
+    uses = [n for n in file.names_by_id[name.id] if n is not name and file.function(n) is function]
+    asked = [file.parents[n] for n in uses]
+    return bool(uses) and all(isinstance(a, ast.Attribute) and a.attr.startswith(("load", "resume_or_load")) for a in asked)
 
 
 RULE = Rule(
