@@ -106,7 +106,7 @@ def _take_states_whole() -> None:
     def state_dict(self: Optimizer) -> dict[str, Any]:
         return whole(take(self))
 
-    state_dict._gives_whole = True  # pyright: ignore[reportFunctionMemberAccess]
+    setattr(state_dict, "_gives_whole", True)  # noqa: B010
     Optimizer.state_dict = state_dict
 
 
