@@ -9,7 +9,8 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 MAKERS_OF_HOOKS = frozenset(
-    {"ShardedLikeFSDP1", "_await_backward", "_compare_forward", "_joined", "_keep_whole", "_keep_writes", "_read_sync",
+    {"ShardedLikeFSDP1", "_await_backward", "_compare_forward", "_joined", "_keep_gradients_sharded",
+     "_keep_whole", "_keep_writes", "_read_sync",
      "_shard_entries", "_summed", "_weigh_gradients", "_whole_model", "_whole_parameters", "_with_prefix", "after_backward",
      "allow_double_backward", "gather_once_in_evaluation",
      "allow_inference_first", "broadcast_buffers_before_forward", "drop_unused_gradients", "gather_for_parts",
