@@ -3,6 +3,6 @@
 from typing import Any
 
 
-def identity(thing: Any) -> int:
+def id_before_sharding(thing: Any) -> int:
     """`id(thing)`; of a sharded parameter the one of the plain parameter in whose place it is, which code knew before."""
     return getattr(thing, "_id_before_sharding", id(thing))

@@ -22,7 +22,7 @@ def as_before(site: Site, migration: Migration) -> Outcome | None:
         return Outcome("the identities that it meets were taken on the same side of the wrap", level=Level.OK)
     function = site.node.func if isinstance(site.node, ast.Call) else site.node
     assert isinstance(function, ast.expr)
-    change = name_instead(site.file, function, migration.helper(site, "identity"))
+    change = name_instead(site.file, function, migration.helper(site, "id_before_sharding"))
     return Outcome("sharding makes new parameters: they answer with the identity of the one before", [change])
 
 
@@ -60,14 +60,14 @@ RULE = Rule(
             ),
             after=(
                 "import torch\n"
-                "from fsdp2_helpers import identity, shard_like_ddp\n"
+                "from fsdp2_helpers import id_before_sharding, shard_like_ddp\n"
                 "\n"
                 "\n"
                 "def f(options):\n"
                 "    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))\n"
                 "    head = {id(p) for p in net[1].parameters()}\n"
                 "    model = shard_like_ddp(net, **options)\n"
-                "    return torch.optim.SGD([p for p in model.parameters() if identity(p) in head], lr=0.1)\n"
+                "    return torch.optim.SGD([p for p in model.parameters() if id_before_sharding(p) in head], lr=0.1)\n"
             ),
             level=Level.REVIEW,
         ),

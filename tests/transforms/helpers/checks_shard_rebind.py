@@ -12,7 +12,7 @@ from models import batch, close, error_of
 from shard_models import Residual, build, differences, rank, result, tied
 from to_fsdp2.transforms.helpers import rebind
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
-from to_fsdp2.transforms.helpers.identities import identity
+from to_fsdp2.transforms.helpers.identities import id_before_sharding
 from to_fsdp2.transforms.helpers.shard import shard_like_fsdp1
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -211,6 +211,6 @@ def check_identities_from_before_are_known() -> None:
         first = [id(p) for p in plain.parameters()]
         model = wrap(plain)
         assert all(isinstance(p, DTensor) and id(p) not in first for p in model.parameters())
-        assert [identity(p) for p in model.parameters()] == first
+        assert [id_before_sharding(p) for p in model.parameters()] == first
         other = torch.ones(2)
-        assert identity(other) == id(other)
+        assert id_before_sharding(other) == id(other)
