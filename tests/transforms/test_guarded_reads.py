@@ -235,3 +235,46 @@ def test_what_is_saved_by_a_name_of_models_alone_is_held(base: str, held: bool) 
     """Nothing shows that the wrapped models are these too."""
     new = migrated(train=SAVED.format(base=base))["train"].partition("def save(self")[2]
     assert ("with whole_on_each_rank(self.raw_models):" in new or "with whole_on_each_rank(self):" in new) is held
+
+
+RELAYED = HEAD + """import torch.distributed as dist
+
+
+class Callbacks:
+    def __init__(self):
+        self.kept = []
+
+    def register(self, callback):
+        self.kept.append({"callback": callback})
+
+    def run(self, event, *args):
+        for callback in self.kept:
+            callback["callback"](*args)
+
+
+class Logger:
+    def on_end(self, step, model):
+        print(step)
+        self.graph = torch.jit.trace(inside(model), torch.ones(1, 4))
+
+
+def inside(model):
+    return model.module if isinstance(model, DDP) else model
+
+
+def main(net, options, loader):
+    model = DDP(net, **options)
+    callbacks, logger = Callbacks(), Logger()
+    for name in methods(logger):
+        callbacks.register(getattr(logger, name))
+    for epoch, x in enumerate(loader):
+        number = epoch * 2 + 1
+        if dist.get_rank() == 0:
+            callbacks.run("on_end", number, model)
+"""
+
+
+def test_what_a_function_hands_on_is_not_mistaken_for_what_stands_beside_it() -> None:
+    new = migrated(train=RELAYED)["train"].partition("def main")[2]
+    assert "with whole_on_each_rank(model):" in new or "with everything_whole_on_each_rank():" in new
+    assert "number)" not in new.partition("whole_on_each_rank")[2].partition("\n")[0]

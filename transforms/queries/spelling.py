@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ..flow.values import Constant, Instance, Opaque, Optimizer, Value, Wrapped
+from ..flow.values import Bound, Constant, FunctionValue, Instance, Opaque, Optimizer, Value, Wrapped
 from .answers import Answer
 from .arguments import handed_in, handed_in_by_keywords
 from .assignments import assigned_values
@@ -302,7 +302,8 @@ def _as_seen_from(file: File, thing: ast.expr, node: ast.AST, calls: Calls) -> s
             base = base.value
         if not isinstance(base, ast.Name):
             return None
-        given = handed_in(file, place, base.id, call)
+        relay = _relay(caller, call, function)
+        given = handed_in(file, place, base.id, call) if relay is None else _handed_through(relay, function, base.id, call)
         if given is None:
             is_global = caller is file and base.id not in {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
             if not is_global or _is_assigned_in(function, base.id):
@@ -314,6 +315,25 @@ def _as_seen_from(file: File, thing: ast.expr, node: ast.AST, calls: Calls) -> s
         current = ast.parse(text, mode="eval").body
         file, place = caller, call
     return ast.unparse(current)
+
+
+def _relay(caller: File, call: ast.Call, function: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.FunctionDef | None:
+    """What a call calls itself, where that hands its ``*arguments`` on to a function: ``run("on_end", step, model)``."""
+    if function.name in (getattr(call.func, "attr", ""), getattr(call.func, "id", "")):
+        return None
+    values = [v.function if isinstance(v, Bound) else v for v in caller.called_values(call)]
+    nodes = [caller.program.function_node(v)[1] for v in values if isinstance(v, FunctionValue)]
+    relays = [n for n in nodes if isinstance(n, ast.FunctionDef) and n is not function and n.args.vararg is not None]
+    return relays[0] if relays and len(relays) == len(nodes) else None
+
+
+def _handed_through(
+    relay: ast.FunctionDef, function: ast.FunctionDef | ast.AsyncFunctionDef, name: str, call: ast.Call
+) -> ast.expr | None:
+    """What a call hands in for a method's parameter through a method that takes some arguments for itself."""
+    own, names = len(relay.args.args) - 1, [a.arg for a in function.args.args[1:]]
+    given = call.args[own:]
+    return given[names.index(name)] if name in names and names.index(name) < len(given) else None
 
 
 def _is_assigned_in(function: ast.AST, name: str) -> bool:
