@@ -49,3 +49,33 @@ def build():
 def test_an_optimizer_is_rebound_also_where_code_out_of_sight_gives_the_model(imports: str, between: str) -> None:
     text = helpers(train=TRAIN.format(imports=imports, between=between), models=MODELS)
     assert "rebind_parameters(" in text or "rebound_parameters" in text
+
+
+HOOKED = HEAD + """from models import build
+
+
+def main(path):
+    model = build()
+    {before}
+    model = DDP(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for batch in torch.load(path):
+        model(batch).sum().backward()
+        optimizer.step()
+
+
+main("data.pt")
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "moves"),
+    [
+        ("model.body.weight.register_hook(print)", True),
+        ("model.body.bias.register_post_accumulate_grad_hook(print)", True),
+        ("model.register_forward_hook(print)", False),
+    ],
+)
+def test_hooks_of_parameters_move_to_those_that_sharding_makes(before: str, moves: bool) -> None:
+    text = helpers(train=HOOKED.format(before=before), models=MODELS)
+    assert ("rebind_parameters(" in text or "rebound_parameters" in text) is moves
