@@ -15,7 +15,7 @@ from .guarded import STATE_READS, Hidden
 from .queries.answers import Sharding
 from .queries.before_wraps import BeforeWraps
 from .queries.compiled_models import CompiledModels
-from .queries.copied_models import deep_copies, is_left_to_wraps, may_copy_model
+from .queries.copied_models import is_left_to_wraps, may_copy_models
 from .queries.exclusive_branches import ExclusiveBranches
 from .queries.file import File
 from .queries.fresh_models import FreshModels
@@ -246,9 +246,8 @@ class Migration:
         ):
             return None
         if site.call not in self._ddp_plans:
+            copies, needs = self.may_copy_models(self.programs.sharing_entries(site.file.path)), self.needs(site.file.path)
             before = self.runs_before_wraps
-            copies = self.may_copy_models(self.programs.sharing_entries(site.file.path))
-            needs = self.needs(site.file.path)
             found = ddp_plan(self.program, self.programs, self.sharding, site, self.sites, before, copies, needs)
             self._ddp_plans[site.call] = None if found is not None and self._may_be_wrapped_again(site.call) else found
         return self._ddp_plans[site.call]
@@ -256,8 +255,7 @@ class Migration:
     def may_copy_models(self, paths: Iterable[str]) -> bool:
         """Whether some of these files may deep-copy a sharded model, and leave it to the wraps that this gives a plain one."""
         files = map(self.program.file, paths)
-        copies = ((file, copy) for file in files for copy in deep_copies(file) if self.is_copy_left(file, copy))
-        return any(may_copy_model(self.sharding, file, copy, self.runs_before_wraps, self.is_fresh) for file, copy in copies)
+        return may_copy_models(self.sharding, files, self.is_copy_left, self.runs_before_wraps, self.is_fresh)
 
     def is_copy_left(self, file: File, copy: ast.AST) -> bool:
         """Whether a copy keeps its form, whatever it is of."""

@@ -131,3 +131,43 @@ def start(options):
     train(model, [])
 """
     assert "past_ddp" not in migrated(train=program)["train"].partition("def train(")[2]
+
+
+CHOSEN = HEAD + """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        return self.norm(x)
+
+
+def convert(model):
+    if isinstance(model, nn.DataParallel):
+        made = model.module
+        made = nn.DataParallel(convert(made))
+        return made
+    made = model
+    return made
+
+
+def train(model, loader):
+    for x in loader:
+        model(x).sum().backward()
+
+
+def main(loader, several, device):
+    model = Net()
+    if several:
+        model = convert(model)
+        model = nn.DataParallel(model)
+    else:
+        model = DDP(model)
+    {last}
+    train(model, loader)
+"""
+
+
+@pytest.mark.parametrize("last", ["model = model.to(device)", "print(device)"])
+def test_a_model_that_is_wrapped_last_runs_through_the_wrapper(last: str) -> None:
+    assert "    model(x).sum()" in migrated(train=CHOSEN.format(last=last))["train"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from ..flow.values import Constant, Derived, Opaque, Value
 from .file import File
@@ -90,6 +90,14 @@ def is_left_to_wraps(sharding: ShardingQueries, file: File, copy: ast.AST, kinds
         return False
     is_seen = bool(sharding.of(file, copy.args[0]).wrappers) or may_get_models(file, copy.args[0])
     return set(kinds) == {"ddp"} or not is_seen
+
+
+def may_copy_models(
+    sharding: ShardingQueries, files: Iterable[File], is_left: IsBefore, is_before: IsBefore, is_fresh: IsFresh
+) -> bool:
+    """Whether some copy in these files that keeps its form (``is_left``) may be of a sharded model."""
+    copies = ((file, copy) for file in files for copy in deep_copies(file) if is_left(file, copy))
+    return any(may_copy_model(sharding, file, copy, is_before, is_fresh) for file, copy in copies)
 
 
 def may_copy_model(sharding: ShardingQueries, file: File, copy: ast.AST, is_before: IsBefore, is_fresh: IsFresh) -> bool:

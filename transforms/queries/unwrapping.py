@@ -203,7 +203,14 @@ def is_unwrapped(file: File, node: ast.expr, by_name: bool = True, depth: int = 
     values = assigned_values(file, node) if depth < _DEEPEST else []
     if any(isinstance(v, Wrapped) for value in values if isinstance(value, ast.Call) for v in file.values(value)):
         by_name = False  # what is called `base_model` is what goes into the wrapper
-    return any(is_unwrapped(file, value, by_name, depth + 1, surely) for value in values)
+    inside = [value for value in values if is_unwrapped(file, value, by_name, depth + 1, surely)]
+    return bool(inside) and not (surely and any(_is_wrapped_later(file, value, inside) for value in values))
+
+
+def _is_wrapped_later(file: File, node: ast.expr, inside: list[ast.expr]) -> bool:
+    """Whether something that is assigned below what was taken out of a wrapper may be a wrapper."""
+    is_last = node.lineno > max(value.lineno for value in inside)
+    return is_last and any(isinstance(value, Wrapped) for value in file.values(node))
 
 
 def _is_another_wrapper(file: File, node: ast.expr, inside: ast.expr) -> bool:
