@@ -182,7 +182,8 @@ class _Walk:
         try:
             status = path.stat()
         except OSError as error:
-            self._fail(path, f"cannot be read: {error.strerror}")
+            if named or not (path.is_symlink() and isinstance(error, FileNotFoundError)):  # a link to nowhere has no code
+                self._fail(path, f"cannot be read: {error.strerror}")
             return
         if path.is_symlink() and not is_inside(Path(os.path.realpath(path)), self.workspace.root):
             self._fail(path, "is a link that leads out of the tree, so it is not looked at")

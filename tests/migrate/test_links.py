@@ -83,3 +83,15 @@ def test_each_recipe_runs_with_what_it_links_to(tmp_path: Path) -> None:
         assert run.returncode == 0, run.stderr
         printed.add(run.stdout)
     assert len(printed) == 1
+
+
+def test_a_link_to_nowhere_is_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN.format(optim="optim"))
+    (tmp_path / "gone.py").symlink_to("submodule/that/is/not/checked/out.py")
+    scan = [sys.executable, "-m", "to_fsdp2.migrate", "scan"]
+    found = subprocess.run([*scan, "."], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "gone.py" not in found.stdout, found.stdout
+    assert "0 failed" in found.stderr, found.stderr
+    asked = subprocess.run([*scan, "gone.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert asked.returncode != 0
+    assert "gone.py" in asked.stdout + asked.stderr

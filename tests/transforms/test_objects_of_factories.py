@@ -100,3 +100,85 @@ def test_functions_that_keep_what_they_built_give_it_again() -> None:
     parts = PARTS.replace("    return MODELS.build(options)\n", "    KEPT.append(MODELS.build(options))\n    return KEPT[0]\n")
     parts = parts.replace("def build_model", "KEPT = []\n\n\ndef build_model")
     assert calls_rewritten("build_model(options.a)", "build_model(options.a)", parts) == [True, True]
+
+
+CONFIG = '''class Config:
+    def __init__(self, options):
+        self.options = options
+        self.made = {{}}
+
+    def initialize(self, name, module, *args):
+{prints}
+        return getattr(module, self.options[name]["type"])(*args, **self.options[name]["args"])
+
+    def kept(self, name, module, *args):
+{prints}
+        if name not in self.made:
+            self.made[name] = getattr(module, self.options[name]["type"])(*args, **self.options[name]["args"])
+        return self.made[name]
+'''.format(prints='        print(name, module, self.options["x"], self.options["y"])\n' * 30)
+"""Functions so long that calls of them are not told apart by copies of their bodies."""
+
+ZOO = HEAD + '''class Net(nn.Linear):
+    def features(self, x):
+        return x @ self.weight
+'''
+RUNS = {
+    "train": HEAD
+    + """import torch.distributed as dist
+from config import Config
+import zoo
+
+
+def save(path, epoch, model, optimizer):
+    state = {{"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}}
+    torch.save(state, path)
+
+
+def main(options, batches, path):
+    config = Config(options)
+    model = config.{makes}("model", zoo)
+    optimizer = config.initialize("optimizer", torch.optim, filter(lambda p: p.requires_grad, model.parameters()))
+    model = DDP(model)
+    for epoch, x in enumerate(batches):
+        model(x).sum().backward()
+        optimizer.step()
+        if dist.get_rank() == 0:
+            save(path, epoch, model.module, optimizer)
+
+
+if __name__ == "__main__":
+    main(None, None, None)
+""",
+    "extract": HEAD
+    + """from config import Config
+from train import main as train
+import zoo
+
+
+def main(options, batches, x, path):
+    train(options, batches, path)
+    model = Config(options).{makes}("model", zoo)
+    model.load_state_dict(torch.load(path)["model"])
+    print(model.features(x))
+
+
+if __name__ == "__main__":
+    main(None, None, None, None)
+""",
+}
+
+
+def of_config(makes: str) -> dict[str, str]:
+    return texts({"config": CONFIG, "zoo": ZOO, **{name: text.format(makes=makes) for name, text in RUNS.items()}})
+
+
+def test_what_a_class_out_of_sight_makes_is_another_object_at_each_call() -> None:
+    new = of_config("initialize")
+    assert new["extract"] == RUNS["extract"].format(makes="initialize")
+    assert "with whole_on_each_rank(model, optimizer):" in new["train"]  # made of its parameters, by the same function
+
+
+def test_what_the_function_keeps_may_be_the_one_that_is_wrapped() -> None:
+    new = of_config("kept")
+    assert 'forward_method(model, "features")' in new["extract"]

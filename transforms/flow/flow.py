@@ -55,6 +55,8 @@ class Flow(UnseenOptimizers):
         self.computed_from = {}
         self.named_by = {}
         self.called_by_name = set()
+        self.made_by_factories = set()
+        self.made_in_factories = set()
         self.seed_names()
         self.solve()
         if blind:

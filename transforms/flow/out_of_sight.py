@@ -13,11 +13,13 @@ import builtins
 
 from ..facts.facts import NOTHING, Call
 from . import library
+from .factories import Factories
 from .named_attributes import READ
 from .relays import Relays
 from .values import Bound, ClassValue, Constant, FunctionValue, Instance, Opaque, Wrapped
 
-_UNKNOWN = "?"
+UNKNOWN = "?"
+"""The name of what nothing shows."""
 _OF_TENSORS_AND_MODULES = library.TENSOR_MATH | library.RETURN_SELF | library.STAYS_DERIVED | frozenset(library.DERIVED)
 _OF_ALL = frozenset(
     {"forward", "backward", "step", "zero_grad", "load_state_dict", "item", "numpy", "tolist", "read", "write", "close", "flush"}
@@ -31,19 +33,39 @@ _OF_BUILTINS = frozenset(
 class OutOfSight(Relays):
     """The part of the flow analysis that calls methods of objects which nothing shows."""
 
+    made_by_factories: set[Opaque]
+    """Objects of classes that nothing shows, one for each call of the function that makes them."""
+    made_in_factories: set[int]
+    """Where these are made, inside of the functions."""
     called_by_name: set[FunctionValue]
     """Methods that are called by their name alone: whatever else may come to them stays unknown."""
 
     def seed_models_out_of_sight(self) -> None:
-        """Gives each wrap whose model nothing shows a model of its own, from where it is handed in on."""
+        """Gives each wrap whose model nothing shows a model of its own, from where it is handed in on.
+
+        If a factory made it, each of its calls makes an object of its own.
+        """
         unseen = [(wrapped, model) for wrapped, model in self.wrapped_models.items() if self._holds_nothing(model)]
         origins: dict[int, list[int]] = {}
         for origin, targets in self.copies.items() if unseen else ():
             for target in targets:
                 origins.setdefault(target, []).append(origin)
+        factories = Factories(self, origins)
+        used: set[FunctionValue] = set()
         for wrapped, model in unseen:
-            for variable in _first_ones(model, origins):
-                self.add(variable, Opaque(wrapped.site, _UNKNOWN))
+            for variable in _first_ones(model, origins, factories):
+                made_by = factories.that_gave(variable)
+                if made_by is not None:
+                    used.add(made_by)
+                    self.made_in_factories |= factories.made_inside(variable)
+                else:
+                    self.add(variable, Opaque(wrapped.site, UNKNOWN))
+        for site in self.sites() if used else ():
+            result = self.call_at(site).result
+            if self._holds_nothing(result) and not used.isdisjoint(self.callees.get(self.written_at(site), ())):
+                made = Opaque(self.copied_for(site), UNKNOWN)
+                self.made_by_factories.add(made)
+                self.add(result, made)
 
     def seed_trained_models(self) -> None:
         """Gives functions that train a model which nothing shows those that are wrapped; it may be another one."""
@@ -51,7 +73,7 @@ class OutOfSight(Relays):
         for variable in self._models_trained() if wraps else ():
             for value in wraps if self._holds_nothing(variable) else ():
                 self.add(variable, value)
-                self.add(variable, Opaque(value.site, _UNKNOWN))  # so that nothing is sure
+                self.add(variable, Opaque(value.site, UNKNOWN))  # so that nothing is sure
 
     def _models_trained(self) -> set[int]:
         """What holds nothing in functions that go backward, themselves or by others, and is used as only trained models are."""
@@ -108,12 +130,12 @@ class OutOfSight(Relays):
         return found
 
 
-def _first_ones(variable: int, origins: dict[int, list[int]]) -> list[int]:
-    """A variable, or where its values would come from: parameters that nobody hands anything in for."""
+def _first_ones(variable: int, origins: dict[int, list[int]], factories: Factories) -> list[int]:
+    """A variable, or where its values would come from: what factories give, parameters that nobody hands anything in for."""
     pending, seen, found = [variable], {variable}, []
     while pending:
         current = pending.pop()
-        further = origins.get(current, ())
+        further = origins.get(current, ()) if factories.that_gave(current) is None else ()
         if not further:
             found.append(current)
         pending += [origin for origin in further if origin not in seen]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ..facts.facts import NOTHING, Call
 from . import library
-from .out_of_sight import OutOfSight
+from .out_of_sight import UNKNOWN, OutOfSight
 from .values import Container, Derived, FunctionValue, Instance, Opaque, Optimizer, Unknown, Value, Wrapped
 
 _USES = frozenset({"step", "zero_grad"})
@@ -24,7 +24,8 @@ class UnseenOptimizers(OutOfSight):
         """Calls that parameters are given to, with their numbers; what nothing is known of gives back something."""
         candidates = {site: call for site in self.sites() if self._may_make_one(call := self.call_at(site))}
         for site, call in candidates.items():
-            if not self.points_to[call.function] and not self.points_to[call.result]:
+            is_known = self.points_to[call.function] or self.points_to[call.result]
+            if not is_known and call.result not in self.made_in_factories:
                 self.add(call.result, Opaque(self.written_at(site), "?"))
         return candidates
 
@@ -92,7 +93,7 @@ class UnseenOptimizers(OutOfSight):
             return True
         made = (value for value in self.values_of(call.result) if isinstance(value, Opaque))
         names = any("optim" in value.name.rpartition(".")[2].lower() for value in made)
-        return names and any(_is_model(value) for variable in _given(call) for value in self.values_of(variable))
+        return names and any(self._is_model(value) for variable in _given(call) for value in self.values_of(variable))
 
     def _parameters_given(self, call: Call) -> int:
         """A variable with the parameters that a call is given, also as those of a model."""
@@ -102,7 +103,7 @@ class UnseenOptimizers(OutOfSight):
                 self.connect(variable, parameters)
                 continue
             for value in self.values_of(variable):
-                if _is_model(value):
+                if self._is_model(value):
                     self.add(parameters, Derived("parameters", value))
         return parameters
 
@@ -113,7 +114,7 @@ class UnseenOptimizers(OutOfSight):
             current, depth = pending.pop()
             for value in self.values_of(current):
                 if isinstance(value, Derived):
-                    if value.kind == "parameters" and _is_model(value.owner):
+                    if value.kind == "parameters" and self._is_model(value.owner):
                         return True
                 elif isinstance(value, Container) and depth > 0:
                     for inside in self._inside(value):
@@ -128,15 +129,14 @@ class UnseenOptimizers(OutOfSight):
             if inside is not None:
                 yield inside
 
+    def _is_model(self, value: object) -> bool:
+        """Whether a value may be a model of its own: not what stands for all that comes from out of sight."""
+        if isinstance(value, Opaque):
+            return value.name != UNKNOWN or value in self.made_by_factories
+        return isinstance(value, (Wrapped, Instance)) or (isinstance(value, Unknown) and value.variable != NOTHING)
+
 
 def _given(call: Call) -> list[int]:
     keywords = dict(call.keywords)
     given = [*call.arguments, keywords.get("params", NOTHING), keywords.get("model", NOTHING)]
     return [variable for variable in given if variable != NOTHING]
-
-
-def _is_model(value: object) -> bool:
-    """Whether a value may be a model of its own: what a factory of anything makes is the same for all that it makes."""
-    if isinstance(value, Opaque):
-        return value.name != "?"
-    return isinstance(value, (Wrapped, Instance)) or (isinstance(value, Unknown) and value.variable != NOTHING)

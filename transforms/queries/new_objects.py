@@ -7,6 +7,7 @@ from functools import cached_property
 
 from ..facts.facts import NOTHING
 from ..flow.library import COLLECT, PASS_THROUGH, is_optimizer, is_tensor_math, makes_no_modules
+from ..flow.out_of_sight import UNKNOWN
 from ..flow.values import Annotated, Constant, Container, External, Instance, ModuleValue, Opaque, Unknown, Value, Wrapped
 from .holders import Holders
 from .loaded_objects import is_given_known
@@ -76,6 +77,15 @@ class NewObjects:
         unknown = self._files_of_unknown_wraps.intersection(self.programs.sharing_entries(made_in))
         return not unknown or (bool(path) and unknown.isdisjoint(self.programs.sharing_entries(path)))
 
+    def _is_made_unseen(self, value: Value) -> bool:
+        """Whether it is not seen which call makes an object."""
+        return isinstance(value, Opaque) and value.name == UNKNOWN and value not in self.program.flow.made_by_factories
+
+    def is_plain_from_factory(self, value: Opaque) -> bool:
+        """Whether a factory makes an object, of a class that nothing shows, from nothing sharded; and no wrapper gets it."""
+        is_made = value in self.program.flow.made_by_factories and value not in self._handed_to_wrappers
+        return is_made and self.all_wrapped_known(value) and self._gets_nothing_sharded(value)
+
     @cached_property
     def _files_of_unknown_wraps(self) -> frozenset[str]:
         flow = self.program.flow
@@ -84,6 +94,6 @@ class NewObjects:
             if isinstance(value, Wrapped) and not self.kept(value):
                 variable = flow.fields.get((flow.ids.get(value, -1), "module"))
                 inner = flow.values_of(variable) if variable is not None else []
-                if not inner or any(isinstance(v, Unknown) or (isinstance(v, Opaque) and v.name == "?") for v in inner):
+                if not inner or any(isinstance(v, Unknown) or self._is_made_unseen(v) for v in inner):
                     found.add(self.program.facts[flow.file_of_call(value.site)].path)
         return frozenset(found)

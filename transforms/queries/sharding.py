@@ -17,6 +17,7 @@ from ..flow.library import (
     is_tensor,
     makes_no_modules,
 )
+from ..flow.out_of_sight import UNKNOWN
 from ..flow.values import (
     Annotated,
     Bound,
@@ -317,11 +318,9 @@ class ShardingQueries:
 
     def of_parameters(self, optimizer: Optimizer) -> Sharding:
         """Whether the parameters that an optimizer is built over are those of a sharded model."""
-        call = self.program.flow.calls[optimizer.site]
-        handed = call.arguments[0] if call.arguments else dict(call.keywords).get("params")
-        if handed is None:
-            return Sharding(Answer.UNKNOWN)
-        owners = list(self.owners(self.program.flow.values_of(handed)))
+        flow = self.program.flow
+        given = flow.fields.get((flow.ids.get(optimizer, NOTHING), "params"), NOTHING)
+        owners = list(self.owners(flow.values_of(given)))
         return self.of_owners(owners) if owners else Sharding(Answer.UNKNOWN)
 
     def owners(self, values: Iterable[Value]) -> Iterable[Value]:
@@ -394,7 +393,9 @@ class ShardingQueries:
 
     def _is_made_outside(self, value: Opaque, depth: int) -> bool:
         """Whether a library made an object of nothing that may be a model here, and no wrapper gets it."""
-        if value.name == "?" or value.name.startswith(_MAKERS_OF_ANYTHING) or depth > 2:
+        if value.name == UNKNOWN:
+            return self.new_objects.is_plain_from_factory(value)
+        if value.name.startswith(_MAKERS_OF_ANYTHING) or depth > 2:
             return False
         if not self.new_objects.all_wrapped_known(value):
             return False

@@ -23,8 +23,10 @@ _WITHOUT_STATES = frozenset({"torch", "torchvision", "torchaudio", "apex", "timm
 """Packages whose objects with a ``load_state_dict`` are models and optimizers, or hold nothing of a model."""
 
 _PARAMETERS = frozenset({"parameters", "named_parameters", "_parameters", "data"})
-_HOLDS_NUMBERS = re.compile(r"(?i)sched|scaler|sampler|loader|(^|_)rng|meter|stopp(er|ing)|generator_state|progress")
-"""How objects are called whose state has no tensors of a model."""
+_KNOWN_BY_NAME = re.compile(
+    r"(?i)sched|scaler|sampler|loader|(^|_)rng|meter|stopp(er|ing)|generator_state|progress|^optim(izer)?s?$"
+)
+"""How objects are called whose state has no tensors of a model, and those that have the hooks."""
 
 _AVERAGES = re.compile(r"EMA|Ema(?![a-z])|(?<![A-Za-z])ema(?![a-z])|[Aa]verag|[Pp]olyak|SWA|(?<![A-Za-z])swa(?![a-z])|[Ss]hadow")
 """What is in the names of averages: what else libraries keep of models are modules and optimizers."""
@@ -55,7 +57,7 @@ class WholeStates:
         if wrappers and not isinstance(owner, ast.Subscript):  # what else lies in a container may be an average
             return True
         if not values:
-            return _HOLDS_NUMBERS.search(file.text(owner).rpartition(".")[2]) is not None
+            return _KNOWN_BY_NAME.search(file.text(owner).rpartition(".")[2]) is not None
         return all(map(self._has_hooks, values))
 
     def _answers_itself(self, value: Value) -> bool:
