@@ -45,6 +45,7 @@ def gathered_in_front(site: Site, migration: Migration) -> Outcome | None:
     all_hidden = migration.hidden[site.node]
     read_here = {item.node for item in all_hidden if not item.calls}
     hidden = [item for item in all_hidden if not (item.calls and item.calls[0][1] in read_here)]
+    hidden = list({item.node: item for item in hidden}.values())
     statement = site.node
     assert isinstance(statement, ast.stmt)
     if message_guards(site.file, statement) or _both_train(site.file, statement):
