@@ -22,6 +22,7 @@ from .queries.observed import observed_program
 from .queries.own_gradients import uses_own_gradients
 from .queries.own_reduction import is_made_of_such
 from .queries.program import OBSERVED, Program
+from .queries.wrapped_in_libraries import wrapped_in_libraries
 from .reachable_sites import drop_in_whole_steps, drop_members_of_fsdp1, drop_unreachable, unused_wraps
 from .rewrites.changes import Change
 from .rule import Outcome, Rule, contract_rules, rule_for
@@ -89,9 +90,9 @@ def analyse(
         calls = [s.file.call_site(s.call) for found in migration.sites.values() for s in found if s.node in unused and s.call]
         migration = with_sites(Migration(program, options, unused=frozenset(unused),
                                          wraps_left_out=migration.wraps_left_out.union(calls)))  # fmt: skip
-    if differing := wraps_that_differ(migration):
-        migration = with_sites(Migration(program, options, unused=migration.unused, wraps_that_differ=differing,
-                                         wraps_left_out=migration.wraps_left_out | differing))  # fmt: skip
+    if staying := wraps_that_stay(migration):
+        migration = with_sites(Migration(program, options, unused=migration.unused, wraps_that_stay=staying,
+                                         wraps_left_out=migration.wraps_left_out.union(staying)))  # fmt: skip
     if program.baseline is not None:
         before = Migration(program.baseline, options, wraps_left_out=migration.wraps_left_out)
         migration.before_run = with_sites(before)
@@ -137,19 +138,21 @@ def _about_suppressions(migration: Migration, findings: Sequence[Finding]) -> li
     return found
 
 
-def wraps_that_differ(migration: Migration) -> frozenset[int]:
-    """The calls of DDP, by number, whose models' gradients ranks use before they are averaged.
+def wraps_that_stay(migration: Migration) -> dict[int, str]:
+    """The calls of DDP, by number, whose models' gradients ranks use before they are averaged, or which a library wraps again.
 
     A call by another name, as of what `functools.partial` made, cannot be left as it is: the class stands elsewhere.
     """
     if migration.options.blind:
-        return frozenset()
+        return {}
     named = {site.file.call_site(site.call) for found in migration.sites.values() for site in found
              if site.symbol == DDP and site.role == "call" and site.call is not None}  # fmt: skip
     sites = (site for found in migration.sites.values() for site in found if site.member == "no_sync")
     using = (site for site in sites if site.receiver is not None and uses_own_gradients(site.file, site.node))
     values = (value for site in using for value in site.file.values(site.receiver))  # type: ignore[arg-type]
-    return frozenset(named & {v.site for v in values if isinstance(v, Wrapped) and v.kind == "DDP"})
+    differing = {v.site for v in values if isinstance(v, Wrapped) and v.kind == "DDP"}
+    library = wrapped_in_libraries(migration.program)
+    return {site: "library" if site in library else "differ" for site in sorted(named & (differing | library))}
 
 
 def wraps_left_out(program: Program) -> frozenset[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -101,8 +101,8 @@ class Migration:
     """What each rank guard hides, by its statement."""
     wraps_left_out: frozenset[int] = frozenset()
     """The calls of wrappers, by number, that comments in the code say are to be left alone, or that no program comes to."""
-    wraps_that_differ: frozenset[int] = frozenset()
-    """Calls among them of wrappers that stay since each rank's model takes on what its own gradients say."""
+    wraps_that_stay: Mapping[int, str] = field(default_factory=dict)
+    """Calls among them, and why DDP stays: ranks' models ``differ`` by their own gradients, or a ``library`` wraps them again."""
     unused: frozenset[ast.AST] = frozenset()
     """Wrappers that stay because no program comes to them."""
     before_run: Migration | None = None

@@ -35,8 +35,10 @@ def shard_like(site: Site, migration: Migration) -> Outcome | None:
         return None
     if migration.options.ddp == "keep":
         return Outcome("DDP stays, as asked for", level=Level.OK)
-    if site.call is not None and site.file.call_site(site.call) in migration.wraps_that_differ:
-        return Outcome(_DIFFER, level=Level.REVIEW, form=Form.NOTE, advice=_TO_SHARD)
+    why_it_stays = migration.wraps_that_stay.get(site.file.call_site(site.call)) if site.call is not None else None
+    if why_it_stays is not None:
+        message, advice = _STAYS[why_it_stays]
+        return Outcome(message, level=Level.REVIEW, form=Form.NOTE, advice=advice)
     if site.call is not None and calls_variable(site.file, site.call):
         return Outcome(IN_VARIABLE, level=Level.OK)
     is_asked_for = site.role == "value" and migration.program.once(asks_for_unseen_classes)
@@ -48,10 +50,16 @@ def shard_like(site: Site, migration: Migration) -> Outcome | None:
 
 
 IN_VARIABLE = "what the variable holds that it is called by takes the wrapper's place"
-_DIFFER = (
-    "DDP stays: each rank works with its own gradients behind no_sync(), so that parameters differ, as shards of one cannot"
-)
-_TO_SHARD = "Where all ranks may use the average instead, go backward without no_sync(); the model is sharded then."
+_STAYS = {
+    "differ": (
+        "DDP stays: each rank works with its own gradients behind no_sync(), so that parameters differ, as shards of one cannot",
+        "Where all ranks may use the average instead, go backward without no_sync(); the model is sharded then.",
+    ),
+    "library": (
+        "DDP stays: a library is handed the model and wraps it once more, and takes no sharded one",
+        "Leave the model out of what the library prepares, or let it shard: accelerate with `fsdp_version: 2`.",
+    ),
+}
 _BESIDE_NATIVE = (
     "fully_shard takes the wrapper's place; models that nobody sees wrapped are left to the program's own code for sharded ones"
 )
@@ -75,6 +83,15 @@ _NET = (
     "            x = block(x)\n"
     "        return x\n\n\n"
     "model = Net()\n"
+)
+_PREPARED = (
+    "from accelerate import Accelerator\n"
+    "from torch.nn.parallel import DistributedDataParallel as DDP\n\n\n"
+    "def main(model, optimizer, loader):\n"
+    "    accelerator = Accelerator()\n"
+    "    model = DDP(model.to(accelerator.device))\n"
+    "    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)\n"
+    "    return model\n"
 )
 _IMPORTS = (
     "from torch.distributed import broadcast\n"
@@ -101,6 +118,12 @@ RULE = Rule(
                 "def wrap(model, options):\n    return shard_like_ddp(model, **options)\n"
             ),
             level=Level.SAFE,
+        ),
+        Example(
+            before=_PREPARED,
+            after=_PREPARED,
+            level=Level.REVIEW,
+            note="What accelerate prepares it puts into DDP by itself, and refuses what is sharded: the wrapper stays.",
         ),
         Example(
             before=_NET + "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\nmodel = DDP(model)\n",
