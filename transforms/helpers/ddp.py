@@ -20,7 +20,7 @@ from .ddp_writes import keep_writes_in_forward
 from .double_backward import allow_double_backward
 from .evaluation import gather_once_in_evaluation
 from .forward_by_name import gather_in_forward
-from .gathered import allow_inference_first, reshard_after_forward, return_no_views
+from .gathered import allow_inference_first, enter_by_objects, reshard_after_forward, return_no_views
 from .gradients import read_sync_at_forwards
 from .mixed import compute_as_whole
 from .parameter_hooks import keep_parameter_hooks
@@ -123,6 +123,7 @@ def shard_like_ddp(
         allow_double_backward(part)  # needed for: create_graph
         for unit in [*blocks, part]:
             return_no_views(unit)
+            enter_by_objects(unit)
         part._wrapped_like = "ddp"
         gather_in_forward(part)  # needed for: forward_by_name
         if sync_later:  # needed for: changing_buffers

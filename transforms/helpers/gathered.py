@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from .parameters import resharded
-from .tensors import tensors_in
+from .tensors import is_object, tensors_in
 
 
 def in_backward() -> bool:
@@ -72,11 +72,34 @@ def return_no_views(unit: Any) -> None:
         return tensor._is_view() or isinstance(tensor, nn.Parameter)
 
     def own(_: nn.Module, __: Any, output: Any) -> Any:
+        for held in filter(is_object, tree_leaves(output)):
+            for name, tensor in list(vars(held).items()):
+                if isinstance(tensor, torch.Tensor) and is_shared(tensor):
+                    setattr(held, name, tensor.clone())
         if any(map(is_shared, tensors_in(output))):
             return tree_map_only(torch.Tensor, lambda tensor: tensor.clone() if is_shared(tensor) else tensor, output)
         return output
 
     unit.register_forward_hook(torch.compiler.disable(own), prepend=True)
+
+
+def enter_by_objects(unit: Any) -> None:
+    """Let a backward enter `unit` also by tensors in objects of classes that torch does not look into.
+
+    fully_shard gathers and reduces by hooks on what a unit returns, and finds them in collections and dataclasses alone: without
+    one, no gradient comes to the parameters, and nothing says so.
+    """
+    state = unit._get_fsdp_state()
+    register = state._register_pre_backward_hook
+
+    def look_into(output: Any) -> Any:
+        for held in filter(is_object, tree_leaves(output)) if torch.is_grad_enabled() else ():
+            for tensor in tensors_in(held):
+                if tensor.requires_grad:
+                    tensor.register_hook(state._pre_backward)
+        return register(output)
+
+    state._register_pre_backward_hook = look_into
 
 
 def allow_inference_first(module: Any) -> None:

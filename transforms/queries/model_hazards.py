@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
 
+from ..flow.flow import Flow
 from ..flow.values import Constant, Instance, Opaque, Unknown, Wrapped
 from .file import File
 from .model_classes import UNUSUAL_PARAMETERS, buffer_writes, makes_scalar
@@ -19,6 +20,7 @@ _VIEWS = frozenset(
     {"view", "reshape", "transpose", "permute", "expand", "unsqueeze", "squeeze", "flatten", "t", "T", "narrow", "select",
      "chunk", "split", "unbind", "view_as", "movedim", "mT", "swapaxes", "expand_as", "unflatten", "diagonal"}
 )  # fmt: skip
+_COLLECTIONS = re.compile(r"(?i)dict|tuple|list|output|mapping|sequence")
 _EDITS = re.compile(r"\.(?:add|sub|mul|div|clamp|clip|sigmoid|tanh|relu|exp|masked_fill|fill|copy|scatter|index_\w+|neg|pow)_\(")
 
 
@@ -84,6 +86,25 @@ def returns_parameters(structure: ModelStructure, units: Iterable[Class]) -> boo
     return any(_is_own(value, names) for value in _returned(units))
 
 
+def returns_objects(structure: ModelStructure, units: Iterable[Class]) -> bool:
+    """Whether a unit may return an object that torch does not look into for tensors, as a distribution is."""
+    flow = structure.program.flow
+    for file, cls in units:
+        for value in _returned([(file, cls)], into_objects=False):
+            for held in file.values(value):
+                if isinstance(held, Instance) and not (structure.sharding.is_module(held) or _is_looked_into(flow, held)):
+                    return True
+                if isinstance(held, Opaque) and held.name.startswith("torch.distributions."):
+                    return True
+    return False
+
+
+def _is_looked_into(flow: Flow, value: Instance) -> bool:
+    """Whether an object is of a class derived from a collection, or of a dataclass."""
+    facts = flow.files[value.cls.file].classes[value.cls.index]
+    return bool(facts.fields) or any(_COLLECTIONS.search(base) for base in flow.external_bases(value.cls))
+
+
 def has_edited_views(structure: ModelStructure, units: Iterable[Class]) -> bool:
     """Whether a unit may return a view, and some code edits tensors in place: that drops the unit's hooks silently."""
     if not any(map(_is_view, _returned(units))):
@@ -92,23 +113,23 @@ def has_edited_views(structure: ModelStructure, units: Iterable[Class]) -> bool:
     return any(_EDITS.search(program.text(program.facts[index].path)) for index in program.relevant_files())
 
 
-def _returned(units: Iterable[Class]) -> Iterator[ast.expr]:
+def _returned(units: Iterable[Class], into_objects: bool = True) -> Iterator[ast.expr]:
     """What the forwards of some classes return."""
     for _, cls in units:
         for forward in (f for f in cls.body if isinstance(f, ast.FunctionDef) and f.name == "forward"):
             for statement in ast.walk(forward):
                 if isinstance(statement, ast.Return) and statement.value is not None:
-                    yield from _results(statement.value)
+                    yield from _results(statement.value, into_objects)
 
 
-def _results(value: ast.expr) -> Iterator[ast.expr]:
+def _results(value: ast.expr, into_objects: bool) -> Iterator[ast.expr]:
     """What a return statement gives, without the tuple, dictionary or object around it."""
     if isinstance(value, ast.Tuple | ast.List):
-        yield from (inner for part in value.elts for inner in _results(part))
+        yield from (inner for part in value.elts for inner in _results(part, into_objects))
     elif isinstance(value, ast.Dict):
-        yield from (inner for part in value.values for inner in _results(part))
-    elif isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id[:1].isupper():
-        yield from (inner for part in [*value.args, *(k.value for k in value.keywords)] for inner in _results(part))
+        yield from (inner for part in value.values for inner in _results(part, into_objects))
+    elif into_objects and isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id[:1].isupper():
+        yield from (inner for part in [*value.args, *(k.value for k in value.keywords)] for inner in _results(part, into_objects))
     else:
         yield value
 

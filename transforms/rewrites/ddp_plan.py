@@ -18,6 +18,7 @@ from ..queries.model_hazards import (
     has_edited_views,
     has_scalar_parameters,
     is_called_in_parts,
+    returns_objects,
     returns_parameters,
 )
 from ..queries.model_structure import ModelStructure
@@ -165,7 +166,7 @@ def ddp_plan(
     device = _device_to_say(program, paths, site)
     if device is None:
         return None
-    if returns_parameters(structure, units) or has_edited_views(structure, units):
+    if returns_parameters(structure, units) or has_edited_views(structure, units) or returns_objects(structure, units):
         return None
     return DdpPlan(
         place, blocks.paths, blocks.are_looked_for,

@@ -27,6 +27,49 @@ def compare(use: Callable[[Callable[..., Any]], dict[str, Any]], tolerance: floa
     assert not found, found
 
 
+class Answer:
+    """What a forward returns, of no class that torch looks into."""
+
+    def __init__(self, **parts: Any) -> None:
+        vars(self).update(parts)
+
+
+class Answering(nn.Module):
+    """Blocks and a model that return objects, with a view and a parameter in them."""
+
+    def __init__(self, block: bool = False) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.scale = nn.Parameter(torch.ones(WIDTH))
+        self.blocks = nn.ModuleList() if block else nn.ModuleList(Answering(block=True) for _ in range(2))
+
+    def forward(self, x: Any) -> Answer:
+        x = x.hidden if isinstance(x, Answer) else x
+        for block in self.blocks:
+            x = block(x).hidden
+        hidden = self.linear(x) + self.scale
+        policy = torch.distributions.Normal(hidden[:, :1], self.scale.exp()[:1])
+        return Answer(hidden=hidden, scale=self.scale, policy=policy)
+
+
+def check_outputs_that_are_objects() -> None:
+    def use(wrap: Callable[..., Any]) -> dict[str, Any]:
+        model = Answering()
+        run = wrap(model, find_unused_parameters=False)
+        optimizer, losses = optimizer_of(model), []
+        for step in range(3):
+            optimizer.zero_grad()
+            answer = run(torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(2 * step + rank())))
+            likely = answer.policy.log_prob(torch.ones(1)).mean()
+            loss = answer.hidden.square().mean() + (answer.scale * answer.hidden).mean() - likely
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return result(model, losses)
+
+    compare(use, 1e-6)
+
+
 def check_class_names() -> None:
     """Classes are called as before, though fully_shard makes others."""
     model = Residual()
