@@ -68,6 +68,8 @@ def _compute_as_whole(function: Any, arguments: Any, keywords: Any, caller: Any)
     if not written and any(not isinstance(tensor, DTensor) for tensor in tensors_in(target)):
         # Of one element, it would be taken for a DTensor, and written as another tensor or twice.
         return _given(function, arguments, keywords, caller, function(*whole(arguments), **whole(keywords)))
+    take: Any = whole
+    take = _whole_in_graph  # needed for: autograd_grad
     if not draws and name not in ("__setitem__", "__deepcopy__") and (written or not _mixes(name, arguments, keywords)):
         if written:
             note_change()
@@ -75,6 +77,8 @@ def _compute_as_whole(function: Any, arguments: Any, keywords: Any, caller: Any)
             _keep_gradients_sharded(tensor)
         try:
             result = function(*arguments, **keywords)
+            if not written and _is_made_of_parameters(function, (arguments, keywords), result):  # needed for: autograd_grad
+                result = function(*take(arguments), **take(keywords))
             return result if written else _given(function, arguments, keywords, caller, result)
         except torch.OutOfMemoryError:
             raise
@@ -84,7 +88,24 @@ def _compute_as_whole(function: Any, arguments: Any, keywords: Any, caller: Any)
         return _write_sharded(function, written, arguments, keywords)
     if name == "__deepcopy__":
         return _copied(arguments[0])
-    return _given(function, arguments, keywords, caller, function(*whole(arguments), **whole(keywords)))
+    return _given(function, arguments, keywords, caller, function(*take(arguments), **take(keywords)))
+
+
+def _is_made_of_parameters(function: Any, given: Any, result: Any) -> bool:
+    """Whether something may be differentiated by a parameter: of shards, that gives the average over ranks alone."""
+    parameters = [tensor for tensor in _sharded(given) if tensor.requires_grad]
+    made = [tensor for tensor in tensors_in(result) if tensor.requires_grad] if parameters else []
+    return function.__name__ not in VIEWS and any(all(tensor is not one for one in parameters) for tensor in made)
+
+
+def _whole_in_graph(value: Any) -> Any:
+    """`whole`, with views made anew of what they are views of, so that parameters are what is gathered."""
+
+    def gather(tensor: Any) -> torch.Tensor:
+        base, view = getattr(tensor, "_made_from", (None, None))
+        return whole(tensor) if base is None else view(gather(base))
+
+    return map_tensors(gather, value)
 
 
 def _operators_of_python() -> Any:
@@ -185,8 +206,11 @@ def _linked(function: Any, base: DTensor, arguments: Any, keywords: Any, result:
         view: Any = result if number is None else result[number]
         if not isinstance(view, DTensor) and not view.requires_grad:
             view = _replicated(view, base)
+        again = functools.partial(_view, function, arguments, keywords, number)
+        if view.requires_grad:  # needed for: autograd_grad
+            view._made_from = base, again
         if isinstance(view, DTensor) and not _shares_memory(view, base):
-            view._view_of = base, functools.partial(_view, function, arguments, keywords, number)  # pyright: ignore[reportAttributeAccessIssue]
+            view._view_of = base, again  # pyright: ignore[reportAttributeAccessIssue]
         views.append(view)
     return views[0] if isinstance(result, torch.Tensor) else type(result)(views)
 

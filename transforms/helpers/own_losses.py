@@ -1,7 +1,7 @@
 """torch.autograd.grad by sharded parameters: each rank gets the whole gradients of its own loss, as through DDP."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -52,15 +52,21 @@ def gradients_of_own_loss(
         torch.autograd.grad, outputs, [*asked, *in_forwards], grad_outputs, retain_graph, create_graph, only_inputs,
         allow_unused=True, is_grads_batched=is_grads_batched,
     )  # fmt: skip
-    if retain_graph and not create_graph:
-        with _gathered_until_backward():
+    sharded: list[Any] = [tensor for tensor in asked if isinstance(tensor, DTensor)]
+    for tensor in sharded:
+        tensor._own_gradients = []  # of what `whole` made of it: not averaged, as in a backward
+    try:
+        with _gathered_until_backward() if retain_graph and not create_graph else nullcontext():
             found = ask()
-    else:
-        found = ask()
+        own = [getattr(tensor, "_own_gradients", []) for tensor in asked]
+    finally:
+        for tensor in sharded:
+            tensor._own_gradients = None
     of_forwards = iter(found[len(asked) :])
     result: list[torch.Tensor | None] = []
-    for tensor, in_forward, outside in zip(asked, gathered, found, strict=False):
-        parts = [part for part in (whole(outside), None if in_forward is None else next(of_forwards)) if part is not None]
+    for tensor, in_forward, outside, others in zip(asked, gathered, found, own, strict=False):
+        all_parts = (whole(outside), None if in_forward is None else next(of_forwards), *others)
+        parts = [part for part in all_parts if part is not None]
         if not parts and materialize_grads:
             parts = [torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)]
         if not parts and not allow_unused:
@@ -87,6 +93,10 @@ def _gathered_until_backward() -> Iterator[None]:
             group.unshard()
             group.wait_for_unshard()
 
+    for group in filter(_hides_gathered, groups):  # a checkpoint runs forwards again in the backward
+        fresh.append(group)
+        for managed in group.fsdp_params:
+            managed._setattr_on_modules(managed._unsharded_param)
     for state, group in zip(states, groups, strict=True):
         state._register_root_post_backward_final_callback = lambda: None
         group.pre_backward, group.post_backward = partial(gather, group), lambda *_: None
@@ -103,3 +113,9 @@ def _gathered_until_backward() -> Iterator[None]:
             for managed in group.fsdp_params:
                 managed._setattr_on_modules(managed.sharded_param)
         reshard_at_change(fresh)
+
+
+def _hides_gathered(group: Any) -> bool:
+    """Whether a unit is gathered, since an earlier backward of this kind, and what is registered are its sharded parameters."""
+    places = [(managed._module_info, managed.sharded_param) for managed in group.fsdp_params]
+    return group.is_unsharded and any(getattr(at.module, at.param_name) is sharded for at, sharded in places)

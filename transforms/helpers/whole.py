@@ -36,7 +36,15 @@ def whole(value: Any, device: torch.device | str | None = None, keep_ties: bool 
         full = on_mesh.full_tensor(grad_placements=[Partial()] * len(tensor.placements) if averages else None)
         if full.requires_grad:  # what a rank computes with it gives it a gradient of the rank's own
             mesh = on_mesh.device_mesh
-            full.register_hook(lambda gradient: (_summed(gradient, mesh) if is_sum else gradient) / mesh.size())
+
+            def averaged(gradient: torch.Tensor) -> torch.Tensor:
+                own: Any = getattr(tensor, "_own_gradients", None)  # needed for: autograd_grad
+                if own is not None:  # needed for: autograd_grad
+                    own.append(gradient)
+                    return torch.zeros_like(gradient)
+                return (_summed(gradient, mesh) if is_sum else gradient) / mesh.size()
+
+            full.register_hook(averaged)
         if full.data_ptr() == shard.data_ptr():  # one rank, or a copy on every rank
             full = full.clone()
         full = full.to(device or tensor.device)

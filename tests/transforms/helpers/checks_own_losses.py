@@ -12,6 +12,7 @@ from models import batch, build, close, parameters_of
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.checkpoint import checkpoint
 
 
 def models(net: nn.Module, **options: Any) -> list[Any]:
@@ -105,3 +106,25 @@ def check_optimizers_step_before_the_next_forward() -> None:
             optimizer.step()
     require_equal_parameters(trained)
     assert all(close(a, b) for a, b in zip(found[:3], found[3:], strict=True))
+
+
+def check_parameters_outside_of_forwards_and_recomputed_ones() -> None:
+    """Each rank gets its own gradients of what is computed with a parameter itself, also of a view of it; and when a graph
+    that is kept runs its forward again in each backward."""
+    found: list[list[torch.Tensor]] = []
+    for model in models(build("plain")):
+        net = getattr(model, "module", model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(2):
+            F.cross_entropy(model(batch(step)[0]), batch(step)[1]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        weight, generator = net.head.weight, torch.Generator().manual_seed(dist.get_rank())
+        x = torch.randn(4, weight.shape[1], generator=generator)
+        losses = [(x @ weight.t()).square().sum(), weight.pow(3).sum() * x.sum(), (x * weight[0]).sum().exp()]
+        mine = [torch.autograd.grad(loss, weight)[0] for loss in losses]
+        logits = checkpoint(net, batch(5)[0], use_reentrant=False)
+        mine += [torch.autograd.grad(logits[:, part].sum(), net.head.weight, retain_graph=True)[0] for part in range(3)]
+        found.append([gradient.detach() for gradient in mine])
+    assert all(type(gradient) is torch.Tensor for gradient in found[1])
+    assert all(close(a, b) for a, b in zip(*found, strict=True))
