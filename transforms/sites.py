@@ -94,6 +94,7 @@ MEMBERS: dict[str, str] = {
     "require_backward_grad_sync": f"{DDP}.require_backward_grad_sync",
     "require_forward_param_sync": f"{DDP}.require_forward_param_sync",
     "summon_full_params": f"{FSDP1}.summon_full_params",
+    "apply": f"{FSDP1}.apply",
     "state_dict_type": f"{FSDP1}.state_dict_type",
     "set_state_dict_type": f"{FSDP1}.set_state_dict_type",
     "get_state_dict_type": f"{FSDP1}.get_state_dict_type",
@@ -131,7 +132,7 @@ MEMBERS: dict[str, str] = {
 }
 """Members of wrapped models and their optimizers that mean something else, or nothing, on a model of FSDP2."""
 ONLY_KNOWN = frozenset(
-    {"join", "reducer", "named_parameters", "named_buffers", "named_modules", "device", "params", "rank", "world_size",
+    {"apply", "join", "reducer", "named_parameters", "named_buffers", "named_modules", "device", "params", "rank", "world_size",
      "process_group", "device_ids", "find_unused_parameters", "broadcast_buffers", "sharding_strategy", "state_dict_type",
      "set_state_dict_type", "get_state_dict_type", "fsdp_modules", "optim_state_dict", "optim_state_dict_to_load",
      *FSDP1_ONLY, *DDP_ONLY, *STATE_HOOKS}
