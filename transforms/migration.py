@@ -230,9 +230,8 @@ class Migration:
             return None
         if site.call not in self._plans:
             paths = self.programs.sharing_entries(site.file.path)
-            in_parts = self.acts_in_parts(site.file.path)
-            before, resets = self.runs_before_wraps, self.needs(site.file.path).gradient_resets
-            self._plans[site.call] = fsdp1_plan(self.program, paths, self.sharding, site, before, in_parts, resets)
+            in_parts, needs, before = self.acts_in_parts(site.file.path), self.needs(site.file.path), self.runs_before_wraps
+            self._plans[site.call] = fsdp1_plan(self.program, paths, self.sharding, site, before, needs, in_parts)
         return self._plans[site.call]
 
     def ddp_plan(self, site: Site) -> DdpPlan | None:

@@ -81,6 +81,9 @@ def test_a_model_that_is_seen_whole() -> None:
         ("backward()", "backward(create_graph=options['second'])"),
         ("nn.Linear(4, 2)", "nn.Linear(4, 2, dtype=torch.bfloat16)"),
         ("    model = DDP", "    model.head.weight.data = model.head.weight.data.half()\n    model = DDP"),
+        ("return self.head(x)", "return torch.distributions.Normal(self.head(x), 1.0)"),
+        ("return self.head(x)\n",
+         "return Answer(self.head(x))\n\n\nclass Answer:\n    def __init__(self, x):\n        self.y = x\n"),
     ],
 )
 def test_what_needs_the_general_form(old: str, new: str) -> None:
@@ -110,3 +113,21 @@ def test_what_comes_with_the_plain_form(old: str, new: str, line: str) -> None:
     assert old in PROGRAM
     text = migrated(PROGRAM.replace(old, new, 1))
     assert line in text and "fully_shard(model)" in text
+
+
+def test_a_dataclass_is_looked_into() -> None:
+    answer = "return Answer(self.head(x))\n\n\n@dataclasses.dataclass\nclass Answer:\n    x: torch.Tensor\n"
+    program = PROGRAM.replace("return self.head(x)\n", answer, 1).replace("zoo", "zoo, dataclasses", 1)
+    assert "    fully_shard(model)" in migrated(program)
+
+
+FSDP1 = PROGRAM.replace("nn.parallel import DistributedDataParallel", "distributed.fsdp import FullyShardedDataParallel")
+EVALUATES = "optimizer.step()\n    with torch.no_grad():\n        model(x)\n"
+READS = "    for p in model.parameters():\n        p.data.mul_(0.5)\n"
+
+
+@pytest.mark.parametrize(("steps", "is_sharded_again"), [(EVALUATES, False), (EVALUATES + READS, True), (READS, False)])
+def test_fsdp1_is_sharded_again_behind_evaluations(steps: str, is_sharded_again: bool) -> None:
+    text = migrated(FSDP1.replace("optimizer.step()", steps.strip(), 1))
+    assert "fully_shard(model)" in text
+    assert ("reshard_after_evaluation(model)" in text) == is_sharded_again

@@ -19,6 +19,7 @@ from ..queries.unfrozen_parameters import may_unfreeze_later
 from ..queries.unread_modules import has_unread_modules
 from ..sites import Site
 from .fsdp1_arguments import Fsdp1Arguments, fsdp1_arguments
+from .needs import Needs
 from .wrap_place import WrapPlace, wrap_place
 
 _PER_UNIT = r"\bCustomPolicy\b|\b_Policy\b|_run_policy|enable_wrap"
@@ -41,6 +42,8 @@ class Fsdp1Plan:
     """Whether somebody asks for the names of classes."""
     acts_in_parts: bool = False
     """Whether the program adds up itself what it computes with each rank's own part."""
+    reshards: bool = False
+    """Whether parameters may be written or read outside of forwards, behind an evaluation: what it gathered must not stay."""
     resets: bool = False
     """Whether gradients are reset by `zero_grad` of modules, where something else than shards may be registered."""
 
@@ -51,10 +54,11 @@ def fsdp1_plan(
     sharding: ShardingQueries,
     site: Site,
     is_before: Callable[[File, ast.AST], bool],
+    needs: Needs,
     acts_in_parts: bool = False,
-    resets: bool = False,
 ) -> Fsdp1Plan | None:
-    """The plan for a call in a program of files ``paths``; None where the general form is needed.
+    """The plan for a call in a program of files ``paths``; None where the general form is needed. ``needs`` is what code asks
+    of the model besides.
 
     It is needed where an argument is not written out, with mixed precision where the model may hold modules that FSDP1
     keeps in full precision, where parameters of a unit may be left out of its forward: FSDP1 gave them zeros for
@@ -80,7 +84,8 @@ def fsdp1_plan(
         structure = ModelStructure(program, sharding, models)
         keeps_names = not structure.is_known or asked_for_class_names(structure, structure.classes)
     rebinds = keeps_originals(site.call) and is_held_earlier(sharding, paths, site.file, site.call, models)
-    return Fsdp1Plan(place, arguments, rebinds, keeps_names, acts_in_parts, resets)
+    reshards = needs.evaluation and needs.computations.exist()
+    return Fsdp1Plan(place, arguments, rebinds, keeps_names, acts_in_parts, reshards, needs.gradient_resets)
 
 
 def keeps_originals(call: ast.Call) -> bool:

@@ -57,6 +57,8 @@ def lines_for_fsdp1(plan: Fsdp1Plan, spell: Spell, helper: Spell, free_name: Cal
             text += f"{module}.to({arguments.device})\n"
         if plan.acts_in_parts:
             text += f"{helper('compute_with_parts')}({module})\n"
+        if plan.reshards:
+            text += f"{helper('reshard_after_evaluation')}({module})\n"
         if plan.resets:
             text += f"{helper('reset_shards_in_zero_grad')}()\n"
         return text
