@@ -90,13 +90,10 @@ def _gathered_until_backward() -> Iterator[None]:
     def gather(group: Any, *_: Any) -> None:
         if not group.is_unsharded:
             fresh.append(group)
-            group.unshard()
-            group.wait_for_unshard()
+        group.unshard()
+        group.wait_for_unshard()
 
-    for group in filter(_hides_gathered, groups):  # a checkpoint runs forwards again in the backward
-        fresh.append(group)
-        for managed in group.fsdp_params:
-            managed._setattr_on_modules(managed._unsharded_param)
+    fresh += [group for group in groups if _is_hidden(group)]
     for state, group in zip(states, groups, strict=True):
         state._register_root_post_backward_final_callback = lambda: None
         group.pre_backward, group.post_backward = partial(gather, group), lambda *_: None
@@ -110,12 +107,25 @@ def _gathered_until_backward() -> Iterator[None]:
         for group in groups:
             del group.pre_backward, group.post_backward
         for group in fresh:
-            for managed in group.fsdp_params:
-                managed._setattr_on_modules(managed.sharded_param)
+            if group.is_unsharded and not _is_hidden(group):
+                _hide(group)
         reshard_at_change(fresh)
 
 
-def _hides_gathered(group: Any) -> bool:
-    """Whether a unit is gathered, since an earlier backward of this kind, and what is registered are its sharded parameters."""
-    places = [(managed._module_info, managed.sharded_param) for managed in group.fsdp_params]
-    return group.is_unsharded and any(getattr(at.module, at.param_name) is sharded for at, sharded in places)
+def _hide(group: Any) -> None:
+    """Register the sharded parameters of a unit that stays gathered, until a forward or backward asks for it: that may be one
+    which a checkpoint runs again."""
+    for managed in group.fsdp_params:
+        managed._setattr_on_modules(managed.sharded_param)
+    group.unshard = partial(_show, group, group.unshard)
+
+
+def _show(group: Any, unshard: Any, *arguments: Any) -> None:
+    group.unshard = unshard
+    for managed in group.fsdp_params if group.is_unsharded else ():
+        managed._setattr_on_modules(managed._unsharded_param)
+    unshard(*arguments)
+
+
+def _is_hidden(group: Any) -> bool:
+    return getattr(group.unshard, "func", None) is _show

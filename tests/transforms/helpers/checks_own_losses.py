@@ -124,7 +124,9 @@ def check_parameters_outside_of_forwards_and_recomputed_ones() -> None:
         losses = [(x @ weight.t()).square().sum(), weight.pow(3).sum() * x.sum(), (x * weight[0]).sum().exp()]
         mine = [torch.autograd.grad(loss, weight)[0] for loss in losses]
         logits = checkpoint(net, batch(5)[0], use_reentrant=False)
-        mine += [torch.autograd.grad(logits[:, part].sum(), net.head.weight, retain_graph=True)[0] for part in range(3)]
+        parts = [logits[:, part].sum() for part in range(3)]
+        mine += [torch.autograd.grad(part, net.head.weight, retain_graph=True)[0] for part in parts]
+        mine += torch.autograd.grad(sum(parts), [net.head.weight, net.emb.weight])
         found.append([gradient.detach() for gradient in mine])
     assert all(type(gradient) is torch.Tensor for gradient in found[1])
     assert all(close(a, b) for a, b in zip(*found, strict=True))
