@@ -93,3 +93,11 @@ def test_fsdp1s_own_clipping_is_torchs_where_all_is_sharded_alike(net: str, opti
         "    return model.clip_grad_norm_(1.0)\n"
     )
     assert f"return {after}" in migrated(train=text)["train"]
+
+
+@pytest.mark.parametrize(("order", "is_torchs"), [("", True), (", norm_type=1.0", True), (", norm_type=float('inf')", False)])
+def test_the_largest_gradient_is_not_left_to_torch(order: str, is_torchs: bool) -> None:
+    """Of a rank's empty part of a tensor torch has no largest element, and raises on that rank."""
+    for wrap, clip in (("DDP(Net().cuda())", CLIP[:-1]), ("FSDP(Net().cuda())", "model.clip_grad_norm_(1.0")):
+        _, text = level_and_text(wrap, f"{clip}{order})")
+        assert ("torch.nn.utils.clip_grad_norm_(" in text) == is_torchs, text

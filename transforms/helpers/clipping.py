@@ -1,11 +1,13 @@
 """Gradient norms and clipping over plain and sharded parameters."""
 
 import functools
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from .parameters import resharded
@@ -78,7 +80,9 @@ def _norm_over_meshes(
 ) -> torch.Tensor:
     norms = []
     for group in _by_mesh(tensors):
-        if any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in group):  # each rank's part would be rounded
+        if norm_type == math.inf and isinstance(group[0], DTensor):
+            norm = _largest(cast(list[DTensor], group))
+        elif any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in group):  # each rank's part would be rounded
             each = [torch.linalg.vector_norm(tensor, norm_type, dtype=torch.float32) for tensor in group]
             norm = torch.linalg.vector_norm(torch.stack(each), norm_type)
         else:
@@ -92,6 +96,17 @@ def _norm_over_meshes(
             f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so it cannot be clipped."
         )
     return total
+
+
+def _largest(tensors: list[DTensor]) -> torch.Tensor:
+    """The largest absolute value in sharded tensors of one mesh, of which a rank may have no element."""
+    dtype = functools.reduce(torch.promote_types, [tensor.dtype for tensor in tensors])
+    mesh = tensors[0].device_mesh
+    parts = [cast(DTensor, tensor.to(mesh.device_type)).to_local() for tensor in tensors]
+    found = torch.stack([(part.abs().max() if part.numel() else part.new_zeros(())).to(dtype) for part in parts]).max()
+    for dimension in range(mesh.ndim):
+        dist.all_reduce(found, dist.ReduceOp.MAX, mesh.get_group(dimension))
+    return found
 
 
 def _by_mesh(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:

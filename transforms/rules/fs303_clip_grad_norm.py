@@ -25,6 +25,8 @@ def by_torch(site: Site, migration: Migration) -> Outcome | None:
     """torch's own function, where all parameters are sharded alike; its norm is gathered where it is used."""
     if site.call is None or site.member not in ("clip_grad_norm_", "clip_grad_value_") or not migration.options.wraps:
         return None
+    if not _is_finite_norm(site.call, 2 if site.receiver is None else 1):
+        return None  # of a rank's empty part of a tensor, torch has no largest element
     is_used = migration.is_result_used(site.file, site.call)
     if site.receiver is not None:
         seen = migration.observed.wraps_at(site.file, site.receiver)
@@ -89,6 +91,12 @@ def clipped(site: Site, migration: Migration) -> Outcome | None:
     if not of_model and _clipped_own_shards(site, migration):
         return Outcome(_BY_WHOLE_NORM, [change], Level.REVIEW)
     return Outcome("gradients of all ranks are clipped by one norm, a plain tensor", [change])
+
+
+def _is_finite_norm(call: ast.Call, position: int) -> bool:
+    """Whether the order of a norm is left out, or a number that is written there."""
+    given = [*call.args[position : position + 1], *(k.value for k in call.keywords if k.arg in ("norm_type", None))]
+    return all(isinstance(value, ast.Constant) for value in given)
 
 
 def _as_value(site: Site, migration: Migration) -> Outcome | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 from typing import Any
 
@@ -322,6 +323,22 @@ def check_torchs_own_function_is_the_helper_where_all_is_sharded_alike() -> None
                 own = clipped_by(torch.nn.utils.clip_grad_norm_, norm_type, limit, foreach)
                 ours = clipped_by(clip_grad_norm, norm_type, limit, foreach)
                 assert all(torch.equal(a, b) for a, b in zip(own, ours, strict=True)), (norm_type, limit, foreach)
+
+
+def check_largest_gradients_where_a_rank_has_no_element() -> None:
+    for width in (1, 3):
+        torch.manual_seed(0)
+        plain: Any = nn.Sequential(nn.Linear(2, width), nn.Linear(width, 1))
+        sharded: Any = copy.deepcopy(plain)
+        fully_shard(sharded)
+        for model in (plain, sharded):
+            model(torch.full((4, 2), 2.0)).square().sum().backward()
+        limit = plain[0].bias.grad.abs().max().item() / 3
+        for parameters in ([plain[1].bias], list(plain.parameters())):
+            names = [name for name, p in plain.named_parameters() if any(p is one for one in parameters)]
+            expected = torch.nn.utils.clip_grad_norm_(parameters, limit, INF)
+            assert close(clip_grad_norm([sharded.get_parameter(name) for name in names], limit, INF), expected)
+        assert close(gradients_of(plain), gradients_of(sharded))
 
 
 def check_clipping_takes_what_torchs_own_takes() -> None:
