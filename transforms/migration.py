@@ -221,7 +221,7 @@ class Migration:
     @cached_property
     def follows_buffers(self) -> bool:
         """Whether forwards of some model in DDP may send the first rank's buffers, because ranks may come to others."""
-        wraps = (site for sites in self.sites.values() for site in sites if site.symbol == DDP and site.role != "import")
+        wraps = (s for sites in self.sites.values() for s in sites if s.symbol == DDP and s.role in ("call", "value", "base"))
         return self.has_changing_buffers and any(site.call is None or wants_buffers(site.call) for site in wraps)
 
     def plan(self, site: Site) -> Fsdp1Plan | None:

@@ -104,6 +104,33 @@ def test_gradients_past_ddp_are_told_of(use: str, learns: bool) -> None:
     assert found == ({Level.REVIEW} if learns else set())
 
 
+POWERS = "model.module(x).sum().backward()\n    {read}"
+
+
+@pytest.mark.parametrize(
+    ("read", "is_other"),
+    [
+        ("print([p.grad.detach() ** 2 for p in model.parameters()])", True),
+        ("print([p.grad.pow(2) for p in model.parameters()])", True),
+        ("for p in model.parameters():\n        g = p.grad.clone()\n        print(g * g)", True),
+        ("print([p.grad / 2 for p in model.parameters()])", False),
+        ("print([p ** 2 for p in model.parameters()])", False),
+    ],
+)
+def test_powers_of_gradients_past_ddp_are_open(read: str, is_other: bool) -> None:
+    """They were of each rank's own gradients."""
+    found = [f for f in findings(train=LEARNS.format(use=POWERS.format(read=read))) if f.rule in ("FS601", "FS716")]
+    assert any(f.level is Level.MANUAL and "powers" in f.message for f in found) == is_other
+
+
+def test_models_that_never_sent_buffers_run_as_they_are() -> None:
+    program = PROGRAM.format(use="model.module(x)\n    print(isinstance(net, DDP))", norm="nn.BatchNorm1d")
+    program = program.replace("def run(options,", "def run(options, net,")
+    assert "past_ddp(model)(x)" in migrated(train=program)["train"]
+    quiet = migrated(train=program.replace("**options)\n", "broadcast_buffers=False)\n", 1))["train"]
+    assert "broadcast_buffers=False" in quiet and "past_ddp" not in quiet
+
+
 def test_a_factory_that_looks_into_a_wrapper_on_the_way_takes_none_off() -> None:
     """What a function reads is not what it gives: `model` is the wrapper wherever it goes from here."""
     program = PROGRAM.format(norm="nn.BatchNorm1d", use="train(model, batches)").replace("model = DDP(Net(), **options)",

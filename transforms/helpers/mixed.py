@@ -102,8 +102,8 @@ def _whole_in_graph(value: Any) -> Any:
     """`whole`, with views made anew of what they are views of, so that parameters are what is gathered."""
 
     def gather(tensor: Any) -> torch.Tensor:
-        base, view = getattr(tensor, "_made_from", (None, None))
-        return whole(tensor) if base is None else view(gather(base))
+        made_from: Any = getattr(tensor, "_made_from", None)
+        return whole(tensor) if made_from is None else made_from[1](gather(made_from[0]))
 
     return map_tensors(gather, value)
 
@@ -208,7 +208,7 @@ def _linked(function: Any, base: DTensor, arguments: Any, keywords: Any, result:
             view = _replicated(view, base)
         again = functools.partial(_view, function, arguments, keywords, number)
         if view.requires_grad:  # needed for: autograd_grad
-            view._made_from = base, again
+            view._made_from = base, again  # pyright: ignore[reportAttributeAccessIssue]
         if isinstance(view, DTensor) and not _shares_memory(view, base):
             view._view_of = base, again  # pyright: ignore[reportAttributeAccessIssue]
         views.append(view)

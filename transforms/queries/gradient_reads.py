@@ -9,6 +9,8 @@ from .backwards import goes_backward, has_backward
 from .file import File
 
 _DEEPEST = 3
+_SAME = frozenset({"data", "detach", "clone", "float", "double", "cpu", "to", "view", "flatten", "reshape"})
+_POWERS = frozenset({"pow", "square", "abs", "sign", "pow_", "square_", "abs_", "sign_"})
 
 
 def reads_gradients(file: File, block: ast.AST) -> bool:
@@ -26,6 +28,33 @@ def reads_gradients(file: File, block: ast.AST) -> bool:
                     seen.add(function)
                     pending.append((other, function, depth + 1))
     return False
+
+
+def takes_powers(file: File, node: ast.AST) -> bool:
+    """Whether the function around a place takes powers or absolute values of gradients: of an average they are others."""
+    scope = file.function(node) or file.tree
+    read = [n for n in ast.walk(scope) if isinstance(n, ast.Attribute) and n.attr == "grad" and isinstance(n.ctx, ast.Load)]
+    read = [_itself(file, n) for n in read if is_tensor_read(file, n)]
+    parents = [file.parents[n] for n in read]
+    names = {t.id for p in parents if isinstance(p, ast.Assign) for t in p.targets if isinstance(t, ast.Name)}
+    named = [n for n in ast.walk(scope) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.id in names]
+    return any(_is_in_power(file, n) for n in (*read, *(_itself(file, n) for n in named)))
+
+
+def _itself(file: File, gradient: ast.AST) -> ast.AST:
+    """The expression around a gradient that has the same numbers: of ``p.grad`` in ``p.grad.detach().clone()`` all of it."""
+    parent = file.parents[gradient]
+    while getattr(parent, "attr", "") in _SAME or (isinstance(parent, ast.Call) and parent.func is gradient):
+        gradient, parent = parent, file.parents[parent]
+    return gradient
+
+
+def _is_in_power(file: File, gradient: ast.AST) -> bool:
+    parent = file.parents[gradient]
+    if isinstance(parent, ast.BinOp):
+        is_square = isinstance(parent.op, ast.Mult) and ast.dump(parent.left) == ast.dump(parent.right)
+        return is_square or (isinstance(parent.op, ast.Pow) and parent.left is gradient)
+    return isinstance(parent, ast.Attribute) and parent.attr in _POWERS
 
 
 def steps_behind(file: File, block: ast.stmt) -> bool:

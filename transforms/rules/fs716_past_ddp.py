@@ -6,6 +6,7 @@ from ..findings import Form, Level
 from ..flow.values import Bound, Instance, Opaque
 from ..migration import Migration
 from ..queries.backwards import may_learn
+from ..queries.gradient_reads import takes_powers
 from ..queries.model_hazards import changes_buffers
 from ..queries.model_structure import ModelStructure
 from ..queries.past_ddp import LEARNS_APART, WHERE_SAME
@@ -24,9 +25,15 @@ def own_buffers(site: Site, migration: Migration) -> Outcome | None:
     changes = []
     if migration.follows_buffers and not _has_no_buffers(site, migration):
         changes.append(around(site.file, site.call.func, f"{migration.helper(site, 'past_ddp')}({{it}})"))
+    if may_learn(site.file, site.call) and takes_powers(site.file, site.call):
+        return Outcome(_OTHER_POWERS, changes, Level.MANUAL, None if changes else Form.NOTE, advice=_BY_AUTOGRAD)
     if may_learn(site.file, site.call):
         return Outcome(LEARNS_APART, changes, Level.REVIEW, None if changes else Form.NOTE, advice=WHERE_SAME)
     return Outcome("past DDP a forward used each rank's own buffers, as it does now", changes) if changes else None
+
+
+_OTHER_POWERS = "past DDP gradients were each rank's own: powers that are taken of them here are now of the average over ranks"
+_BY_AUTOGRAD = "Take them with torch.autograd.grad(loss, parameters), which gives each rank those of its own loss."
 
 
 def _has_no_buffers(site: Site, migration: Migration) -> bool:
