@@ -122,3 +122,36 @@ class Trainer:
 def test_another_wrapper_has_a_module_still(wrapper: str, asks: bool) -> None:
     text = migrated(train=OTHER.format(wrapper=wrapper))["train"]
     assert ("net = unwrap(self.net) if distributed else self.net\n" in text) == asks
+
+
+USES = (
+    HEAD
+    + """class Net(nn.Linear):
+    def losses(self, x):
+        return (x @ self.weight).sum()
+
+
+def evaluate(model, x):
+    {use}
+
+
+def main(options, x):
+    model = DDP(Net(2, 2), **options)
+    evaluate(model, x)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("use", "is_right"),
+    [
+        ("raw = model\n    if hasattr(model, 'module'):\n        raw = model.module\n    return raw.losses(x)", True),
+        ("raw = None\n    if hasattr(model, 'module'):\n        raw = model.module\n    return raw.losses(x)", False),
+        ("return model(x) if not hasattr(model, 'module') else model.module(x)", True),
+        ("return model(x) if not hasattr(model, 'module') else model.module.losses(x)", False),
+        ("if not hasattr(model, 'module'):\n        return model(x)\n    else:\n        return model.module(x)", True),
+    ],
+)
+def test_a_choice_that_only_takes_the_wrapper_off_stays(use: str, is_right: bool) -> None:
+    text = migrated(train=USES.format(use=use))["train"]
+    assert ("isinstance(model, FSDPModule) or hasattr(model, 'module')" not in text) == is_right

@@ -36,16 +36,27 @@ def unwrapping_choice(file: File, node: ast.AST) -> ast.If | ast.IfExp | ast.Whi
         if isinstance(around, ast.BoolOp) and _asks_inside_too(around, inside):
             return around
         if isinstance(around, (ast.If, ast.IfExp, ast.While)) and inside is not around:
-            if _in_orelse(around, inside):
+            choice = _without_not(around)
+            if _in_orelse(choice, inside):
                 inside = around
                 continue
-            subject = _subject(around.test)
-            if subject is not None and _only_unwraps(file, around, subject):
+            subject = _subject(choice.test)
+            if subject is not None and _only_unwraps(file, choice, subject):
                 return around
         if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
             return None
         inside = around
     return None
+
+
+def _without_not(choice: ast.If | ast.IfExp | ast.While) -> ast.If | ast.IfExp | ast.While:
+    """The same choice with the branches of ``if not test`` the other way round, where it has both."""
+    test = choice.test
+    if isinstance(choice, ast.While) or not (isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and choice.orelse):
+        return choice
+    if isinstance(choice, ast.IfExp):
+        return ast.IfExp(test.operand, choice.orelse, choice.body)
+    return ast.If(test.operand, choice.orelse, choice.body)
 
 
 def _in_orelse(around: ast.If | ast.IfExp | ast.While, inside: ast.AST) -> bool:
@@ -98,6 +109,9 @@ def _only_unwraps(file: File, choice: ast.If | ast.IfExp | ast.While, subject: s
     if not other and isinstance(body, ast.Return):
         block, index = file.block_of(choice)
         other = block[index + 1 : index + 2]
+    elif not other and isinstance(body, ast.Assign):
+        block, index = file.block_of(choice)
+        other = block[:index][-1:]  # `raw = model`, in front of it
     if len(other) != 1:
         return False
     plain = _unwrapped(body, subject, file)
