@@ -465,8 +465,9 @@ def _is_work(file: File, parent: ast.AST, node: ast.AST) -> bool:
     """Whether a model is called here, or handed to something that may call it; what unwraps it does not."""
     while isinstance(parent, (ast.Dict, ast.List, ast.Tuple)):
         parent = file.parents[parent]  # in what is handed on
-    if isinstance(parent, ast.keyword):
-        return parent.arg not in ("model_name",)
+    if isinstance(parent, ast.keyword) and parent.arg == "model_name":
+        return False
+    parent = file.parents[parent] if isinstance(parent, ast.keyword) else parent
     if not isinstance(parent, ast.Call):
         return False
     if parent.func is node:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from migrated_texts import HEAD, findings
+from migrated_texts import HEAD, findings, migrated
 from to_fsdp2.transforms.findings import Level
 
 SAVES = HEAD + """import torch.distributed as dist
@@ -90,3 +90,28 @@ def test_own_classes_after_a_librarys_checkpointer_save_with_the_model_whole(met
 def test_a_checkpointer_that_only_loads_stays(use: str, saves: bool) -> None:
     program = CHOSEN.format(made="None", chosen="None") + f"    saver = Saver(model)\n    {use}\n"
     assert any(f.rule == "FS417" and f.level is Level.REVIEW for f in findings(train=program)) is saves
+
+
+MADE = HEAD + """import torch.distributed as dist
+from timm.utils import CheckpointSaver
+
+
+def run(net, batches, optimizer_of):
+    model = DDP(net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    saver = None
+    if dist.get_rank() == 0:
+        saver = CheckpointSaver({given})
+    for x in batches:
+        model(x).sum().backward()
+        optimizer.step()
+        if saver is not None:
+            saver.save_checkpoint(0)
+"""
+
+
+@pytest.mark.parametrize("given", ["model, optimizer", "model=model, optimizer=optimizer"])
+def test_what_is_kept_is_held_where_it_is_worked_on(given: str) -> None:
+    text = migrated(train=MADE.format(given=given))["train"]
+    assert "    saver = None\n    if dist.get_rank() == 0:\n" in text
+    assert "        with whole_on_each_rank(model, optimizer):\n            if saver is not None:\n" in text

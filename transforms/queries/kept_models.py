@@ -26,19 +26,28 @@ def keeps_model(program: Program, sharding: ShardingQueries, value: Value) -> bo
 
 
 def kept_things(sharding: ShardingQueries, file: File, node: ast.expr) -> str | None:
-    """How what such an object was made with is spelled beside it, models and optimizers: attributes of the same ``self``."""
-    if not isinstance(node, ast.Attribute) or ast.unparse(node.value) != "self":
+    """How what such an object was made with is spelled beside it, models and optimizers: attributes of the same ``self``, or
+    variables of the function that made it."""
+    is_local = isinstance(node, ast.Name)
+    if not is_local and not (isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"):
         return None
     calls = [n for value in assigned_values(file, node) for n in ast.walk(value) if isinstance(n, ast.Call)]
+    if is_local and any(file.function(call) is not file.function(node) for call in calls):
+        return None
     given = [one for call in calls for one in (*call.args, *(keyword.value for keyword in call.keywords))]
     kept = [one for one in given if sharding.of_owners(file.values(one)).wrappers]
     kept += [one for one in given if sharding.of_optimizer(file, one).wrappers]
     found = dict.fromkeys(ast.unparse(one).removesuffix(".module") for one in kept)
-    if not found or not all(name.startswith("self.") and name.count(".") == 1 for name in found):
+    is_beside = str.isidentifier if is_local else _is_of_self
+    if not found or not all(map(is_beside, found)):
         return None
     if any(isinstance(one, ast.Name) and one.id == "self" for one in given):
         return None
     return next(iter(found)) if len(found) == 1 else f"[{', '.join(found)}]"
+
+
+def _is_of_self(name: str) -> bool:
+    return name.startswith("self.") and name.count(".") == 1
 
 
 def hands_model_out_of_sight(program: Program, sharding: ShardingQueries, file: File, call: ast.Call, given: ast.expr) -> bool:
