@@ -36,7 +36,11 @@ def kept_things(sharding: ShardingQueries, file: File, node: ast.expr) -> str | 
         return None
     given = [one for call in calls for one in (*call.args, *(keyword.value for keyword in call.keywords))]
     kept = [one for one in given if sharding.of_owners(file.values(one)).wrappers]
-    kept += [one for one in given if sharding.of_optimizer(file, one).wrappers]
+    for optimizer in (one for one in given if "optim" in ast.unparse(one)):
+        if (of_optimizer := sharding.of_optimizer(file, optimizer)).wrappers:
+            kept.append(optimizer)
+        elif of_optimizer.possible:
+            return None
     found = dict.fromkeys(ast.unparse(one).removesuffix(".module") for one in kept)
     is_beside = str.isidentifier if is_local else _is_of_self
     if not found or not all(map(is_beside, found)):
