@@ -1,6 +1,7 @@
 """torch.func.functional_call on models that may be sharded."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,3 +30,13 @@ def call_with_weights(
     own = {name: p for name, p in module.named_parameters() if name not in given}
     with without_sharding_hooks(module):
         return torch.func.functional_call(module, whole(own | given), args, kwargs, **options)
+
+
+def on_whole_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, called with whole tensors in the place of sharded ones. All ranks call it."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*whole(args), **whole(kwargs))
+
+    return call

@@ -8,10 +8,10 @@ import torch
 import torch.distributed as dist
 from models import batch, build, close, error_of, parameters_of
 from to_fsdp2.transforms.helpers.each_rank import whole_on_each_rank
-from to_fsdp2.transforms.helpers.functional_calls import call_with_weights
+from to_fsdp2.transforms.helpers.functional_calls import call_with_weights, on_whole_tensors
 from to_fsdp2.transforms.helpers.methods import forward_method
 from torch.distributed.tensor import DTensor
-from torch.func import functional_call
+from torch.func import functional_call, grad, vmap
 
 
 def weights_of(model: Any) -> dict[str, torch.Tensor]:
@@ -92,3 +92,19 @@ def check_methods_and_errors_leave_the_model_as_it_was() -> None:
     assert isinstance(error_of(lambda: call_with_weights(model, {"scale": torch.zeros(2)}, batch(0))), RuntimeError)
     assert shards_are_registered(model)
     model(*batch(1)).backward()
+
+
+def check_transformed_functions_get_whole_weights() -> None:
+    """The gradients of each sample, of parameters as the model has them."""
+    found = []
+    for model, run, prepared in ((build("fsdp2"), call_with_weights, on_whole_tensors), (build("plain"), functional_call, None)):
+
+        def loss_of(weights: Any, row: Any, model: Any = model, run: Any = run) -> Any:
+            return run(model, weights, (row,)).square().sum()
+
+        each: Any = vmap(grad(loss_of), in_dims=(None, 0))
+        each = each if prepared is None else prepared(each)
+        weights = {name: p.detach() for name, p in model.named_parameters()}
+        found.append(each(weights, torch.stack([batch(0)[0], batch(1)[0]])))
+    assert all(type(value) is torch.Tensor for value in found[0].values())
+    assert close(*found)
