@@ -414,3 +414,19 @@ def test_a_decorated_function_names_what_it_was_handed() -> None:
     analysis = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"])
     decorator = "@holding_whole(lambda self, label, key='params', net=None, *_, **__: (net,))"
     assert decorator in analysis.texts["train.py"]
+
+
+@pytest.mark.parametrize("call", ["retried(lambda: {})", "here(lambda: {})", "kept = lambda: {}"])
+def test_what_a_lambda_behind_a_guard_does_is_behind_it(call: str) -> None:
+    program = f"""
+        from tools import retried
+
+        def here(save):
+            save()
+
+        def main(net):
+            model = DDP(net)
+            if dist.get_rank() == 0:
+                {call.format('torch.save(model.state_dict(), "x.pt")')}
+    """
+    assert contexts(program) == ["with whole_on_each_rank(model):"]

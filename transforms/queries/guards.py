@@ -58,7 +58,7 @@ def guard_of(file: File, node: ast.AST, asked: frozenset[ast.AST] = frozenset(),
             if any(is_rank_decorator(d) or _calls_on_some_ranks(file, d, within) for d in decorators):
                 return Guard(file, around, function=True)
             return leaving or found
-        if isinstance(around, ast.Lambda):
+        if isinstance(around, ast.Lambda) and file.program.callers(file, around):
             return found
         by = _guard_by(file, around, inside, measured)
         if by is not None and isinstance(around, ast.If) and by.statement is around and is_made_on_both(file, around, node):
