@@ -13,6 +13,10 @@ from to_fsdp2.transforms.findings import Level
     ('prune.remove(net.layer, "weight")', "pass", []),
     ("pass", "last = nn.utils.weight_norm(nn.Linear(2, 2))", []),
     ("other = nn.Linear(2, 2)", 'prune.remove(other, "weight")', []),
+    ("pass", "model.module.layer.weight = nn.Parameter(torch.ones(3, 2))", [Level.MANUAL]),
+    ("pass", "net.layer.bias = nn.Parameter(net.layer.bias.repeat(2))", [Level.MANUAL]),
+    ("net.layer.weight = nn.Parameter(torch.ones(3, 2))", "pass", []),
+    ("other = nn.Linear(2, 2)", "other.weight = nn.Parameter(torch.ones(3, 2))", []),
 ])  # fmt: skip
 def test_what_fully_shard_would_not_know_of_is_told(before: str, behind: str, levels: list[Level]) -> None:
     program = HEAD + (

@@ -15,16 +15,31 @@ def told(site: Site, migration: Migration) -> Outcome | None:
     """Nothing general is right: fully_shard knows each parameter by its module and name, and goes on with the old one."""
     if site.call is None or migration.is_before_wrap(site) or migration.runs_before_wraps(site.file, site.call):
         return None
+    if site.symbol in _PARAMETER:
+        return _assigned(site, site.call, migration)
     known = _gets_sharded(site.call, site, migration)
     if known is False:
         return None
-    message = "it takes parameters away from a sharded model and gives it others, which fully_shard does not know"
     if known is None:
-        return Outcome(f"whether this is a sharded model is not seen: if it is, {message}", level=Level.REVIEW, form=Form.NOTE,
-                       advice=_ADVICE)  # fmt: skip
-    return Outcome(message, level=Level.MANUAL, form=Form.NOTE, advice=_ADVICE)
+        message = f"whether this is a sharded model is not seen: if it is, {_TAKES_AWAY}"
+        return Outcome(message, level=Level.REVIEW, form=Form.NOTE, advice=_ADVICE)
+    return Outcome(_TAKES_AWAY, level=Level.MANUAL, form=Form.NOTE, advice=_ADVICE)
 
 
+def _assigned(site: Site, call: ast.Call, migration: Migration) -> Outcome | None:
+    """``model.layer.weight = nn.Parameter(…)``, where that is seen to be a sharded model's."""
+    parent = site.file.parents[call]
+    targets = parent.targets if isinstance(parent, ast.Assign) else []
+    owners = [part for t in targets if isinstance(t, ast.Attribute) for part in ast.walk(t.value) if isinstance(part, ast.expr)]
+    if any(isinstance(owner, ast.Name) and owner.id == "self" for owner in owners):
+        return None  # who calls the method is asked, by FS308
+    if not any(_is_sharded(site.file, owner, migration) for owner in owners):
+        return None
+    return Outcome(_TAKES_AWAY, level=Level.MANUAL, form=Form.NOTE, advice=_ADVICE)
+
+
+_PARAMETER = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
+_TAKES_AWAY = "it takes parameters away from a sharded model and gives it others, which fully_shard does not know"
 _ADVICE = "Do it in front of the wrap, on a plain model."
 
 
@@ -33,11 +48,15 @@ def _gets_sharded(call: ast.Call, site: Site, migration: Migration) -> bool | No
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
     parts = [n for one in given for n in ast.walk(one) if isinstance(n, (ast.Name, ast.Attribute, ast.Call))]
     sharding = migration.sharding
-    if any(sharding.of(site.file, n).wrappers or sharding.of_part(site.file, n).wrappers for n in parts):
+    if any(_is_sharded(site.file, n, migration) for n in parts):
         return True
     if any(isinstance(n, ast.Name) and n.id == "self" for n in parts) and _is_called_on_sharded(site.file, call, migration):
         return True
     return False if any(sharding.is_module(value) for n in parts for value in site.file.values(n)) else None
+
+
+def _is_sharded(file: File, node: ast.expr, migration: Migration) -> bool:
+    return bool(migration.sharding.of(file, node).wrappers or migration.sharding.of_part(file, node).wrappers)
 
 
 def _is_called_on_sharded(file: File, node: ast.AST, migration: Migration, depth: int = 0) -> bool:
@@ -58,7 +77,7 @@ RULE = Rule(
     id="FS419",
     title="parameters of modules rebuilt",
     symbols=("torch.nn.utils.prune.*", "torch.nn.utils.parametrize.*", "torch.nn.utils.parametrizations.*",
-             *(f"torch.nn.utils.{name}" for name in _NORMS)),
+             *(f"torch.nn.utils.{name}" for name in _NORMS), *_PARAMETER),
     roles=("call",),
     why="Under DDP a module could be pruned and wrapped anew; fully_shard manages parameters by their modules and names.",
     fallback=told,
