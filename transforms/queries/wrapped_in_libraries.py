@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..facts.facts import NOTHING, Call
 from ..facts.symbols import wraps_in_library
-from ..flow.values import Container, External, Opaque, Value
+from ..flow.values import Container, External, Opaque, Value, Wrapped
 from .program import Program
 
 _WRAPS = ("prepare", "setup", "auto_model")
@@ -14,13 +14,13 @@ _WRAPS = ("prepare", "setup", "auto_model")
 
 
 def wrapped_in_libraries(program: Program) -> frozenset[int]:
-    """The calls of DDP, by number, whose models come to a library that wraps them again, in their wrapper or without it."""
+    """The calls of DDP, by number, whose models come to a library that wraps them again.
+
+    In their wrappers: a model without one may be another program's that the same function makes.
+    """
     flow = program.flow
-    handed = {value for call in map(flow.call_at, flow.sites()) if _wraps(program, call) for value in _given(program, call)}
-    return frozenset(
-        wrapped.site for wrapped, model in flow.wrapped_models.items()
-        if wrapped.kind == "DDP" and (wrapped in handed or not handed.isdisjoint(flow.values_of(model)))
-    )  # fmt: skip
+    handed = (value for call in map(flow.call_at, flow.sites()) if _wraps(program, call) for value in _given(program, call))
+    return frozenset(value.site for value in handed if isinstance(value, Wrapped) and value.kind == "DDP")
 
 
 def _wraps(program: Program, call: Call) -> bool:

@@ -22,7 +22,7 @@ _OWN = frozenset({"process_group", "parameters_as_bucket_view", "overlap_with_dd
 def the_optimizer_itself(site: Site, migration: Migration) -> Outcome | None:
     """``C(params, **defaults)``, where the class and the arguments are written out."""
     call = site.call
-    if call is None or migration.options.ddp == "keep" or site.symbol in _OTHERS:
+    if call is None or _keeps_ddp(site, migration) or site.symbol in _OTHERS:
         return None
     if site.member == "consolidate_state_dict":
         return _needless(site)
@@ -44,6 +44,13 @@ def the_optimizer_itself(site: Site, migration: Migration) -> Outcome | None:
     return Outcome(_MESSAGE, [replace(site.file, call, build)])
 
 
+def _keeps_ddp(site: Site, migration: Migration) -> bool:
+    """Whether DDP stays in every program that a file is part of."""
+    near = set(migration.programs.sharing_entries(site.file.path))
+    wraps = [wrap for wrap in migration.program.wraps if migration.program.call_node(wrap.site)[0].path in near]
+    return migration.options.ddp == "keep" or (bool(wraps) and all(map(migration.stays_wrapped, wraps)))
+
+
 def _needless(site: Site) -> Outcome | None:
     """Consolidation as a statement of its own goes where the optimizer is one of these, or one that has none."""
     assert site.call is not None and site.receiver is not None
@@ -60,7 +67,7 @@ def _needless(site: Site) -> Outcome | None:
 
 def by_helper(site: Site, migration: Migration) -> Outcome | None:
     """A function of the same arguments that builds the plain optimizer."""
-    if migration.options.ddp == "keep":
+    if _keeps_ddp(site, migration):
         return Outcome("DDP stays, and its optimizer with it", level=Level.OK)
     if site.symbol in _OTHERS:
         return _of_other_library(site)

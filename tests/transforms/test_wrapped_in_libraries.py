@@ -1,0 +1,51 @@
+"""Models in DDP that a library wraps once more: there DDP stays, and what belongs to it."""
+
+from __future__ import annotations
+
+from migrated_texts import HEAD, texts
+
+BUILD = """from torch import nn
+
+
+def build():
+    return nn.Linear(2, 2)
+"""
+PREPARED = HEAD + """from accelerate import Accelerator
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from build import build
+
+
+def main(loader):
+    accelerator = Accelerator()
+    model = {made}
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.SGD, lr=0.1)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    optimizer.consolidate_state_dict(to=0)
+
+
+main([])
+"""
+OWN = HEAD + """from build import build
+
+
+def main(x):
+    model = DDP(build())
+    model(x).sum().backward()
+
+
+main(torch.ones(2, 2))
+"""
+
+
+def migrated(made: str) -> dict[str, str]:
+    return texts({"build": BUILD, "prepared": PREPARED.format(made=made), "own": OWN})
+
+
+def test_ddp_and_its_optimizer_stay_where_a_library_wraps_again() -> None:
+    new = migrated("DDP(build())")
+    assert new["prepared"] == PREPARED.format(made="DDP(build())")
+    assert "fully_shard(model)" in new["own"]
+
+
+def test_another_program_of_the_same_models_is_migrated() -> None:
+    assert "fully_shard(model)" in migrated("build()")["own"]
