@@ -31,6 +31,7 @@ from .sites import Site
 _WORDS = {
     "compiled": r"torch\.compile\b|compile\(",
     "create_graph": r"create_graph",
+    "scripted": r"\bjit\b",
     "autograd_grad": r"autograd\.(?:grad|functional)\b|import (?:.*, )?grad\b|autograd import [(*]|autograd\b(?!\.| import)",
     "gradient_reads": r"grad\b",
     "parameter_hooks": r"register_hook|register_post_accumulate_grad_hook|register_multi_grad_hook",

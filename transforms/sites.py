@@ -142,6 +142,7 @@ _METHODS = frozenset({"join", "state_dict_type", "set_state_dict_type", "get_sta
 _SETTINGS = ONLY_KNOWN - {"named_parameters", "named_buffers", "named_modules"}
 """Members that modules may have of their own, under the same names."""
 """Members whose names say nothing about their owner: a site only where a wrapped model is known to come."""
+_IMPORTS_BY_NAME = frozenset({"importlib.import_module", "builtins.__import__"})
 _DYNAMIC = frozenset({"builtins.getattr", "builtins.hasattr", "builtins.setattr", "builtins.delattr"})
 
 
@@ -277,6 +278,8 @@ def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:
                 yield Site(file, call, IN_PLACE, "call", call, node.value)
             continue
         symbol = MEMBERS.get(node.attr)
+        if isinstance(parent, ast.Call) and (file.external(parent.func) or "") in _IMPORTS_BY_NAME:
+            continue  # a name
         if symbol is None and call is None and node.attr != "data" and not _is_method(file, node):
             continue
         if isinstance(node.value, ast.Call) and file.external(node.value.func) == "builtins.super":

@@ -50,3 +50,11 @@ def test_a_module_of_a_package_is_no_library_of_its_name() -> None:
     facts = [extract(source) for source in sources.values()]
     analysis = analyse(facts, sources.__getitem__, Options(), paths=list(sources))
     assert "clip_grad_norm(parameters(optimizer), 1.0)" in analysis.texts["trainer/loop.py"]
+
+
+def test_what_is_imported_by_name_is_a_name() -> None:
+    program = PROGRAM.format("types.SimpleNamespace").replace("import types\n", "import importlib\nimport types\n")
+    program = program.replace("main()\n", "def load(info):\n    return importlib.import_module(info.module)\n\n\nmain()\n", 2)
+    source = Source.decode("train.py", program.encode())
+    analysis = analyse([extract(source)], {"train.py": source}.__getitem__, Options(), paths=["train.py"])
+    assert "importlib.import_module(info.module)" in analysis.texts["train.py"]

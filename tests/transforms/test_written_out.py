@@ -131,3 +131,11 @@ def test_fsdp1_is_sharded_again_behind_evaluations(steps: str, is_sharded_again:
     text = migrated(FSDP1.replace("optimizer.step()", steps.strip(), 1))
     assert "fully_shard(model)" in text
     assert ("reshard_after_evaluation(model)" in text) == is_sharded_again
+
+
+@pytest.mark.parametrize(("made", "is_told"), [("torch.jit.script(model)", True), ("torch.compile(model)", False)])
+def test_scripted_modules_are_told(made: str, is_told: bool) -> None:
+    program = PROGRAM.replace("    model = DDP", f"    if options:\n        model = {made}\n    model = DDP", 1)
+    source = Source.decode("train.py", program.encode())
+    analysis = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"])
+    assert any("scripted" in finding.message for finding in analysis.findings if finding.rule == "FS120") == is_told

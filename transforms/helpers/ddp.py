@@ -59,6 +59,8 @@ def shard_like_ddp(
     Arguments about buckets, the graph and devices of the output change no result and are not used. Raises RuntimeError,
     as DDP does, for a module without a trainable parameter.
     """
+    if isinstance(module, torch.jit.ScriptModule):  # needed for: scripted
+        raise NotImplementedError("a scripted module takes no hooks and cannot be sharded: keep DDP for it")
     trained = [isinstance(p, DTensor) for p in module.parameters() if p.requires_grad]
     if isinstance(module, FSDPModule) or (trained and all(trained)):  # or part of a sharded model
         _shard_new_modules(module)

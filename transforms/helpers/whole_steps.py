@@ -18,6 +18,8 @@ BY_ELEMENT = frozenset(
     {"sgd", "adam", "adamw", "adamax", "adagrad", "adadelta", "rmsprop", "radam", "nadam", "asgd", "rprop", "sparseadam", "lion",
      "adabelief"}
 )  # fmt: skip
+OF_STEPS = ("sync_lookahead", "swap_swa_sgd", "swap_parameters_with_ema")
+"""Methods beside `step` by which optimizers write parameters with what they keep of these; all ranks call them."""
 
 
 def step_on_whole(optimizer: Any) -> Any:
@@ -41,6 +43,10 @@ def step_on_whole(optimizer: Any) -> Any:
 
     optimizer.register_step_pre_hook(enter)
     optimizer.register_step_post_hook(lambda *_: running.close())
+    for name in OF_STEPS:
+        method = getattr(type(optimizer), name, None)
+        if method is not None:
+            setattr(optimizer, name, MethodType(on_whole_parameters(method), optimizer))
     return optimizer
 
 

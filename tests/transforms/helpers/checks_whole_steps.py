@@ -111,6 +111,11 @@ class Slow(torch.optim.Optimizer):
             slow = self._inner.state[p].setdefault("slow", p.detach().clone())
             p.copy_(slow.lerp_(p, 0.5) * (1 - 1e-3 * p.norm()))
 
+    @torch.no_grad()
+    def sync_lookahead(self) -> None:
+        for p in (p for group in self._inner.param_groups for p in group["params"] if p in self._inner.state):
+            p.copy_(self._inner.state[p]["slow"].lerp_(p, 0.5))
+
     def state_dict(self) -> Any:
         return self._inner.state_dict()
 
@@ -209,6 +214,7 @@ def check_steps_are_those_of_ddp() -> None:
             for step in range(4):
                 train(model, optimizer, step, step + 1)
                 scheduler.step() if scheduler is not None else None
+                optimizer.sync_lookahead() if isinstance(optimizer, Slow) else None
             results.append((parameters_of(model), optimizer.state_dict()["state"]))
         assert close(results[1][0], results[0][0], 1e-5), OPTIMIZERS.index(make)
         for own, given in zip(results[0][1].values(), results[1][1].values(), strict=True):
