@@ -139,3 +139,10 @@ def test_scripted_modules_are_told(made: str, is_told: bool) -> None:
     source = Source.decode("train.py", program.encode())
     analysis = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"])
     assert any("scripted" in finding.message for finding in analysis.findings if finding.rule == "FS120") == is_told
+
+
+@pytest.mark.parametrize(("mode", "computes"), [("one of norm, value, agc", True), ("one of norm, value", False)])
+def test_clipping_by_layers_that_an_option_chooses_computes_with_whole_gradients(mode: str, computes: bool) -> None:
+    clip = f"clip_grads(model.parameters(), options)  # {mode}\n    optimizer.step()"
+    program = PROGRAM.replace("    optimizer.step()", f"    {clip}", 1).replace("import zoo", "from clips import clip_grads")
+    assert ("compute_as_whole(model)" in migrated(program)) == computes

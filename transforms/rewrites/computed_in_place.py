@@ -34,6 +34,10 @@ IsHeld = Callable[[File, ast.AST], bool | None]
 """Whether a rank that comes to a place holds all models whole; None for places where every rank comes, and may gather."""
 
 
+_CLIPS_BY_LAYER = re.compile(r"\bagc\b|adaptive_clip")
+"""What timm's functions are told by options: they compare norms of rows of gradients with those of parameters."""
+
+
 class Computations:
     """What the code of some files computes with parameters and gradients outside of forwards, or reads off them."""
 
@@ -47,7 +51,8 @@ class Computations:
         found = [site for path in paths for site in sites.get(path, ())]
         self.sites = [site for site in found if site.symbol in _OF_TENSORS and not is_before(site.file, site.node)]
         self.places = list(computations(sharding, paths, is_before))
-        self.of_others = bool(strange_packages(self.files) & ASK_FOR_GRADIENTS)
+        clips = any(_CLIPS_BY_LAYER.search(file.source.text) for file in self.files)
+        self.of_others = clips or bool(strange_packages(self.files) & ASK_FOR_GRADIENTS)
         self._in_place = {site.node for site in self.sites if site.symbol == IN_PLACE}
         self._assigned = {site.node for site in self.sites if site.symbol == DATA}
         self._whole_steps = {site.node for site in found if site.symbol == OPTIMIZER_STEP}
