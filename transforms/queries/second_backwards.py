@@ -37,7 +37,7 @@ def _model_called(file: File, sharding: ShardingQueries, backward: ast.Call) -> 
 def _follows_backward(before: list[ast.stmt]) -> bool:
     """Whether the last that is done before is a backward, but for what runs no model."""
     for statement in reversed(before):
-        if not isinstance(statement, (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign)):
+        if not isinstance(statement, (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.With)):
             return False
         names = {getattr(n.func, "attr", getattr(n.func, "id", "")) for n in ast.walk(statement) if isinstance(n, ast.Call)}
         if "backward" in names:

@@ -47,5 +47,31 @@ RULE = Rule(
             ),
             level=Level.REVIEW,
         ),
+        Example(
+            before=(
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "def f(net, options, x):\n"
+                "    model = DDP(net, **options)\n"
+                "    out = model(x)\n"
+                "    with model.no_sync():\n"
+                "        out.mean().backward(retain_graph=True)\n"
+                "    out.square().mean().backward()\n"
+            ),
+            after=(
+                "from fsdp2_helpers import no_gradient_sync, shard_like_ddp\n"
+                "\n"
+                "\n"
+                "def f(net, options, x):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                "    out = model(x)\n"
+                "    with no_gradient_sync(model):\n"
+                "        out.mean().backward(retain_graph=True)\n"
+                "    out.square().mean().backward()\n"
+            ),
+            level=Level.REVIEW,
+            note="DDP decides at the forward: the first backward reduced, whatever no_sync() around it says.",
+        ),
     ),
 )
