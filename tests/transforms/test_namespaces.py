@@ -58,3 +58,21 @@ def test_what_is_imported_by_name_is_a_name() -> None:
     source = Source.decode("train.py", program.encode())
     analysis = analyse([extract(source)], {"train.py": source}.__getitem__, Options(), paths=["train.py"])
     assert "importlib.import_module(info.module)" in analysis.texts["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("test", "is_known"),
+    [
+        ("assert isinstance(node, ast.ImportFrom)", True),
+        ("if not isinstance(node, ast.ImportFrom):\n            continue", True),
+        ("if isinstance(node, ast.ImportFrom):\n            continue", False),
+        ("assert node", False),
+    ],
+)
+def test_what_is_asked_in_front_is_known_behind_it(test: str, is_known: bool) -> None:
+    program = PROGRAM.format("types.SimpleNamespace").replace("import types\n", "import ast\nimport types\n")
+    names = f"def names(nodes):\n    for node in nodes:\n        {test}\n        yield node.module\n\n\n"
+    program = program.replace("def main():\n", f"{names}def main():\n")
+    source = Source.decode("train.py", program.encode())
+    analysis = analyse([extract(source)], {"train.py": source}.__getitem__, Options(), paths=["train.py"])
+    assert ("yield node.module" in analysis.texts["train.py"]) == is_known

@@ -14,6 +14,7 @@ from .local_values import local_value
 
 _DEEPEST = 3
 _NEVER_SHARDED = frozenset({"torch.nn.DataParallel", "torch.nn.parallel.DataParallel"})
+_LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -116,7 +117,19 @@ def _conditions(file: File, place: ast.AST) -> Iterator[tuple[ast.expr, bool]]:
             for branch, holds in zip(branches, (True, False), strict=True):
                 if any(inside is part for part in branch):
                     yield around.test, holds
+        if isinstance(inside, ast.stmt):
+            yield from _asked_in_front(file, inside)
         inside = around
+
+
+def _asked_in_front(file: File, statement: ast.stmt) -> Iterator[tuple[ast.expr, bool]]:
+    """What is asserted in front of a statement in its block, and what it leaves the block for."""
+    block, index = file.block_of(statement)
+    for before in reversed(block[:index]):
+        if isinstance(before, ast.Assert):
+            yield before.test, True
+        elif isinstance(before, ast.If) and not before.orelse and isinstance(before.body[-1], _LEAVES):
+            yield before.test, False
 
 
 def _is_bound_between(file: File, test: ast.expr, place: ast.AST, text: str) -> bool:
