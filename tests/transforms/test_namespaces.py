@@ -52,12 +52,20 @@ def test_a_module_of_a_package_is_no_library_of_its_name() -> None:
     assert "clip_grad_norm(parameters(optimizer), 1.0)" in analysis.texts["trainer/loop.py"]
 
 
-def test_what_is_imported_by_name_is_a_name() -> None:
-    program = PROGRAM.format("types.SimpleNamespace").replace("import types\n", "import importlib\nimport types\n")
-    program = program.replace("main()\n", "def load(info):\n    return importlib.import_module(info.module)\n\n\nmain()\n", 2)
+def of_unseen(function: str) -> str:
+    """The program with a function that gets what nobody sees, once the model is wrapped."""
+    program = PROGRAM.format("types.SimpleNamespace").replace("import types\n", "import ast\nimport importlib\nimport types\n")
+    program = program.replace("\n\n\nmain()\n", f"\n    read(given())\n\n\n{function}\n\n\nmain()\n")
+    program = program.replace("import torch\n", "import torch\nfrom tools import given\n", 1)
     source = Source.decode("train.py", program.encode())
     analysis = analyse([extract(source)], {"train.py": source}.__getitem__, Options(), paths=["train.py"])
-    assert "importlib.import_module(info.module)" in analysis.texts["train.py"]
+    return analysis.texts["train.py"]
+
+
+def test_what_is_imported_by_name_is_a_name() -> None:
+    for way, is_left in (("importlib.import_module({})", True), ("given({})", False)):
+        text = of_unseen(f"def read(info):\n    return {way.format('info.module')}")
+        assert (way.format("info.module") in text) == is_left, text
 
 
 @pytest.mark.parametrize(
@@ -70,9 +78,5 @@ def test_what_is_imported_by_name_is_a_name() -> None:
     ],
 )
 def test_what_is_asked_in_front_is_known_behind_it(test: str, is_known: bool) -> None:
-    program = PROGRAM.format("types.SimpleNamespace").replace("import types\n", "import ast\nimport types\n")
-    names = f"def names(nodes):\n    for node in nodes:\n        {test}\n        yield node.module\n\n\n"
-    program = program.replace("def main():\n", f"{names}def main():\n")
-    source = Source.decode("train.py", program.encode())
-    analysis = analyse([extract(source)], {"train.py": source}.__getitem__, Options(), paths=["train.py"])
-    assert ("yield node.module" in analysis.texts["train.py"]) == is_known
+    text = of_unseen(f"def read(nodes):\n    for node in nodes:\n        {test}\n        print(node.module)")
+    assert ("print(node.module)" in text) == is_known, text
