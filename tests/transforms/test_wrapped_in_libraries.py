@@ -49,3 +49,12 @@ def test_ddp_and_its_optimizer_stay_where_a_library_wraps_again() -> None:
 
 def test_another_program_of_the_same_models_is_migrated() -> None:
     assert "fully_shard(model)" in migrated("build()")["own"]
+
+
+def test_a_library_that_an_option_chooses_leaves_the_wrapper() -> None:
+    """Without it the model is in DDP alone."""
+    prepares = "    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)\n"
+    program = PREPARED.format(made="DDP(build())").replace("Accelerator()\n", "Accelerator() if loader else None\n")
+    assert prepares in program
+    program = program.replace(prepares, f"    if accelerator is not None:\n    {prepares}")
+    assert "DDP(" not in texts({"build": BUILD, "prepared": program})["prepared"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from ..facts.facts import NOTHING, Call
@@ -19,8 +20,18 @@ def wrapped_in_libraries(program: Program) -> frozenset[int]:
     In their wrappers: a model without one may be another program's that the same function makes.
     """
     flow = program.flow
-    handed = (value for call in map(flow.call_at, flow.sites()) if _wraps(program, call) for value in _given(program, call))
+    sites = [site for site in flow.sites() if _wraps(program, flow.call_at(site))]
+    calls = (flow.call_at(site) for site in sites if not _is_asked_for(program, flow.written_at(site)))
+    handed = (value for call in calls for value in _given(program, call))
     return frozenset(value.site for value in handed if isinstance(value, Wrapped) and value.kind == "DDP")
+
+
+def _is_asked_for(program: Program, site: int) -> bool:
+    """Whether a call is made only where the library's object is there: `if self.accelerator is not None`, else DDP is."""
+    file, call = program.call_node(site)
+    receiver = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+    tests = (around.test for around in file.ancestors(call) if isinstance(around, ast.If | ast.IfExp))
+    return bool(receiver) and any(ast.unparse(n) == receiver for test in tests for n in ast.walk(test))
 
 
 def _wraps(program: Program, call: Call) -> bool:
