@@ -127,12 +127,13 @@ def test_links(tree: Path) -> None:
 
 def test_what_cannot_be_read_is_an_error_not_the_end(tree: Path) -> None:
     write(tree, "a.py")
-    (tree / "nowhere.py").symlink_to("missing")
+    (tree / "nowhere.py").symlink_to("missing")  # has no code
+    (tree / "itself.py").symlink_to("itself.py")
     (tree / ".#a.py").symlink_to("user@host.1234")
     (tree / "folder.py").mkdir()
     workspace = opened()
     assert workspace.files == ["a.py"]
-    assert [(error.file, error.line) for error in workspace.errors] == [("nowhere.py", None)]
+    assert [(error.file, error.line) for error in workspace.errors] == [("itself.py", None)]
 
 
 def test_labels_are_relative_to_the_repository_and_shown_from_here(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
