@@ -430,3 +430,19 @@ def test_what_a_lambda_behind_a_guard_does_is_behind_it(call: str) -> None:
                 {call.format('torch.save(model.state_dict(), "x.pt")')}
     """
     assert contexts(program) == ["with whole_on_each_rank(model):"]
+
+
+def test_functions_inside_of_training_ones_do_not_train() -> None:
+    program = """
+        def main(net, batches):
+            model = DDP(net)
+
+            def save():
+                torch.save(model.state_dict(), "x.pt")
+
+            for x in batches:
+                model(x).sum().backward()
+                if dist.get_rank() == 0:
+                    save()
+    """
+    assert contexts(program) == ["with whole_on_each_rank(model):"]

@@ -9,6 +9,7 @@ from .named_attributes import READ, WRITTEN, NamedAttributes
 from .objects import VALUES, WRAPPED, is_anything
 from .values import (
     MODEL_LIKE,
+    UNKNOWN,
     Bound,
     ClassValue,
     Constant,
@@ -193,7 +194,7 @@ class Calls(NamedAttributes):
         elif is_anything(value):
             self.add(call.result, value)
         elif isinstance(value, (Opaque, Unknown)):
-            self.add(call.result, Opaque(self.copied_for(site), "?"))  # each call of a factory gives something else
+            self.add(call.result, Opaque(self.copied_for(site), UNKNOWN))  # each call of a factory gives something else
 
     def call_attribute_of_object(self, site: int, value: Instance, name: str) -> None:
         key = (site, value, name)

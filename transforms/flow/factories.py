@@ -41,7 +41,7 @@ class Factories:
     def made_inside(self, variable: int) -> frozenset[int]:
         """The results of the calls in a factory that make what a variable has, each time another object.
 
-        None where it may be what the function is handed, or what is kept somewhere.
+        Empty where it may be what the function is handed, or what is kept somewhere.
         """
         if variable not in self._made:
             self._made[variable] = self._followed_back(variable)

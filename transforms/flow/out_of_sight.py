@@ -16,10 +16,8 @@ from . import library
 from .factories import Factories
 from .named_attributes import READ
 from .relays import Relays
-from .values import Bound, ClassValue, Constant, FunctionValue, Instance, Opaque, Wrapped
+from .values import UNKNOWN, Bound, ClassValue, Constant, FunctionValue, Instance, Opaque, Wrapped
 
-UNKNOWN = "?"
-"""The name of what nothing shows."""
 _OF_TENSORS_AND_MODULES = library.TENSOR_MATH | library.RETURN_SELF | library.STAYS_DERIVED | frozenset(library.DERIVED)
 _OF_ALL = frozenset(
     {"forward", "backward", "step", "zero_grad", "load_state_dict", "item", "numpy", "tolist", "read", "write", "close", "flush"}
@@ -46,8 +44,10 @@ class OutOfSight(Relays):
         If a factory made it, each of its calls makes an object of its own.
         """
         unseen = [(wrapped, model) for wrapped, model in self.wrapped_models.items() if self._holds_nothing(model)]
+        if not unseen:
+            return
         origins: dict[int, list[int]] = {}
-        for origin, targets in self.copies.items() if unseen else ():
+        for origin, targets in self.copies.items():
             for target in targets:
                 origins.setdefault(target, []).append(origin)
         factories = Factories(self, origins)

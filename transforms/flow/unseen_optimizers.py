@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from ..facts.facts import NOTHING, Call
 from . import library
-from .out_of_sight import UNKNOWN, OutOfSight
-from .values import Container, Derived, FunctionValue, Instance, Opaque, Optimizer, Unknown, Value, Wrapped
+from .out_of_sight import OutOfSight
+from .values import UNKNOWN, Container, Derived, FunctionValue, Instance, Opaque, Optimizer, Unknown, Value, Wrapped
 
 _USES = frozenset({"step", "zero_grad"})
 _DEEPEST = 3
@@ -26,7 +26,7 @@ class UnseenOptimizers(OutOfSight):
         for site, call in candidates.items():
             is_known = self.points_to[call.function] or self.points_to[call.result]
             if not is_known and call.result not in self.made_in_factories:
-                self.add(call.result, Opaque(self.written_at(site), "?"))
+                self.add(call.result, Opaque(self.written_at(site), UNKNOWN))
         return candidates
 
     def make_unseen_optimizers(self, candidates: dict[int, Call]) -> None:

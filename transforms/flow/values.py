@@ -89,6 +89,10 @@ class Annotated:
     kind: str
 
 
+UNKNOWN = "?"
+"""The name of an opaque value of which nothing shows what made it."""
+
+
 @dataclass(unsafe_hash=True, slots=True)
 class Opaque:
     """The result of a call of something outside the repository."""

@@ -60,8 +60,8 @@ def _statements(function: ast.AST) -> Sequence[ast.AST]:
 
 
 def is_in_training(file: File, node: ast.AST) -> bool:
-    """Whether a place stands in a function that goes backward, whatever it is called with."""
-    return any(around in _going_backward(file.program, sure=True) for around in file.ancestors(node))
+    """Whether a place stands in a function that goes backward, whatever it is called with; not in one that is defined there."""
+    return file.function(node) in _going_backward(file.program, sure=True)
 
 
 def may_learn(file: File, node: ast.AST, depth: int = 0) -> bool:

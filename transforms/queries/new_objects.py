@@ -7,8 +7,19 @@ from functools import cached_property
 
 from ..facts.facts import NOTHING
 from ..flow.library import COLLECT, PASS_THROUGH, is_optimizer, is_tensor_math, makes_no_modules
-from ..flow.out_of_sight import UNKNOWN
-from ..flow.values import Annotated, Constant, Container, External, Instance, ModuleValue, Opaque, Unknown, Value, Wrapped
+from ..flow.values import (
+    UNKNOWN,
+    Annotated,
+    Constant,
+    Container,
+    External,
+    Instance,
+    ModuleValue,
+    Opaque,
+    Unknown,
+    Value,
+    Wrapped,
+)
 from .holders import Holders
 from .loaded_objects import is_given_known
 from .plain_objects import hands_on, makes_modules
@@ -43,7 +54,7 @@ class NewObjects:
                 return False
             is_known = is_given_known(self.program, value.site)
             return self.all_wrapped_known(value, path) or (is_known and self._gets_nothing_sharded(value))
-        if value.name in _PASSING_ON or value.name == "?" or is_optimizer(value.name):
+        if value.name in _PASSING_ON or value.name == UNKNOWN or is_optimizer(value.name):
             return False
         if is_tensor_math(value.name) and not all(self._given(value)):
             return False  # computed from nobody knows what
@@ -66,7 +77,7 @@ class NewObjects:
     def _is_made_of_plain(self, value: Opaque, depth: int) -> bool:
         if value.name == "copy.deepcopy" or makes_no_modules(value.name):
             return True  # copies of models are plain
-        is_seen = value.site >= 0 and value.name != "?" and not value.name.startswith(_WRAPPING)
+        is_seen = value.site >= 0 and value.name != UNKNOWN and not value.name.startswith(_WRAPPING)
         if not is_seen or depth > _DEEPEST or value.name in _PASSING_ON or value in self._handed_to_wrappers:
             return False
         return not self.holders.holds_sharded(value) and self._gets_nothing_sharded(value, depth)

@@ -17,8 +17,8 @@ from ..flow.library import (
     is_tensor,
     makes_no_modules,
 )
-from ..flow.out_of_sight import UNKNOWN
 from ..flow.values import (
+    UNKNOWN,
     Annotated,
     Bound,
     ClassValue,
@@ -204,7 +204,7 @@ class ShardingQueries:
         if value in self._handed_to_wrappers:
             return True
         if isinstance(value, Opaque) and not (value.name.startswith("torch.") or makes_no_modules(value.name)):
-            return value.name != "?" and not is_scheduler(value.name) and not is_optimizer(value.name)
+            return value.name != UNKNOWN and not is_scheduler(value.name) and not is_optimizer(value.name)
         return self.is_module(value) and not (isinstance(value, Opaque) and has_no_parameters(value.name))
 
     def is_module(self, value: Value) -> bool:
