@@ -3,7 +3,8 @@
 import pytest
 from two_ranks import names, outcome
 
-CHECKS = [(file, name) for file in ("checks_gradients.py", "checks_unsynced_steps.py") for name in names(file)]
+FILES = ("checks_gradients.py", "checks_clipping.py", "checks_unsynced_steps.py")
+CHECKS = [(file, name) for file in FILES for name in names(file)]
 
 
 @pytest.mark.slow
