@@ -155,3 +155,36 @@ def main(options, x):
 def test_a_choice_that_only_takes_the_wrapper_off_stays(use: str, is_right: bool) -> None:
     text = migrated(train=USES.format(use=use))["train"]
     assert ("isinstance(model, FSDPModule) or hasattr(model, 'module')" not in text) == is_right
+
+
+LOOPS = (
+    HEAD
+    + """def inner(model):
+    {body}
+
+
+def main(net, options):
+    model = DDP(net, **options)
+    return inner(model)
+"""
+)
+
+
+LOOP = "while True:\n        {first}if hasattr(model, 'module'):\n            model = model.module\n        "
+ONCE = "if hasattr(model, 'module'):\n        model = model.module\n    "
+OF_FSDP1 = "elif hasattr(model, '_fsdp_wrapped_module'):\n{indent}    model = model._fsdp_wrapped_module\n{indent}"
+
+
+@pytest.mark.parametrize(
+    ("body", "stays"),
+    [
+        (LOOP.format(first="") + "else:\n            return model", True),
+        (LOOP.format(first="") + OF_FSDP1.format(indent=" " * 8) + "else:\n            break\n    return model", True),
+        (ONCE + OF_FSDP1.format(indent=" " * 4) + "return model", True),
+        (ONCE + "else:\n        print('plain')\n    return model", False),
+        (LOOP.format(first="print(model)\n        ") + "else:\n            return model", False),
+    ],
+)
+def test_a_loop_over_wrappers_ends_at_what_has_none(body: str, stays: bool) -> None:
+    text = migrated(train=LOOPS.format(body=body))["train"]
+    assert (f"def inner(model):\n    {body}\n" in text) == stays

@@ -182,3 +182,37 @@ def test_what_a_class_out_of_sight_makes_is_another_object_at_each_call() -> Non
 def test_what_the_function_keeps_may_be_the_one_that_is_wrapped() -> None:
     new = of_config("kept")
     assert 'forward_method(model, "features")' in new["extract"]
+
+
+FROZEN = """
+
+def {name}(options, model):
+{prints}
+    if options.frozen:
+        for parameter in model.parameters():
+            parameter.requires_grad = False
+    return model
+"""
+ZOO_OF_OTHERS = HEAD + """from registry import MODELS
+
+
+def build_model(options):
+    model = MODELS[options.name].build_model(options)
+    model = frozen(options, model)
+    return model
+""" + FROZEN.format(name="frozen", prints="    print(options.name, options.frozen)\n" * 20)
+
+
+def test_what_goes_through_a_function_comes_out_where_it_was_called() -> None:
+    """A model that a test freezes is not what everybody gets that has one built."""
+    check = HEAD + """from parts import frozen
+
+
+def test_frozen(options):
+    model = frozen(options, nn.Sequential(nn.Linear(3, 3)))
+    assert not model[0].weight.requires_grad
+"""
+    train = TRAIN.replace("compose(options.transforms)", "[]").replace(", compose", "")
+    train = train.format(first="build_model(options.a).cuda()", second="build_model(options.b)")
+    new = texts({"registry": "MODELS = {}\n", "parts": ZOO_OF_OTHERS, "train": train, "check": check})["train"]
+    assert ["forward_method(" in one for one in new.split("class Predictor")] == [True, False]

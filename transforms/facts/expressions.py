@@ -11,6 +11,8 @@ from .name_patterns import name_pattern
 from .scopes import Scope, dotted_path
 
 _LARGEST_BODY = 60
+_LARGEST_RELAY = 400
+"""How many variables of a function that hands one of its parameters back; what goes in there comes out."""
 """Variables of a function that is still small enough to be told apart for each of its calls."""
 
 _IGNORED_CONSTANTS = (bytes, float, complex, type(Ellipsis))
@@ -413,7 +415,7 @@ class ExpressionExtractor:
             self.block(node.body)
         self.scope, self.current_class = outer_scope, outer_class
         if outer_scope.function < 0 and not self.unused:
-            function.body = self.body(before, index, outer)
+            function.body = self.body(before, index, outer, _hands_back(node))
         return index
 
     def sizes(self) -> tuple[int, ...]:
@@ -423,13 +425,13 @@ class ExpressionExtractor:
         others = (facts.annotations, facts.functions, facts.classes, facts.imports)
         return tuple(len(constraints) for constraints in (*lists, *others))
 
-    def body(self, before: tuple[int, ...], index: int, outer: set[str]) -> Body | None:
+    def body(self, before: tuple[int, ...], index: int, outer: set[str], hands_back: bool) -> Body | None:
         """The part of the facts that a function just walked has added, if it is small and stands for itself."""
         after = self.sizes()
         defines_others = after[8] > index + 1 or after[9:] != before[9:]
-        if defines_others or outer or after[0] - before[0] > _LARGEST_BODY:
+        if defines_others or outer or after[0] - before[0] > (_LARGEST_RELAY if hands_back else _LARGEST_BODY):
             return None
-        return Body(*zip(before[:8], after[:8], strict=True))
+        return Body(*zip(before[:8], after[:8], strict=True), hands_back)
 
     def parameter(self, node: ast.arg, name: str, annotated: bool = True) -> int:
         variable = self.variable(node.lineno)
@@ -468,6 +470,17 @@ class ExpressionExtractor:
         elif self.scope.function >= 0:
             parts.append(self.facts.functions[self.scope.function].qualified_name)
         return ".".join(reversed(parts))
+
+
+def _hands_back(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> bool:
+    """Whether a function returns one of its parameters, by whichever name."""
+    arguments = node.args
+    names = {parameter.arg for parameter in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+    for other in ast.walk(node):
+        if isinstance(other, ast.Assign) and isinstance(other.value, ast.Name) and other.value.id in names:
+            names |= {target.id for target in other.targets if isinstance(target, ast.Name)}
+    returned = (n.value for n in ast.walk(node) if isinstance(n, ast.Return))
+    return any(isinstance(value, ast.Name) and value.id in names for value in returned)
 
 
 def _binding(node: ast.AST, name: str) -> str:

@@ -66,6 +66,8 @@ class Body(NamedTuple):
     constants: tuple[int, int]
     containers: tuple[int, int]
     annotations: tuple[int, int]
+    hands_back: bool
+    """Whether the function returns one of its parameters."""
 
 
 @dataclass(slots=True)

@@ -46,10 +46,7 @@ class OutOfSight(Relays):
         unseen = [(wrapped, model) for wrapped, model in self.wrapped_models.items() if self._holds_nothing(model)]
         if not unseen:
             return
-        origins: dict[int, list[int]] = {}
-        for origin, targets in self.copies.items():
-            for target in targets:
-                origins.setdefault(target, []).append(origin)
+        origins = self.predecessors()
         factories = Factories(self, origins)
         used: set[FunctionValue] = set()
         for wrapped, model in unseen:
@@ -63,7 +60,7 @@ class OutOfSight(Relays):
         for site in self.sites() if used else ():
             result = self.call_at(site).result
             if self._holds_nothing(result) and not used.isdisjoint(self.callees.get(self.written_at(site), ())):
-                made = Opaque(self.copied_for(site), UNKNOWN)
+                made = Opaque(self.copied_for(site), UNKNOWN, site)
                 self.made_by_factories.add(made)
                 self.add(result, made)
 

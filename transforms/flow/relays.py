@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 
 from ..facts.facts import NOTHING, Call, FileFacts
 from ..facts.symbols import WRAPPERS
+from .library import RETURN_SELF
 from .named_hooks import NamedHooks
 from .values import Annotated, ClassValue, Constant, Container, External, FunctionValue
 
 _DEEPEST = 2
-"""How far calls inside a copied body are told apart as well."""
+_DEEPEST_RELAY = 4
+"""How far calls inside a copied body are told apart as well; those of functions that hand back what they get further."""
 _MOST_COPIED = 120_000
 """How many variables copies may take together; calls after that share the written bodies. Without bounds they would be as many
 as bodies times calls times the classes that ``self.layer(x)`` may reach in each."""
@@ -70,7 +72,7 @@ class Relays(NamedHooks):
         body = file.functions[value.index].body
         written = self.variable_offsets[value.file]
         depth = 0 if site >= 0 else self._copied[site][2]
-        if body is None or depth >= _DEEPEST:
+        if body is None or depth >= (_DEEPEST_RELAY if body.hands_back else _DEEPEST):
             return written
         start, end = body.variables
         if end - start > self._room:
@@ -109,6 +111,17 @@ class Relays(NamedHooks):
         if file not in self._module_names:
             self._module_names[file] = frozenset(self.files[file].names.values())
         return self._module_names[file]
+
+    def predecessors(self) -> dict[int, list[int]]:
+        """Where each variable gets what it holds from: by plain copies, and by methods that return what they are called on."""
+        found: dict[int, list[int]] = {}
+        for origin, targets in self.copies.items():
+            for to in targets:
+                found.setdefault(to, []).append(origin)
+        for call in map(self.call_at, self.sites()):
+            if call.method in RETURN_SELF and call.result != NOTHING:
+                found.setdefault(call.result, []).append(call.function)
+        return found
 
     def annotate(self, variable: int, annotation: int) -> None:
         """A variable is annotated with a name: that of a wrapper says what it holds."""

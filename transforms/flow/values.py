@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..facts.facts import NOTHING
+
 
 @dataclass(unsafe_hash=True, slots=True)
 class External:
@@ -95,10 +97,11 @@ UNKNOWN = "?"
 
 @dataclass(unsafe_hash=True, slots=True)
 class Opaque:
-    """The result of a call of something outside the repository."""
+    """The result of a call of something outside the repository; ``copy`` tells those of one call in copied bodies apart."""
 
     site: int
     name: str
+    copy: int = NOTHING
 
 
 @dataclass(unsafe_hash=True, slots=True)

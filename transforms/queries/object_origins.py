@@ -11,7 +11,6 @@ from functools import cached_property
 
 from ..facts.facts import NOTHING
 from ..flow.flow import Flow
-from ..flow.library import RETURN_SELF
 from ..flow.values import Value
 
 _MOST_VISITED = 3000
@@ -104,14 +103,7 @@ class ObjectOrigins:
 
     @cached_property
     def _predecessors(self) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {}
-        for origin, targets in self.flow.copies.items():
-            for to in targets:
-                found.setdefault(to, []).append(origin)
-        for call in map(self.flow.call_at, self.flow.sites()):
-            if call.method in RETURN_SELF:
-                found.setdefault(call.result, []).append(call.function)
-        return found
+        return self.flow.predecessors()
 
     @cached_property
     def _results(self) -> dict[int, set[int]]:

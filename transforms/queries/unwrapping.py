@@ -102,7 +102,7 @@ def _only_unwraps(file: File, choice: ast.If | ast.IfExp | ast.While, subject: s
     if subject not in ast.dump(body) or ast.dump(body) == _unwrapped(body, subject, file):
         return False
     other = choice.orelse
-    if not other and _assigns_subject_to_itself(file, body, subject):
+    if _assigns_subject_to_itself(file, body, subject) and _others_unwrap_too(file, choice, subject):
         return True
     if isinstance(choice, ast.While):
         return False
@@ -154,6 +154,19 @@ def _assigns_subject_to_itself(file: File, body: ast.stmt, subject: str) -> bool
         return False
     target = ast.dump(body.targets[0]).replace("ctx=Store()", "ctx=Load()")
     return target == subject and _unwrapped(body.value, subject, file) == subject
+
+
+def _others_unwrap_too(file: File, choice: ast.If | ast.IfExp | ast.While, subject: str) -> bool:
+    """Whether nothing but other wrappers is looked for where a test says no, or a loop comes there too, without them."""
+    match choice.orelse:
+        case []:
+            return True
+        case [ast.If(test=test, body=[body]) as further] if _subject(test) == subject:
+            return _assigns_subject_to_itself(file, body, subject) and _others_unwrap_too(file, further, subject)
+    top: ast.AST = choice
+    while isinstance(around := file.parents[top], ast.If) and around.orelse == [top]:
+        top = around
+    return isinstance(around, ast.While) and around.body == [top]
 
 
 def _calls_itself(file: File, choice: ast.AST, body: ast.stmt, other: ast.stmt, subject: str) -> bool:
