@@ -3,51 +3,41 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from .facts.symbols import FSDP1
 from .flow.values import (
-    Annotated,
     Bound,
     ClassValue,
-    Constant,
-    Container,
     Derived,
     External,
     FunctionValue,
-    Instance,
     ModuleValue,
-    Opaque,
-    Unknown,
     Value,
-    Wrapped,
 )
+from .guarded_uses import kept_by_some, names_model, uses_behind
+from .hidden import Hidden
 from .queries.backwards import may_learn
 from .queries.closed_ways import is_closed
 from .queries.conditions import is_rank_condition
 from .queries.early_leaves import behind_leaves
-from .queries.effects import computes_with_parameters, only_asks
+from .queries.effects import only_asks
 from .queries.file import File
 from .queries.group_reads import groups_read
-from .queries.guards import Guard, Guards, guard_of
-from .queries.kept_models import hands_model_out_of_sight, is_of_model, keeps_model, kept_things
+from .queries.guards import Guard, Guards
+from .queries.kept_models import is_of_model
 from .queries.message_guards import message_guards
-from .queries.named_methods import models_save_by
-from .queries.number_reads import values_held
-from .queries.order import is_before_wrap
 from .queries.parameter_math import states_read
 from .queries.picked_parameters import parameters_picked
 from .queries.program import Program
 from .queries.reshaped_parameters import PARAMETERS_OF, model_taken_apart
 from .queries.saved_models import given_to, is_writer, saved_models
 from .queries.sharding import ShardingQueries
-from .queries.spelling import Spelling, alternatives, is_made_behind
+from .queries.spelling import Spelling, alternatives
 from .queries.summoned import is_summoned
 from .queries.sure_names import surely_there
 from .queries.uneven_loops import is_uneven
-from .queries.unwrapping import is_unwrapped
+from .queries.worked_on import objects_of
 from .sites import IN_PLACE, MODULE_METHODS, NUMBER, PARAMETER, Site, parameters_in
 
 GUARD = "torch.distributed.(rank guard)"
@@ -56,31 +46,6 @@ STATE_READS = frozenset({"torch.nn.Module.state_dict", f"{FSDP1}.optim_state_dic
 LOAD = "torch.nn.Module.load_state_dict"
 COLLECTIVE = STATE_READS | {MODULE_METHODS, LOAD, PARAMETER, f"{FSDP1}.summon_full_params",
                             f"{FSDP1}.scatter_full_optim_state_dict"}  # fmt: skip
-_HARMLESS_FUNCTIONS = frozenset(
-    {"print", "len", "type", "isinstance", "str", "repr", "id", "hasattr", "getattr", "format", "sum", "info", "debug", "watch"}
-)
-
-
-@dataclass(frozen=True, eq=False)
-class Hidden:
-    """One thing that a guard keeps from some ranks.
-
-    ``thing`` is an expression, good at the guard, for the model or optimizer that it works on, or for what holds it; None
-    where there is no such expression. ``site`` is set for what has a site of its own; ``calls`` are the calls that lead
-    from the guard to it, none if it stands behind the guard itself. ``known`` says whether a sharded model or its
-    optimizer is known to come there, ``model`` how the thing is spelled at its own place; ``many`` that ``calls`` are one way
-    of more than are told apart. ``is_kept``: nothing is seen to work on it here, but code out of sight gets what keeps it.
-    """
-
-    file: File
-    node: ast.AST
-    thing: str | None
-    site: Site | None
-    calls: tuple[tuple[File, ast.Call], ...] = ()
-    known: bool = True
-    model: ast.expr | None = None
-    many: bool = False
-    is_kept: bool = False
 
 
 def guarded_sites(
@@ -159,8 +124,8 @@ def _all_hidden(
                 continue
             if groups_read(file, site.call) is not None:
                 continue  # nothing is gathered for it
-            for model in _models_taken(sharding, site):
-                found = _guards_around(guards, sharding, file, site.node, model, None)
+            for model, objects in _models_taken(sharding, site):
+                found = _guards_around(guards, sharding, file, site.node, model, None, objects)
                 yield from ((guard, hidden) for guard, hidden in found if not _is_result(program, guard, hidden, site))
             for tensor in _copies_read(sharding, site):
                 found = _guards_around(guards, sharding, file, site.node, tensor, None)
@@ -185,14 +150,14 @@ def _all_hidden(
                 yield from ((guard, Hidden(file, call, None, None, calls, many=guard.many)) for guard, calls in found)
         for test in file.nodes(ast.If):
             if is_rank_condition(file, test.test):
-                yield from _uses_behind(program, file, sharding, test, [*test.body, *behind_leaves(file, test)])
+                yield from uses_behind(program, file, sharding, test, [*test.body, *behind_leaves(file, test)])
         for choice in file.nodes(ast.IfExp):
             if is_rank_condition(file, choice.test):
-                yield from _kept_by_some(program, file, sharding, choice)
+                yield from kept_by_some(program, file, sharding, choice)
         for loop in file.nodes(ast.For, ast.AsyncFor, ast.comprehension):
             body = [file.parents[loop]] if isinstance(loop, ast.comprehension) else loop.body
-            if _names_model(file, sharding, body) and is_uneven(file, loop):
-                yield from _uses_behind(program, file, sharding, loop, body)
+            if names_model(file, sharding, body) and is_uneven(file, loop):
+                yield from uses_behind(program, file, sharding, loop, body)
 
 
 def _saved_things(sharding: ShardingQueries, file: File, call: ast.Call) -> Iterator[ast.expr]:
@@ -214,7 +179,8 @@ def _may_be_sharded(site: Site, sharding: ShardingQueries) -> bool:
 
 
 def _guards_around(
-    guards: Guards, sharding: ShardingQueries, file: File, node: ast.AST, thing: ast.expr | None, site: Site | None
+    guards: Guards, sharding: ShardingQueries, file: File, node: ast.AST, thing: ast.expr | None, site: Site | None,
+    objects: frozenset[Value] = frozenset(),
 ) -> Iterator[tuple[Guard, Hidden]]:
     """The guards of a collective place, in its own function and in those that lead to it."""
     found = guards.of(file, node, _may_meet_measured_tests(guards.program, sharding, file, node, thing))
@@ -223,7 +189,9 @@ def _guards_around(
     for spelling in [Spelling(sharding, file, node, one) for one in alternatives(file, thing)]:
         for guard, calls in found:
             if not spelling.is_plain(guard, calls):
-                yield guard, Hidden(file, node, spelling.at(guard, calls), site, calls, spelling.is_known, thing, guard.many)
+                worked_on = objects or (objects_of(sharding, file, thing) if thing is not None else objects)
+                yield guard, Hidden(file, node, spelling.at(guard, calls), site, calls, spelling.is_known, thing, guard.many,
+                                    objects=worked_on)  # fmt: skip
 
 
 def _may_meet_measured_tests(
@@ -271,19 +239,22 @@ def _is_libraries_of_fsdp1(program: Program, site: Site) -> bool:
     return name is not None and name not in program.flow.methods_by_name()
 
 
-def _models_taken(sharding: ShardingQueries, site: Site) -> Iterator[ast.expr | None]:
-    """The models whose parameters a site gathers to copy them, to write plain ones from them, or to read a number off."""
+def _models_taken(sharding: ShardingQueries, site: Site) -> Iterator[tuple[ast.expr | None, frozenset[Value]]]:
+    """The models whose parameters a site gathers to copy them, to write plain ones from them, or to read a number off.
+
+    With the model that a number comes from, which its place may have no name for.
+    """
     if site.symbol == NUMBER and site.sharding is not None and site.sharding.wrappers == {"ddp"}:
-        yield _model_read(sharding, site)
+        yield _model_read(sharding, site), frozenset([site.sharding.value] if site.sharding.value is not None else [])
     given = site.call.args if site.call is not None else []
     if site.symbol == "copy.deepcopy" and given and sharding.of(site.file, given[0]).wrappers:
-        yield given[0]
+        yield given[0], frozenset()
     if site.symbol == "builtins.zip":
         loops = [arg.func for arg in given if isinstance(arg, ast.Call) and isinstance(arg.func, ast.Attribute)]
         models = [loop.value for loop in loops if loop.attr in PARAMETERS_OF]
         sharded = [model for model in models if sharding.of(site.file, model).wrappers]
         if len(sharded) < len(given):  # else each rank writes its own parts
-            yield from sharded
+            yield from ((model, frozenset()) for model in sharded)
 
 
 def _is_result(program: Program, guard: Guard, hidden: Hidden, site: Site) -> bool:
@@ -335,146 +306,6 @@ def _is_local(program: Program, site: Site) -> bool:
     return site.role == "method" and site.call is not None and only_asks(program, site.file, site.call)
 
 
-def _uses_behind(
-    program: Program, file: File, sharding: ShardingQueries, test: ast.AST, behind: Iterable[ast.AST]
-) -> Iterator[tuple[Guard, Hidden]]:
-    """Calls of sharded models and their parts, or to which they are handed, and loops over their parameters, behind a guard."""
-    for place in behind:
-        guard = guard_of(file, place if isinstance(place, ast.stmt) else next(ast.iter_child_nodes(place)))
-        if guard is None:
-            return
-        for node in ast.walk(place):
-            parent = file.parents.get(node)
-            if (saved := _saved_by_name(program, file, sharding, node)) is not None and not is_made_behind(file, saved, guard):
-                yield guard, Hidden(file, node, ast.unparse(saved), None, known=False, model=saved)
-            is_unwrapping = isinstance(node, ast.Call) and isinstance(parent, ast.Attribute)  # trainer.unwrap().parameters()
-            if not is_unwrapping and not (isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)):
-                continue
-            assert isinstance(node, (ast.Name, ast.Attribute, ast.Call)) and parent is not None
-            is_asked = isinstance(parent, ast.Attribute) and not _is_data(file, parent)
-            if is_asked and any(keeps_model(program, sharding, v) for v in file.values(node)):
-                yield guard, Hidden(file, node, kept_things(sharding, file, node), None)
-            is_given = isinstance(parent, ast.Call) and node in parent.args
-            if is_given and isinstance(node, ast.Attribute) and _keeps_parameters(sharding, file, node):
-                yield guard, Hidden(file, node, kept_things(sharding, file, node), None)
-            if is_given and hands_model_out_of_sight(program, sharding, file, cast(ast.Call, parent), node):
-                yield guard, Hidden(file, node, None, None, known=False, is_kept=True)
-            if isinstance(parent, ast.Attribute):
-                if not computes_with_parameters(program, file, parent):
-                    continue
-            elif not _is_work(file, parent, node):
-                continue
-            is_called = isinstance(parent, ast.Call) and parent.func is node
-            if not is_called and is_summoned(file, test, node):
-                continue  # it is whole on each rank that the context makes it whole on
-            values = file.called_values(cast(ast.Call, parent)) if is_called else file.values(node)
-            variable = file.variable(node)
-            apart = sharding.called_apart(file, cast(ast.Call, parent)) if is_called else sharding.made_apart(variable, values)
-            found = sharding.of_owners(values, apart)
-            if not found.wrappers or not _is_only_models(values) or is_made_behind(file, node, guard):
-                continue
-            if (handed_to := _handed_to(file, node)) is not None and guard_of(file, handed_to) is None:
-                continue  # the ranks that do not come here make this call elsewhere
-            if not is_before_wrap(program, file, node, found):
-                is_part = not sharding.of_values(values).wrappers
-                thing = _whole(file, sharding, node) if is_part else ast.unparse(node)
-                yield guard, Hidden(file, node, thing, None, model=node)
-                for optimizer in _handed_beside(program, file, sharding, parent):
-                    yield guard, Hidden(file, optimizer, ast.unparse(optimizer), None)
-
-
-def _saved_by_name(program: Program, file: File, sharding: ShardingQueries, node: ast.AST) -> ast.expr | None:
-    """What holds something unknown that a method is called on, by whose name models of the repository save themselves."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or program.callees(file, node):
-        return None
-    holder = node.func.value
-    if file.values(holder) or not models_save_by(sharding, node.func.attr):
-        return None
-    while isinstance(holder, ast.Subscript):
-        holder = holder.value
-    return holder if isinstance(holder, (ast.Name, ast.Attribute)) else None
-
-
-def _is_data(file: File, attribute: ast.Attribute) -> bool:
-    """Whether an attribute is only read, for what it holds or an entry of that: no method is called, or handed on."""
-    parent = file.parents[attribute]
-    return isinstance(parent, (ast.Attribute, ast.Subscript, ast.Tuple, ast.Compare, ast.BinOp, ast.FormattedValue))
-
-
-def _kept_by_some(program: Program, file: File, sharding: ShardingQueries, choice: ast.IfExp) -> Iterator[tuple[Guard, Hidden]]:
-    """What a library made with a sharded model, or a list with it, that some ranks alone have: ``hooks if rank == 0 else []``."""
-    guard = guard_of(file, choice.body)
-    for branch in (choice.body, choice.orelse) if guard is not None else ():
-        held = [*file.values(branch), *(value for values in values_held(file, branch) for value in values)]
-        given = branch.args if isinstance(branch, ast.Call) else []
-        is_handed = any(hands_model_out_of_sight(program, sharding, file, cast(ast.Call, branch), one) for one in given)
-        if is_handed or any(keeps_model(program, sharding, value) for value in held):
-            yield cast(Guard, guard), Hidden(file, branch, None, None, known=False, is_kept=True)
-
-
-def _handed_to(file: File, node: ast.AST) -> ast.Call | None:
-    """The call that a value is handed to, by itself or in a list."""
-    around = file.parents[node]
-    while isinstance(around, (ast.Dict, ast.List, ast.Tuple, ast.keyword)):
-        around = file.parents[around]
-    return around if isinstance(around, ast.Call) else None
-
-
-def _keeps_parameters(sharding: ShardingQueries, file: File, node: ast.Attribute) -> bool:
-    """Whether an attribute keeps parameters of a sharded model, as an average's owner does."""
-    values = file.values(node)
-    is_collection = bool(values) and all(isinstance(v, (Container, Constant)) for v in values)
-    return is_collection and bool(sharding.of_owners(list(sharding.owners(values))).wrappers)
-
-
-def _handed_beside(program: Program, file: File, sharding: ShardingQueries, parent: ast.AST) -> Iterator[ast.expr]:
-    """The optimizers that code out of sight gets together with a model: what saves the one saves the other."""
-    call = file.parents[parent] if isinstance(parent, ast.keyword) else parent
-    if isinstance(call, ast.Call) and not program.callees(file, call):
-        for given in (*call.args, *(keyword.value for keyword in call.keywords)):
-            if isinstance(given, ast.Name | ast.Attribute) and sharding.of_optimizer(file, given).wrappers:
-                yield given
-
-
-def _names_model(file: File, sharding: ShardingQueries, body: Iterable[ast.AST]) -> bool:
-    """Whether some name or attribute in a block stands for a sharded model, or a part of one."""
-    names = (n for part in body for n in ast.walk(part) if isinstance(n, (ast.Name, ast.Attribute)))
-    return any(sharding.of_owners(file.values(name)).wrappers for name in names)
-
-
 def _is_of_sharded(sharding: ShardingQueries, called: Sequence[Value]) -> bool:
     """Whether a method of a sharded model is called under a name of its own, as it was handed on."""
     return any(isinstance(v, Bound) and sharding.of_owners([v.receiver]).wrappers for v in called)  # type: ignore[list-item]
-
-
-def _whole(file: File, sharding: ShardingQueries, node: ast.expr) -> str | None:
-    """The model that an expression is a part of: the parameters of a part may be gathered with those of the whole alone."""
-    while isinstance(node, (ast.Attribute, ast.Subscript)):
-        node = node.value
-        if sharding.of(file, node).wrappers:
-            return ast.unparse(node)
-    return None
-
-
-def _is_only_models(values: Sequence[Value]) -> bool:
-    """Whether nothing but models is known to come to an expression: what also holds tensors is taken for one of these."""
-    return all(isinstance(v, (Wrapped, Instance, Opaque, Unknown, Constant, Annotated)) for v in values)
-
-
-def _is_work(file: File, parent: ast.AST, node: ast.AST) -> bool:
-    """Whether a model is called here, or handed to something that may call it; what unwraps it does not."""
-    while isinstance(parent, (ast.Dict, ast.List, ast.Tuple)):
-        parent = file.parents[parent]  # in what is handed on
-    if isinstance(parent, ast.keyword) and parent.arg == "model_name":
-        return False
-    parent = file.parents[parent] if isinstance(parent, ast.keyword) else parent
-    if not isinstance(parent, ast.Call):
-        return False
-    if parent.func is node:
-        return True
-    made = file.values(parent.func)
-    name = parent.func.id if isinstance(parent.func, ast.Name) else getattr(parent.func, "attr", "")
-    is_kept = name[:1].isupper() and isinstance(file.parents[parent], ast.Assign)
-    if is_kept or (made and all(isinstance(v, ClassValue) for v in made)):
-        return False  # an object that keeps it: what its methods do is looked at by itself
-    return name not in _HARMLESS_FUNCTIONS and not is_unwrapped(file, parent) and not only_asks(file.program, file, parent)

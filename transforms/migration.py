@@ -11,7 +11,8 @@ from functools import cached_property
 from .facts.symbols import CONSTRUCTORS, DDP, FSDP1
 from .findings import Level
 from .flow.values import Annotated, ClassValue, Wrapped
-from .guarded import STATE_READS, Hidden
+from .guarded import STATE_READS
+from .hidden import Hidden
 from .queries.answers import Sharding
 from .queries.before_wraps import BeforeWraps
 from .queries.compiled_models import CompiledModels

@@ -170,9 +170,101 @@ SAVED_BY_NAME = """
         ("scaler=scaler", "whole_on_each_rank(model)"),
         ("critic=critic, scaler=scaler", "whole_on_each_rank(model, critic)"),
         ("critic=critic, optimizer=optimizer", "whole_on_each_rank(model, critic, optimizer)"),
-        ("**{'critic': critic}", "everything_whole_on_each_rank()"),
+        ("**{'critic': critic}", "whole_on_each_rank(model, critic)"),
     ],
 )
 def test_what_is_handed_in_by_any_keyword_is_named_at_the_guard(given: str, held: str) -> None:
     text = migrated(dedent(SAVED_BY_NAME.replace("GIVEN", given))).texts["train.py"]
+    assert f"    with {held}:\n        if dist.get_rank() == 0:\n" in text
+
+
+SAVER = """
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    {imports}
+
+    def train(net, batches, optimizer, saver=None):
+        for x in batches:
+            net(x).sum().backward()
+            optimizer.step()
+        if saver is not None:
+            saver.save("last.pt")
+
+    def main(batches, unseen=None):
+        model = DDP(nn.Linear(4, 4))
+        optimizer = torch.optim.AdamW(model.parameters())
+        saver = None
+        if dist.get_rank() == 0:
+            saver = Saver({given})
+        train(model, batches, optimizer, saver)
+
+    main([], *torch.load('options.pt'))
+"""
+OWN_SAVER = """
+    class Saver:
+        def __init__(self, model, optimizer):
+            self.model, self.optimizer = model, optimizer
+
+        def save(self, path):
+            torch.save({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}, path)
+"""
+
+
+@pytest.mark.parametrize(
+    "imports, given, held",
+    [
+        (OWN_SAVER, "model, optimizer", "whole_on_each_rank(net, optimizer)"),
+        (OWN_SAVER, "model, None", "whole_on_each_rank(net)"),
+        (OWN_SAVER, "model, torch.optim.SGD(model.parameters())", "everything_whole_on_each_rank()"),
+        ("from timm.utils import Saver", "model=model, optimizer=optimizer", "whole_on_each_rank(net, optimizer)"),
+        ("from timm.utils import Saver", "model=model, optimizer=unseen", "everything_whole_on_each_rank()"),
+    ],
+)
+def test_what_some_ranks_saver_keeps_is_named_where_all_have_it(imports: str, given: str, held: str) -> None:
+    text = migrated(dedent(SAVER).format(imports=dedent(imports), given=given)).texts["train.py"]
+    assert f"    with {held}:\n        if saver is not None:\n" in text
+
+
+IN_COPIES = """
+    import threading
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    class Net(nn.Linear):
+        def scores(self, x):
+            return x @ self.weight
+
+    def evaluate(net, x):
+        print(net.scores(x).shape)
+
+    def in_copies(function, net, inputs):
+        copies = nn.parallel.replicate(net, [0, 1])
+
+        def work(copy, x):
+            function(copy, x)
+
+        if len(copies) > 1:
+            threads = [threading.Thread(target=work, args=one) for one in zip(copies, inputs)]
+        else:
+            work(copies[0], inputs[0])
+
+    def main(x):
+        model = DDP(Net(4, 4))
+        OTHER
+        if dist.get_rank() == 0:
+            evaluate(model, x)
+            in_copies(evaluate, model, [x])
+
+    main(torch.ones(1, 4))
+"""
+
+
+@pytest.mark.parametrize("other, held", [("", "whole_on_each_rank(model)"),
+                                         ("evaluate(model.module, x)", "whole_on_each_rank(model)")])  # fmt: skip
+def test_what_is_reached_by_other_ways_too_is_named_once(other: str, held: str) -> None:
+    text = migrated(dedent(IN_COPIES.replace("OTHER", other))).texts["train.py"]
     assert f"    with {held}:\n        if dist.get_rank() == 0:\n" in text

@@ -66,7 +66,7 @@ def test_flags_by_conditional_expressions_and_loops_over_containers() -> None:
 
 def test_what_cannot_be_named_at_the_guard_is_among_everything() -> None:
     program = """
-        MODELS = {}
+        MODELS = {{}}
 
         def export(name):
             torch.save(find(name).state_dict(), "x.pt")
@@ -75,13 +75,14 @@ def test_what_cannot_be_named_at_the_guard_is_among_everything() -> None:
             return MODELS[name]
 
         def main(net, options):
-            MODELS["a"] = DDP(net, **options)
+            MODELS["a"] = DDP({net}, **options)
             if dist.get_rank() == 0:
                 export("a")
 
-        main(torch.nn.Linear(2, 2), {})
+        main(torch.nn.Linear(2, 2), {{}})
     """
-    assert contexts(program) == ["with everything_whole_on_each_rank():"]
+    assert contexts(program.format(net="torch.nn.Sequential(net)")) == ["with everything_whole_on_each_rank():"]
+    assert contexts(program.format(net="net")) == ["with whole_on_each_rank(net):"]
 
 
 @pytest.mark.parametrize("call", ["validate(load('x.pt'))", "m = load('x.pt')\n                validate(m)"])

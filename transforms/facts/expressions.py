@@ -431,7 +431,7 @@ class ExpressionExtractor:
         defines_others = after[8] > index + 1 or after[9:] != before[9:]
         if defines_others or outer or after[0] - before[0] > (_LARGEST_RELAY if hands_back else _LARGEST_BODY):
             return None
-        return Body(*zip(before[:8], after[:8], strict=True), hands_back)
+        return Body(*zip(before[:8], after[:8], strict=True), hands_back=hands_back)
 
     def parameter(self, node: ast.arg, name: str, annotated: bool = True) -> int:
         variable = self.variable(node.lineno)

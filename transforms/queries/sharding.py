@@ -295,14 +295,15 @@ class ShardingQueries:
 
     def of_optimizer(self, file: File, node: ast.AST) -> Sharding:
         """Whether an expression is an optimizer over sharded parameters."""
-        found = unless_unseen(file, node, self._of_optimizers(file.values(node)))
+        found = unless_unseen(file, node, self.of_optimizers(file.values(node)))
         if found.answer is Answer.UNKNOWN and says_no_model(file, node):
             return Sharding(Answer.NO)
         if found.answer is Answer.NO and self._before is not None:
             return self._before.of_optimizer(self._before.program.file(file.path), node)
         return unless_loaded(found, file, node)
 
-    def _of_optimizers(self, held: Iterable[Value]) -> Sharding:
+    def of_optimizers(self, held: Iterable[Value]) -> Sharding:
+        """Whether what may be any of these values is an optimizer over sharded parameters."""
         values = [v for v in held if not (isinstance(v, Constant) and v.value is None)]
         optimizers = [v for v in values if isinstance(v, Optimizer)]
         optimizers += [inner for v in values if isinstance(v, Opaque) for inner in optimizers_around(self.program, v)]

@@ -9,13 +9,12 @@ from ..flow.values import Bound, Constant, FunctionValue, Instance, Opaque, Opti
 from .answers import Answer
 from .arguments import handed_in, handed_in_by_keywords
 from .assignments import assigned_values
-from .conditions import is_own_object
 from .file import File
-from .guards import Calls, Guard, guard_of
+from .guards import Calls, Guard
 from .local_names import comprehension_of, only_source, spelled_out
-from .program import Program
+from .made_behind import is_made_behind
+from .other_names import names_of_kept, other_name
 from .sharding import ShardingQueries
-from .sure_names import assigns
 
 _DEEPEST = 4
 _ITEMS = frozenset({"items", "values"})
@@ -77,7 +76,11 @@ class Spelling:
                 if ast.unparse(holder) != "self":
                     return ast.unparse(holder)
                 owner = "self"  # which may hold more than this
-        return (self._other_name(guard) if calls else None) or owner
+        if not calls:
+            return owner
+        called = calls[0][1].func
+        kept = names_of_kept(self.sharding, guard, called.value) if isinstance(called, ast.Attribute) else None
+        return other_name(self.sharding, guard, self.values) or owner or kept
 
     def _given_by_keywords(self, call: ast.Call) -> list[ast.expr] | None:
         """What a call hands in for the ``**kwargs`` that the thing is an entry of; None if it is none of one."""
@@ -142,19 +145,6 @@ class Spelling:
                 return ast.unparse(node)
         return None
 
-    def _other_name(self, guard: Guard) -> str | None:
-        """A name or attribute at a guard that surely holds the same model or optimizer."""
-        sharded = {v for v in self.values if self._is_sharded(v)}
-        names = self.sharding.program.once(_ObjectNames).of(guard.file, guard.file.function(guard.statement)) if sharded else []
-        for node, values in names:
-            is_in_front = node.lineno <= guard.statement.lineno
-            if is_in_front and sharded <= values <= self.values and not is_made_behind(guard.file, node, guard):
-                return ast.unparse(node)
-        return None
-
-    def _is_sharded(self, value: Value) -> bool:
-        return isinstance(value, Optimizer) or bool(self.sharding.of_values([value]).wrappers)
-
 
 def alternatives(file: File, thing: ast.expr | None) -> list[ast.expr | None]:
     """What a thing may be: one of several where branches assign its variable, ``self.ema.model`` or ``self.model``, else itself.
@@ -180,23 +170,6 @@ def _may_be_text(file: File, node: ast.expr) -> bool:
     return any(isinstance(v, Constant) and v.value is not None for v in file.values(node))
 
 
-class _ObjectNames:
-    """The names and attributes in each function that hold something, innermost and last first, with what they hold."""
-
-    def __init__(self, _: Program) -> None:
-        self._found: dict[tuple[File, ast.AST | None], list[tuple[ast.Name | ast.Attribute, set[Value]]]] = {}
-
-    def of(self, file: File, function: ast.AST | None) -> list[tuple[ast.Name | ast.Attribute, set[Value]]]:
-        if (file, function) not in self._found:
-            nodes = list(ast.walk(function or file.tree))
-            # A loop over a dictionary gives its keys.
-            keys = {n.slice.id for n in nodes if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Name)}
-            names = [n for n in nodes if isinstance(n, (ast.Name, ast.Attribute)) and file.function(n) is function]
-            names = [n for n in names if not (isinstance(n, ast.Name) and n.id in keys)]
-            self._found[file, function] = [(n, values) for n in reversed(names) if (values := set(file.values(n)))]
-        return self._found[file, function]
-
-
 def _is_read_by_name(call: ast.Call, owner: ast.expr) -> bool:
     """Whether a call is ``getattr(owner, name)``."""
     return isinstance(call.func, ast.Name) and call.func.id == "getattr" and bool(call.args) and call.args[0] is owner
@@ -210,56 +183,6 @@ def _holders(text: str) -> Iterator[ast.expr]:
         if isinstance(node, ast.Subscript):
             yield node.value
         node = node.value
-
-
-def is_made_behind(file: File, thing: ast.expr, guard: Guard) -> bool:
-    """Whether an expression begins with something that is made behind the guard, or behind one like it."""
-    base = thing
-    while isinstance(base, (ast.Attribute, ast.Subscript, ast.Call)):
-        base = base.func if isinstance(base, ast.Call) else base.value
-        if isinstance(base, ast.Attribute) and _is_of_some_ranks(file, base, guard):
-            return True
-    if not isinstance(base, ast.Name):
-        return not isinstance(thing, (ast.Name, ast.Attribute))
-    if _is_of_some_ranks(file, base, guard):
-        return True
-    scope = guard.statement if guard.function else file.function(guard.statement) or file.tree
-    named = (n for n in file.names_by_id.get(base.id, ()) if isinstance(n.ctx, ast.Store))
-    stores = [n for n in named if scope is file.tree or scope in file.ancestors(n)]
-    inside: set[ast.AST] = set()
-    if not guard.function:
-        block, index = file.block_of(guard.statement)
-        inside = {n for s in (block[index:] if guard.leaves else [guard.statement]) for n in ast.walk(s)}
-    stored = {n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    if any(isinstance(n, ast.Name) and n.id in stored for n in ast.walk(thing)):
-        return True  # models[name] in a loop over names
-    return any(store in inside or (_is_behind_test(file, store) and _comes_before(file, store, guard)) for store in stores)
-
-
-def _is_behind_test(file: File, store: ast.Name) -> bool:
-    """Whether some ranks alone bind a name here, and the others bind nothing to it in the other branch."""
-    found = guard_of(file, store)
-    return found is not None and (found.leaves or not assigns(found.statement, store.id))
-
-
-def _comes_before(file: File, store: ast.Name, guard: Guard) -> bool:
-    """Whether a name may have been bound when a guard of the same function is reached: further up, or in the round before."""
-    if store.lineno < guard.statement.lineno:
-        return True
-    around = {a for a in file.ancestors(guard.statement) if isinstance(a, (ast.For, ast.AsyncFor, ast.While))}
-    return not around.isdisjoint(file.ancestors(store))
-
-
-def _is_of_some_ranks(file: File, path: ast.Attribute | ast.Name, guard: Guard) -> bool:
-    """Whether other ranks have None there: in an attribute, or in a variable of the guard's function."""
-    if isinstance(path, ast.Attribute):
-        text = ast.unparse(path)
-        return any(is_own_object(file, n) for n in file.nodes(ast.Attribute) if n.attr == path.attr and ast.unparse(n) == text)
-    scope = file.function(guard.statement)
-    same = [n for n in file.names_by_id.get(path.id, ()) if file.function(n) is scope]
-    # Where some ranks alone come, a name holds what they have of its two values.
-    reads = [n for n in same if isinstance(n.ctx, ast.Load) and guard_of(file, n) is None]
-    return any(is_own_object(file, n) for n in reads or same)
 
 
 def _objects(file: File, node: ast.AST) -> set[Value]:

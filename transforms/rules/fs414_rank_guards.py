@@ -10,7 +10,8 @@ import libcst as cst
 
 from ..findings import Form, Level
 from ..flow.values import FunctionValue
-from ..guarded import GUARD, LOAD, STATE_READS, Hidden, is_initialization
+from ..guarded import GUARD, LOAD, STATE_READS, is_initialization
+from ..hidden import Hidden
 from ..migration import Migration
 from ..queries.backwards import (
     goes_backward,
@@ -32,6 +33,7 @@ from ..queries.rare_places import statements_to_ask_at
 from ..queries.sure_names import is_surely_assigned, surely_there
 from ..queries.uneven_loops import trains
 from ..queries.unwrapping import is_unwrapped
+from ..queries.worked_on import are_among
 from ..rewrites.changes import Change, Statement, insert_before, replace
 from ..rewrites.held_blocks import between_lines, in_context, in_context_behind, moves_too_much
 from ..rewrites.held_functions import decorated, function_to_decorate, with_arguments
@@ -104,7 +106,8 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
                        advice="Let all ranks do it, with the same random numbers; no broadcast is needed then.")  # fmt: skip
     found = dict.fromkeys(_held(site, item, thing, behind) for item in hidden if item.thing for thing in _each(item.thing))
     things = _outermost(_one_name_each(site.file.function(statement) or site.file.tree, list(found)))
-    unnamed = [item for item in hidden if item.thing is None and (item.known or item.calls)]
+    worked_on = [item for item in hidden if item.is_held]
+    unnamed = [item for item in worked_on if item.thing is None and not _is_named(item, hidden, migration)]
     if not things and not unnamed and any(item.is_kept for item in hidden):
         return Outcome(_OUT_OF_SIGHT, level=Level.MANUAL, form=Form.NOTE, advice=_BY_ALL)
     if not things and not unnamed:
@@ -117,8 +120,8 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
         else:
             decorator = with_arguments(migration.helper(site, "holding_whole"), statement, things)
         return Outcome(held, [decorated(site.file, statement, decorator)], level=Level.REVIEW)
-    needed = _needed(site, rest, [item for item in hidden if item in unnamed or item.thing])
-    asking = _asking(site, [item for item in hidden if item in unnamed or item.thing]) if needed is None and not rest else []
+    needed = _needed(site, rest, worked_on)
+    asking = _asking(site, worked_on) if needed is None and not rest else []
     advice = _AFTER_EXCEPTION if is_in_cleanup(site.file, statement) else ""
     if any(item.site is not None and item.site.symbol == LOAD for item in hidden):
         advice = _ALL_GET
@@ -143,6 +146,12 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
         changes = in_context(site.file, statements_held, name, given)
     changes += [_ask(migration, *place) for place in asking if migration.asked_by.setdefault(place[1], site) is site]
     return Outcome(_ASKED if asking else held, changes, level=Level.REVIEW, advice=advice)
+
+
+def _is_named(item: Hidden, hidden: Sequence[Hidden], migration: Migration) -> bool:
+    """Whether others behind the same guard, which can be named there, are all that a thing can be."""
+    named = [value for other in hidden if other.thing is not None for value in other.objects]
+    return are_among(migration.sharding, item.objects, named)
 
 
 def _needed(site: Site, rest: Sequence[ast.stmt], hidden: Sequence[Hidden]) -> Needed | None:

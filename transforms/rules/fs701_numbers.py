@@ -29,7 +29,7 @@ def read_whole(site: Site, migration: Migration) -> Outcome | None:
     if getattr(site.file.function(site.node), "name", "") in _TEXTS:
         return None  # nobody knows which ranks print the model
     if migration.guards.of(site.file, site.node):  # a gather that only some ranks make would hang
-        held = any(item.node is site.node and item.thing for hidden in migration.hidden.values() for item in hidden)
+        held = any(item.node is site.node and item.is_held for hidden in migration.hidden.values() for item in hidden)
         return Outcome(_HELD, level=Level.OK) if held else Outcome(_OF_SOME, level=Level.REVIEW, form=Form.NOTE)
     return Outcome("what is read here is of the whole tensor, as everything is that is computed with parameters",
                    level=Level.OK)  # fmt: skip
