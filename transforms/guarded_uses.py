@@ -75,7 +75,7 @@ def uses_behind(
                 yield guard, Hidden(file, node, thing, None, model=node, objects=objects_of(sharding, file, node))
                 for optimizer in _handed_beside(program, file, sharding, parent):
                     objects = objects_of(sharding, file, optimizer)
-                    yield guard, Hidden(file, optimizer, ast.unparse(optimizer), None, objects=objects)
+                    yield guard, Hidden(file, optimizer, ast.unparse(optimizer), None, model=optimizer, objects=objects)
 
 
 def _only_counts(call: ast.Call) -> bool:

@@ -193,7 +193,7 @@ SAVER = """
             saver.save("last.pt")
 
     def main(batches, unseen=None):
-        model = DDP(nn.Linear(4, 4))
+        model = DDP(nn.Sequential(nn.Linear(4, 4)))
         optimizer = torch.optim.AdamW(model.parameters())
         saver = None
         if dist.get_rank() == 0:
@@ -217,6 +217,7 @@ OWN_SAVER = """
     [
         (OWN_SAVER, "model, optimizer", "whole_on_each_rank(net, optimizer)"),
         (OWN_SAVER, "model, None", "whole_on_each_rank(net)"),
+        (OWN_SAVER, "model.module[0], None", "whole_on_each_rank(net)"),
         (OWN_SAVER, "model, torch.optim.SGD(model.parameters())", "everything_whole_on_each_rank()"),
         ("from timm.utils import Saver", "model=model, optimizer=optimizer", "whole_on_each_rank(net, optimizer)"),
         ("from timm.utils import Saver", "model=model, optimizer=unseen", "everything_whole_on_each_rank()"),

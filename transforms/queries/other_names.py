@@ -13,16 +13,16 @@ from .guards import Guard
 from .made_behind import is_made_behind
 from .program import Program
 from .sharding import ShardingQueries
-from .worked_on import are_among, sharded_objects
+from .worked_on import are_among, sharded_objects, with_owners
 
 _MAY_BE_SHARDED = re.compile(r"(?i)model|net|optim")
 
 
 def other_name(sharding: ShardingQueries, guard: Guard, values: set[Value]) -> str | None:
     """A name or attribute at a guard that surely holds the same model or optimizer, of the values that it may have."""
-    objects = _sharded(sharding, values)
+    objects = sharded_objects(sharding, values)
     for node, held, found in _names_of(sharding, guard, objects):
-        others = {v for v in held if not _sharded(sharding, [v])}
+        others = {v for v in held if not sharded_objects(sharding, [v])}
         if are_among(sharding, objects, found) and others <= values and not is_made_behind(guard.file, node, guard):
             return ast.unparse(node)
     return None
@@ -51,19 +51,16 @@ def _names_of(
 
     Those of wrappers come before those of what is in them.
     """
-    names = ((node, held, _sharded(sharding, held)) for node, held in (_names_at(sharding.program, guard) if objects else ()))
-    return sorted((name for name in names if are_among(sharding, name[2], objects)), key=lambda name: not name[2] <= objects)
-
-
-def _sharded(sharding: ShardingQueries, values: Iterable[Value]) -> set[Value]:
-    return {found for value in values for found in sharded_objects(sharding, value)}
+    names = _names_at(sharding.program, guard) if objects else ()
+    found = ((node, held, sharded_objects(sharding, held)) for node, held in names)
+    return sorted((name for name in found if are_among(sharding, name[2], objects)), key=lambda name: not name[2] <= objects)
 
 
 def _kept_by(sharding: ShardingQueries, value: Value) -> set[Value] | None:
     """The sharded models and optimizers that an object keeps, or that a library's was made with; None where that is not known."""
     flow = sharding.program.flow
     if isinstance(value, Instance) and not sharding.is_module(value):
-        return _sharded(sharding, sharding.held_values([value]))
+        return with_owners(sharding, sharding.held_values([value]))
     if not isinstance(value, Opaque) or value.site < 0:
         return None
     call = flow.calls[value.site]
@@ -71,7 +68,7 @@ def _kept_by(sharding: ShardingQueries, value: Value) -> set[Value] | None:
     given += [variable for name, variable in call.keywords if variable != NOTHING and _MAY_BE_SHARDED.search(name or "")]
     found: set[Value] = set()
     for values in map(flow.values_of, given):
-        objects = _sharded(sharding, values)
+        objects = with_owners(sharding, values)
         if not objects and (sharding.of_values(values).possible or sharding.of_optimizers(values).possible):
             return None
         found |= objects

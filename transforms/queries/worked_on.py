@@ -16,15 +16,19 @@ def objects_of(sharding: ShardingQueries, file: File, node: ast.expr) -> frozens
     values = [v for v in file.values(node) if not (isinstance(v, Constant) and v.value is None)]
     if any(isinstance(v, (Unknown, Annotated)) for v in values):
         return frozenset()
-    return frozenset(found for v in values for found in sharded_objects(sharding, v))
+    return frozenset(with_owners(sharding, values))
 
 
-def sharded_objects(sharding: ShardingQueries, value: Value) -> Iterable[Value]:
-    """A value, if it is an optimizer or a sharded model, or the model that it is a part of."""
-    if isinstance(value, Optimizer):
-        yield value
-    elif (found := sharding.of_owners([value])).wrappers and found.value is not None:
-        yield found.value
+def with_owners(sharding: ShardingQueries, values: Iterable[Value]) -> set[Value]:
+    """The optimizers and sharded models among values, and the models that others are parts of."""
+    values = list(values)
+    owners = {owner for value in values if (owner := sharding.of_owners([value]).value) is not None}
+    return owners | sharded_objects(sharding, values)
+
+
+def sharded_objects(sharding: ShardingQueries, values: Iterable[Value]) -> set[Value]:
+    """The optimizers and sharded models among values; parts of models are none."""
+    return {v for v in values if isinstance(v, Optimizer) or sharding.of_values([v]).wrappers}
 
 
 def are_among(sharding: ShardingQueries, objects: Collection[Value], others: Iterable[Value]) -> bool:

@@ -33,7 +33,7 @@ from ..queries.rare_places import statements_to_ask_at
 from ..queries.sure_names import is_surely_assigned, surely_there
 from ..queries.uneven_loops import trains
 from ..queries.unwrapping import is_unwrapped
-from ..queries.worked_on import are_among
+from ..queries.worked_on import are_among, sharded_objects
 from ..rewrites.changes import Change, Statement, insert_before, replace
 from ..rewrites.held_blocks import between_lines, in_context, in_context_behind, moves_too_much
 from ..rewrites.held_functions import decorated, function_to_decorate, with_arguments
@@ -150,8 +150,10 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
 
 def _is_named(item: Hidden, hidden: Sequence[Hidden], migration: Migration) -> bool:
     """Whether others behind the same guard, which can be named there, are all that a thing can be."""
-    named = [value for other in hidden if other.thing is not None for value in other.objects]
-    return are_among(migration.sharding, item.objects, named)
+    sharding = migration.sharding
+    named = [(other.file, other.model) for other in hidden if other.thing is not None and other.model is not None]
+    objects = {o for file, model in named for o in sharded_objects(sharding, file.values(model))}
+    return are_among(sharding, item.objects, objects)
 
 
 def _needed(site: Site, rest: Sequence[ast.stmt], hidden: Sequence[Hidden]) -> Needed | None:
