@@ -43,7 +43,8 @@ def write(migration: Migration, changes: Mapping[str, Sequence[Change]]) -> Writ
         source = migration.program.file(path).source
         try:
             printed, new = apply_changes(source, own)
-            read[path] = read_names(ast.walk(ast.parse(printed.code(new))))
+            offered = migration.names(migration.program.file(path)).offered
+            read[path] = read_names(ast.walk(ast.parse(printed.code(new)))) | offered
             printed.forget_spans()
             trees[path] = printed, new
         except Exception as error:  # one file never ends the run

@@ -60,6 +60,7 @@ def test_a_context_that_is_chosen_first_joins_what_is_sharded() -> None:
     )
     new = migrated(train=text)["train"]
     assert "context = (lambda **options: join([model], **options)) if engine == 'ddp' else nullcontext" in new
+    assert "import join, shard_like_ddp, until_all_ranks_finish\n" in new, "the advice speaks of it"
     (found,) = (finding for finding in findings(train=text) if finding.rule == "FS306")
     assert found.level is Level.MANUAL
 
@@ -71,3 +72,20 @@ def test_the_class_itself_is_handed_on() -> None:
     )
     (found,) = (finding for finding in findings(train=text) if finding.rule == "FS306")
     assert found.level is Level.MANUAL and "shard_like_ddp" in migrated(train=text)["train"]
+
+
+@pytest.mark.parametrize(("body", "level"), [
+    ("{train}\n            optimizer.step()\n            seen += 1", Level.REVIEW),
+    ("{train}\n            optimizer.step()", Level.REVIEW),
+    ("seen += 1\n            {train}\n            optimizer.step()", Level.MANUAL),
+    ("{train}\n            if seen % 4 == 0:\n                optimizer.step()\n                print(seen)", Level.MANUAL),
+])  # fmt: skip
+def test_what_a_loop_counts_in_repeated_batches_is_told(body: str, level: Level) -> None:
+    text = HEAD + (
+        "def run(net, options, loader, optimizer):\n    model, seen = DDP(net, **options), 0\n"
+        f"    with model.join():\n        for batch in loader:\n            {body}\n    return seen\n"
+    )
+    text = text.replace("{train}", "model(batch).sum().backward()")
+    (found,) = (finding for finding in findings(train=text) if finding.rule == "FS306")
+    assert found.level is level
+    assert ("repeats_batch" in migrated(train=text)["train"]) == (level is Level.MANUAL or "seen += 1" in body)

@@ -38,11 +38,22 @@ def _joined(models: list[Any], throw: bool, by_initial_world_size: bool) -> Iter
         model._join = {"throw": throw, "by_initial_world_size": by_initial_world_size, "weight": 1.0}
     try:
         yield
+        for model in models:  # where the loop was left by `break`; DDP sends them when all ranks have left
+            if "newest" in model._join:
+                _send_buffers(model, model._join["newest"])
     finally:
         for hook in hooks:
             hook.remove()
         for model in models:
             del model._join
+
+
+def _mesh_of(model: Any) -> Any:
+    return next(p.device_mesh for p in model.parameters() if isinstance(p, DTensor))
+
+
+def _send_buffers(model: Any, rank: int) -> None:
+    _sync_params_and_buffers(_mesh_of(model).get_group(), [b.data for b in model.buffers()], 250 * 1024**2, rank)
 
 
 def _weigh_gradients(model: Any, args: object, output: object) -> None:
@@ -71,7 +82,7 @@ def repeats_batch(model: Any) -> bool:
 def _until_all_finish(batches: Iterable[Batch], models: list[Any]) -> Iterator[Batch]:
     iterator, last, newest = iter(batches), [], 0
     settings = models[0]._join
-    mesh = next(p.device_mesh for p in models[0].parameters() if isinstance(p, DTensor))
+    mesh = _mesh_of(models[0])
     group = mesh.get_group()
     while True:
         fresh = [batch for _, batch in zip(range(1), iterator, strict=False)]
@@ -80,8 +91,11 @@ def _until_all_finish(batches: Iterable[Batch], models: list[Any]) -> Iterator[B
         active, able = DTensor.from_local(flags, mesh, [Shard(0)]).full_tensor().T.tolist()
         newest = max((rank for rank, has in enumerate(active) if has), default=newest)
         for model in models:  # buffers come from the last rank that trained
-            _sync_params_and_buffers(group, [b.data for b in model.buffers()], 250 * 1024**2, newest)
+            _send_buffers(model, newest)
+            model._join["newest"] = newest
         if not any(active):
+            for model in models:
+                del model._join["newest"]
             return
         if settings["throw"] and not all(active):
             raise RuntimeError("Detected at least one rank that exhausted inputs. Throwing across all ranks.")

@@ -23,9 +23,18 @@ def named_buffers(model: Any, *args: Any, **kwargs: Any) -> Iterator[tuple[str, 
 
 
 def named_modules(model: Any, memo: Any = None, prefix: str = "", **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
-    """`model.named_modules(...)`, with names as in the wrapper that sharding stands for, which itself is not there any more."""
+    """`model.named_modules(...)`, with names as in the wrapper that sharding stands for.
+
+    The wrapper itself is not there any more: under its name comes a plain module that has the model in it, as it had.
+    """
     rename = _naming(model, prefix)
-    return ((rename(name), module) for name, module in model.named_modules(memo, prefix, **kwargs))
+    for name, module in model.named_modules(memo, prefix, **kwargs):
+        outer, _, inner = rename(name).rpartition(".")
+        if inner == "_fsdp_wrapped_module" or (inner == "module" and getattr(module, "_wrapped_like", None) == "ddp"):
+            stand_in = nn.Module()
+            stand_in.add_module(inner, module)
+            yield outer, stand_in
+        yield rename(name), module
 
 
 def _naming(model: nn.Module, prefix: str) -> Callable[[str], str]:

@@ -101,6 +101,13 @@ def last_shared_statement(file: File, loop: ast.For, models: Sequence[str]) -> a
     return shared[-1] if shared and shared[-1] is not loop.body[-1] else None
 
 
+def does_more(loop: ast.For) -> bool:
+    """Whether the body counts, or calls something for what it does, beside what a step is made with."""
+    stepping = set(_stepping(loop))
+    calls = (n.value.func for n in ast.walk(loop) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call))
+    return any(isinstance(n, ast.AugAssign) for n in ast.walk(loop)) or any(func not in stepping for func in calls)
+
+
 def _stepping(node: ast.AST) -> Iterator[ast.Attribute]:
     """Methods as ``optimizer.step``, called or not; ``update`` of a scaler has no arguments, that of a meter has."""
     meters = {n.func for n in ast.walk(node) if isinstance(n, ast.Call) and n.args}

@@ -24,6 +24,8 @@ class Names:
     """Name in this file → canonical name of what it stands for."""
     helpers: dict[str, str] = field(default_factory=dict)
     """Name in this file → helper."""
+    offered: set[str] = field(default_factory=set)
+    """Helpers by their names in this file that are imported, though only findings speak of them."""
     locals: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """Variables of generated code, each with the first and last lines of the places that it is for."""
 
@@ -42,6 +44,10 @@ class Names:
         assert name in definitions(), f"no helper is called {name}"
         wanted = f"fsdp2_{name}" if name in self.file.names else name
         return self._defined(name) or self._imported(name) or self._wanted(self.helpers, name, wanted)
+
+    def offer(self, name: str) -> None:
+        """Imports a helper that no generated code uses: a finding speaks of it."""
+        self.offered.add(self.helper(name))
 
     def _defined(self, name: str) -> str | None:
         """The name of a helper that an earlier run defined in the file."""

@@ -13,7 +13,7 @@ from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.arguments import handed_in
 from ..queries.file import File
-from ..queries.training_loops import TrainingLoop, batches_of, last_shared_statement, training_loops
+from ..queries.training_loops import TrainingLoop, batches_of, does_more, last_shared_statement, training_loops
 from ..rewrites.changes import Change, insert_after, replace
 from ..rewrites.helper_calls import around, attribute_as_call, call_instead
 from ..rewrites.templates import expression, statements, with_first_argument
@@ -33,16 +33,24 @@ def joined(site: Site, migration: Migration) -> Outcome | None:
     if call is None and models is not None and site.role == "read":
         assert isinstance(site.node, ast.Attribute)
         context = f"(lambda **options: {migration.helper(site, 'join')}([{{receiver}}], **options))"
-        return Outcome(_ELSEWHERE, [attribute_as_call(site.file, site.node, context)], Level.MANUAL, advice=_ADVICE)
+        migration.names(site.file).offer(_IN_LOOPS)
+        return Outcome(_CHOSEN, [attribute_as_call(site.file, site.node, context)], Level.MANUAL, advice=_ADVICE)
     if call is None or models is None:
         return Outcome(_BY_HAND, level=Level.MANUAL, advice=_ADVICE)
     entered = list(_entered(site.file, call, models))
     changes = [_context(site, migration)]
     if not entered:
+        migration.names(site.file).offer(_IN_LOOPS)
         return Outcome(_ELSEWHERE, changes, Level.MANUAL, advice=_ADVICE)
     loops = [(loop, named) for loop, named in entered if not _is_answered_for(site, migration, loop)]
+    repeats_all = False
     for loop, named in loops:
-        changes += _until_all_finish(migration, loop, _models_in(migration, loop) if loop.is_called else named)
+        asked = _until_all_finish(migration, loop, _models_in(migration, loop) if loop.is_called else named)
+        repeats_all = repeats_all or (len(asked) == 1 and does_more(loop.node))
+        changes += asked
+    if repeats_all:
+        migration.names(loops[0][0].file).offer("repeats_batch")
+        return Outcome(_COUNTS, changes, Level.MANUAL, advice=_ASK)
     if _joins_more(call, models):
         return Outcome("a ZeroRedundancyOptimizer went on with old gradients on finished ranks; now all ranks step with new ones",
                        changes, Level.REVIEW)  # fmt: skip
@@ -105,7 +113,7 @@ def _models_in(migration: Migration, loop: TrainingLoop) -> str:
 def _until_all_finish(migration: Migration, loop: TrainingLoop, models: str) -> list[Change]:
     """The loop goes on until all ranks are done; what a rank counts and prints behind the step is for its own batches only."""
     helper = migration.names(loop.file).helper
-    changes = [around(loop.file, batches_of(loop.node), f"{helper('until_all_ranks_finish')}({{it}}, {models})")]
+    changes = [around(loop.file, batches_of(loop.node), f"{helper(_IN_LOOPS)}({{it}}, {models})")]
     last = last_shared_statement(loop.file, loop.node, [model.removeprefix("*") for model in models.split(", ")])
     first = models.split(", ")[0]
     model = f"{first[1:]}[0]" if first.startswith("*") else first
@@ -143,7 +151,12 @@ def _is_path(node: ast.expr) -> bool:
     return isinstance(node, ast.Name)
 
 
+_IN_LOOPS = "until_all_ranks_finish"
+"""Imported where the advice speaks of it."""
+_CHOSEN = "this context is entered under another name: the loop inside may have a way of its own to end on all ranks"
 _ELSEWHERE = "the loop that trains stands elsewhere: its ranks would wait for each other"
+_COUNTS = "finished ranks repeat their last batch: what this loop counts, logs or schedules they count once more"
+_ASK = "Ask `repeats_batch(model)` where it counts and logs; what all ranks step with, as a schedule, has to run on all."
 _BY_HAND = "what is joined is not written out here"
 _ADVICE = "Write `for batch in until_all_ranks_finish(loader, model):` in the loop, inside `with join([model]):`."
 

@@ -20,6 +20,7 @@ def trained(kind: str, counts: list[int], clip: float | None = None, accumulate:
 
     With SGD: in DDP's second loop, another optimizer's state would lag behind on ranks that finished the first early.
     """
+    leave = options.pop("leave", None)
     torch.manual_seed(0)
     model = build(kind, like="ddp", batch_norm=options.pop("batch_norm", False), dropout=options.pop("dropout", 0.0))
     if kind == "fsdp2":
@@ -43,6 +44,8 @@ def trained(kind: str, counts: list[int], clip: float | None = None, accumulate:
                     optimizer.zero_grad()
                 if not repeats_batch(model):
                     losses.append(loss.item())
+                if number == leave:
+                    break
         assert not repeats_batch(model)
     buffers = {clean(name): b.clone() for name, b in model.named_buffers()}
     return [losses, parameters_of(model), buffers]
@@ -56,6 +59,12 @@ def check_training_is_ddps() -> None:
                 ddp, ours = trained("ddp", counts, **arguments), trained("fsdp2", counts, **arguments)
                 for name, one, other in zip(("losses", "parameters", "buffers"), ddp, ours, strict=True):
                     assert close(one, other, 1e-5), (counts, arguments, name)
+
+
+def check_a_loop_that_is_left_early_is_ddps() -> None:
+    for counts, leave in (([3, 3], 1), ([2, 2], 1), ([4, 3], 0)):
+        ddp, ours = (trained(kind, counts, batch_norm=True, leave=leave) for kind in ("ddp", "fsdp2"))
+        assert close(ddp, ours, 1e-5), (counts, leave)
 
 
 def check_accumulation_is_ddps() -> None:

@@ -248,8 +248,8 @@ def check_names_are_those_of_the_old_wrappers() -> None:
         for begin in ("", "net"):
             assert [n for n, _ in named_parameters(new, begin)] == [n for n, _ in old.named_parameters(begin)]
             assert [n for n, _ in named_buffers(new, prefix=begin)] == [n for n, _ in old.named_buffers(prefix=begin)]
-            names = {n for n, _ in named_modules(new, prefix=begin)}
-            assert names == {n for n, m in old.named_modules(prefix=begin) if not isinstance(m, (FSDP, DDP))}
+            names = {n: [child for child, _ in m.named_children()] for n, m in named_modules(new, prefix=begin)}
+            assert names == {n: [child for child, _ in m.named_children()] for n, m in old.named_modules(prefix=begin)}
         assert all(p is q for (_, p), q in zip(named_parameters(new), new.parameters(), strict=True))
     old, new = build("fsdp1"), build("fsdp2", like="fsdp1")
     with FSDP.summon_full_params(old), full_parameters(new):
