@@ -74,7 +74,9 @@ def copies_model(sharding: ShardingQueries, file: File, call: ast.Call, is_befor
 def copies_wrapper(sharding: ShardingQueries, file: File, call: ast.Call) -> bool:
     """Whether DDP's wrapper itself is what a call copies, and not the model in it: names in the copy begin with ``module.``."""
     found, model = sharding.of(file, call.args[0]), call.args[0]
-    if found.wrappers != {"ddp"} or found.in_place or len(call.args) > 1 or call.keywords:
+    if found.wrappers != {"ddp"} or found.in_place:
+        return False
+    if (len(call.args) > 1 or call.keywords) and file.external(call.func) == "copy.deepcopy":
         return False
     return not comes_unwrapped(sharding, file, model)
 

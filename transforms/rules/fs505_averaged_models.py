@@ -10,6 +10,7 @@ from ..findings import Level
 from ..flow.values import Constant, Opaque
 from ..migration import Migration
 from ..queries.answers import Answer
+from ..queries.copied_models import copies_wrapper
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
 from ..sites import AVERAGE_UPDATE, Site
@@ -23,7 +24,7 @@ def averaged(site: Site, migration: Migration) -> Outcome | None:
         return None
     if not any(fnmatchcase(site.symbol, pattern) for pattern in (*AVERAGES, AVERAGE_UPDATE)):
         return _kept_whole(site, migration, call) if _is_of_wrapped(site, migration, model) else None
-    if isinstance(model, ast.Call) and ast.unparse(model.func).rpartition(".")[2] == "as_plain":
+    if isinstance(model, ast.Call) and ast.unparse(model.func).rpartition(".")[2] in ("as_plain", "wrapped_copy"):
         return None  # an earlier run wrote it
     if migration.runs_before_wraps(site.file, call) or migration.is_fresh(site.file, call, model):
         return None
@@ -32,11 +33,14 @@ def averaged(site: Site, migration: Migration) -> Outcome | None:
         return None
     if _reads_state(site, call) and migration.whole_states.of(site.file, model, found.wrappers):
         return Outcome("the average is updated from the model's state dict, which stays whole", level=Level.OK)
-    name = migration.helper(site, "as_plain")
+    is_copied = site.symbol == _COPIES_WRAPPERS and copies_wrapper(migration.sharding, site.file, call)
+    name = migration.helper(site, "wrapped_copy" if is_copied else "as_plain")
     return Outcome("the average is kept over a plain copy with whole parameters: its library copies and writes plain tensors",
                    [around(site.file, model, f"{name}({{it}})")])  # fmt: skip
 
 
+_COPIES_WRAPPERS = "torch.optim.swa_utils.AveragedModel"
+"""Its states have the names of what it is given, and it updates from parameters alone, whatever these are called."""
 _READ_STATES = frozenset(f"timm.utils.{module}{name}" for module in ("", "model_ema.") for name in ("ModelEma", "ModelEmaV2"))
 """Averages that read nothing of a model but its ``state_dict()`` when they are updated."""
 
@@ -96,6 +100,31 @@ RULE = Rule(
                 "    average = AveragedModel(as_plain(model))\n"
                 "    average.update_parameters(as_plain(model))\n"
                 "    return model, average\n"
+            ),
+            level=Level.REVIEW,
+        ),
+        Example(
+            before=(
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "from torch.optim.swa_utils import AveragedModel\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = DDP(net, **options)\n"
+                "    average = AveragedModel(model, use_buffers=True)\n"
+                "    average.update_parameters(model)\n"
+                "    return average.state_dict()\n"
+            ),
+            after=(
+                "from torch.optim.swa_utils import AveragedModel\n"
+                "from fsdp2_helpers import as_plain, shard_like_ddp, wrapped_copy\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                "    average = AveragedModel(wrapped_copy(model), use_buffers=True)\n"
+                "    average.update_parameters(as_plain(model))\n"
+                "    return average.state_dict()\n"
             ),
             level=Level.REVIEW,
         ),
