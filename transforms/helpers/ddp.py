@@ -66,7 +66,10 @@ def shard_like_ddp(
         _shard_new_modules(module)
         return module
     names: set[str] = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
-    ignored = {p for name, p in module.named_parameters(remove_duplicate=False) if name in names}
+    elsewhere: set[Any] = {p for p in module.parameters() if isinstance(p, DTensor)}  # of a part that it shares with another
+    if any(isinstance(part, FSDPModule) for part in module.modules()):
+        raise NotImplementedError("blocks of the module are sharded with another model: wrap one module that has both in it")
+    ignored = {p for name, p in module.named_parameters(remove_duplicate=False) if name in names} | elsewhere
     device = _device_of([p for p in module.parameters() if p not in ignored])
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     if process_group is not None:  # needed for: ddp.process_group.set
@@ -99,6 +102,7 @@ def shard_like_ddp(
         if not any(p.requires_grad for p in part.parameters()):
             continue
         blocks = [] if finds_unused else repeated_blocks(part)  # a block that some ranks skip cannot be gathered by itself
+        blocks = [block for block in blocks if elsewhere.isdisjoint(block.parameters())]
         left_out = ignored
         plain = plain_parameters(part, blocks) - ignored  # needed for: plain_parameters
         left_out = plain | ignored  # needed for: plain_parameters
@@ -114,7 +118,7 @@ def shard_like_ddp(
             keep_class_name(unit)  # needed for: class_names
         rebind_parameters(slots)  # needed for: earlier_holders
         gather_irregular_blocks(part, blocks, group)
-        gather_for_parts(part, blocks)
+        gather_for_parts(part, blocks, elsewhere)
         keep_writes_in_forward([*blocks, part])  # needed for: parameter_writes
         reshard_after_forward(part)
         allow_inference_first(part)  # needed for: inference_mode

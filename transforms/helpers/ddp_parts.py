@@ -1,6 +1,7 @@
 """Forwards of parts of a sharded model: DDP let every part run by itself, fully_shard gathers for whole units."""
 
 from collections import Counter
+from collections.abc import Collection
 from itertools import compress
 from typing import Any
 
@@ -11,7 +12,7 @@ from .ddp_gradients import after_backward, on_any_rank
 from .tensors import tensors_in
 
 
-def gather_for_parts(module: Any, blocks: list[Any]) -> None:
+def gather_for_parts(module: Any, blocks: list[Any], elsewhere: Collection[Any] = ()) -> None:
     """Let a part of `module` that is called by itself, as in `model.encoder(x)`, count as a forward of `module`.
 
     So the methods of a model that call its parts need not be registered. As every gather, it takes all ranks.
@@ -39,7 +40,7 @@ def gather_for_parts(module: Any, blocks: list[Any]) -> None:
 
     for part in module.modules():
         own = [p for inner in part.modules() if inner not in in_blocks for p in inner.parameters(recurse=False)]
-        if part is not module and part not in in_blocks and any(isinstance(p, DTensor) for p in own):
+        if part is not module and part not in in_blocks and any(isinstance(p, DTensor) and p not in elsewhere for p in own):
             part._gather = enter, leave  # needed for: forward_methods
             part.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
             part.register_forward_hook(leave)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from two_ranks import names, outcome
 
-FILES = ("ddp", "uses", "special", "fsdp1", "rebind", "methods")
+FILES = ("ddp", "uses", "special", "fsdp1", "rebind", "methods", "shared")
 CHECKS = [(f"checks_shard_{part}.py", name) for part in FILES for name in names(f"checks_shard_{part}.py")]
 
 
