@@ -99,3 +99,16 @@ def main(net, options):
 def test_names_that_are_collected_and_asked_for_their_inner_texts(names: str, stays: bool) -> None:
     text = migrated(train=COLLECTED.format(names=names))["train"]
     assert ("(model)" not in text.partition("shard_like_ddp(net")[2].partition("def main")[0]) == stays
+
+
+@pytest.mark.parametrize(("use", "agrees"), [
+    ("print('params', json.dumps({n: p.numel() for n, p in model.named_parameters()}, indent=2))", True),
+    ("logging.info(', '.join(n for n, p in model.named_parameters() if p.requires_grad))", True),
+    ("print(str([n for n, _ in model.named_parameters()]))", True),
+    ("open('names.json', 'w').write(json.dumps([n for n, _ in model.named_parameters()]))", False),
+    ("print(sum(p.numel() for n, p in model.named_parameters() if n in options['names']))", False),
+])  # fmt: skip
+def test_names_that_are_only_shown(use: str, agrees: bool) -> None:
+    program = f"def show(net, options):\n    model = DDP(net, **options)\n    {use}\n"
+    text = migrated(train=HEAD + "import json\nimport logging\n\n\n" + program)["train"]
+    assert ("named_parameters(model)" not in text) is agrees

@@ -12,6 +12,7 @@ from .local_names import loop_of
 
 _PRINTS = re.compile(r"builtins\.print|logging\.|warnings\.")
 _LOGS = frozenset({"debug", "info", "warning", "error", "print"})
+_WRITES_OUT = frozenset({"json.dumps", "pprint.pformat", "builtins.str", "builtins.repr"})
 _FILLS = frozenset({"append", "add", "setdefault", "update", "insert", "extend"})
 """Methods that put a name into a collection."""
 
@@ -54,11 +55,14 @@ def name_use(file: File, use: ast.Name, prefix: Prefix, lacks: Callable[[str], b
 
 
 def is_printed(file: File, use: ast.AST) -> bool:
-    """Whether a name only goes into a text that is printed or logged."""
+    """Whether a name, or a collection of names, only goes into a text that is printed or logged."""
     for around in file.ancestors(use):
         if isinstance(around, ast.Call):
             method = around.func.attr if isinstance(around.func, ast.Attribute) else ""
-            return bool(_PRINTS.match(file.external(around.func) or "")) or method in _LOGS
+            name = file.external(around.func) or ""
+            if name in _WRITES_OUT or (method == "join" and not name):
+                continue
+            return bool(_PRINTS.match(name)) or method in _LOGS
         if isinstance(around, ast.Raise):
             return True
         if not isinstance(around, ast.JoinedStr | ast.FormattedValue | ast.BinOp | ast.Tuple):

@@ -94,7 +94,7 @@ class _Names:
         collection = self._assigned_to(node) if is_dict or not pairs else None
         if collection is not None:
             self._pending.append(collection)
-        else:
+        elif pairs or not is_printed(self._file, node):
             self._found.add(NameUse.KEPT)
 
     def _follow_use(self, use: ast.Name) -> None:
