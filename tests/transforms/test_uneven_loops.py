@@ -45,6 +45,7 @@ def test_forwards_without_gradients_go_on_with_what_is_gathered() -> None:
 @pytest.mark.parametrize("loop", [
     "for x in data[dist.get_rank() :: dist.get_world_size()]:\n        model(x)",
     "mine = data[rank::4]\n    for i, x in enumerate(sorted(mine)):\n        model(x)",
+    "data = sorted(data)\n    data = data[rank::4]\n    for x in data:\n        model(x)",
     "out = [model(data[i]) for i in range(rank, len(data), 4)]",
     "for i, x in enumerate(data):\n        if i % 4 != rank:\n            continue\n        model(x)",
     "def predict(net, x):\n        return net(x)\n    for x in data[rank * 4 : rank * 4 + 4]:\n        predict(model, x)",

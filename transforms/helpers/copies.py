@@ -75,7 +75,7 @@ def plain_copy(model: Any, memo: Any = None) -> Any:
 
 
 class InWrapper(DistributedDataParallel):
-    """What stands for a copy of DDP's wrapper: it has the plain model in `module`, and so the names of before, and is of its
+    """What stands for DDP's wrapper, or a copy of it: it has the model in `module`, and so the names of before, and is of its
     class, which code asks for before it looks inside. It reduces nothing.
     """
 
@@ -104,6 +104,14 @@ def wrapped_copy(model: Any) -> Any:
     if not isinstance(model, nn.Module) or getattr(model, "_wrapped_like", "ddp") != "ddp" or not is_sharded(model):
         return copy.deepcopy(model)
     return InWrapper(plain_copy(model))
+
+
+def in_wrapper(model: Any) -> Any:
+    """`model` for code out of sight that got DDP's wrapper: its names begin with `module.`, its own attributes are in there.
+
+    Of a model that was not in DDP itself.
+    """
+    return InWrapper(model) if getattr(model, "_wrapped_like", None) == "ddp" else model
 
 
 def copy_as_plain(model: nn.Module) -> None:

@@ -73,12 +73,15 @@ def copies_model(sharding: ShardingQueries, file: File, call: ast.Call, is_befor
 
 def copies_wrapper(sharding: ShardingQueries, file: File, call: ast.Call) -> bool:
     """Whether DDP's wrapper itself is what a call copies, and not the model in it: names in the copy begin with ``module.``."""
-    found, model = sharding.of(file, call.args[0]), call.args[0]
-    if found.wrappers != {"ddp"} or found.in_place:
-        return False
     if (len(call.args) > 1 or call.keywords) and file.external(call.func) == "copy.deepcopy":
         return False
-    return not comes_unwrapped(sharding, file, model)
+    return is_wrapper(sharding, file, call.args[0])
+
+
+def is_wrapper(sharding: ShardingQueries, file: File, model: ast.expr) -> bool:
+    """Whether an expression was DDP's wrapper itself, and not the model in it."""
+    found = sharding.of(file, model)
+    return found.wrappers == {"ddp"} and not found.in_place and not comes_unwrapped(sharding, file, model)
 
 
 def is_left_to_wraps(sharding: ShardingQueries, file: File, copy: ast.AST, kinds: Collection[str]) -> bool:

@@ -6,9 +6,9 @@ import ast
 import re
 
 from ..flow.values import FunctionValue
+from .assignments import assigned_values
 from .conditions import is_rank
 from .file import File
-from .local_values import made_for
 
 _TRAINING = re.compile(r"backward|zero_grad|^optim(izers?)?$|^grad_scaler$")
 _OPTIMIZER = re.compile(r"(?i)^optim(izers?)?$|^opt$|^(loss|grad)_scaler$")
@@ -52,8 +52,8 @@ def _is_split(file: File, value: ast.expr, is_named: bool = False) -> bool:
             if any(_has_rank(file, argument) for argument in given) and _takes_part(file, node):
                 return True
         elif isinstance(node, ast.Name) and not is_named:
-            made = made_for(file, node)
-            if made is not None and _is_split(file, made, is_named=True):
+            in_front = [made for made in assigned_values(file, node) if made.lineno < node.lineno]
+            if any(_is_split(file, made, is_named=True) for made in in_front):
                 return True
     return False
 

@@ -8,8 +8,9 @@ import libcst as cst
 
 from ..findings import Level
 from ..migration import Migration
+from ..queries.copied_models import is_wrapper
 from ..queries.file import File
-from ..rewrites.changes import replace_statement
+from ..rewrites.changes import Change, replace_statement
 from ..rewrites.helper_calls import around
 from ..rewrites.templates import expression
 from ..rule import Example, Outcome, Rule
@@ -25,14 +26,15 @@ def on_whole(site: Site, migration: Migration) -> Outcome | None:
         if migration.wrapper_kinds_near(site.file.path) == {"fsdp1"}:
             helper = migration.helper(site, "step_on_parts")
             return Outcome(_IN_PARTS, [around(site.file, site.call, f"{helper}({{it}})")])
+        shown = _shown_as_wrappers(site, migration)
         helper = migration.helper(site, "step_on_whole")
         returned = _returned(site.file, site.call)
         others = (s for s in migration.sites[site.file.path] if s.symbol == OPTIMIZER and s.call is not None)
         alike = [s for s in others if _returned(s.file, s.call) is returned]  # type: ignore[arg-type]
         if returned is not None and len(alike) >= _MANY:
             changes = [around(site.file, returned, f"{helper}({{it}})")] if alike[0] is site else []
-            return Outcome(_OF_FACTORY, changes, Level.REVIEW if changes else Level.OK)
-        return Outcome(_OF_LIBRARY, [around(site.file, site.call, f"{helper}({{it}})")], Level.REVIEW)
+            return Outcome(_OF_FACTORY, [*changes, *shown], Level.REVIEW if changes or shown else Level.OK)
+        return Outcome(_OF_LIBRARY, [around(site.file, site.call, f"{helper}({{it}})"), *shown], Level.REVIEW)
     assert isinstance(site.node, ast.FunctionDef)
     decorator = cst.Decorator(expression(migration.helper(site, "on_whole_parameters")))
 
@@ -41,6 +43,15 @@ def on_whole(site: Site, migration: Migration) -> Outcome | None:
         return [node.with_changes(decorators=[decorator, *node.decorators])]
 
     return Outcome(_OWN, [replace_statement(site.file, site.node, build)], Level.REVIEW)  # type: ignore[arg-type]
+
+
+def _shown_as_wrappers(site: Site, migration: Migration) -> list[Change]:
+    """DDP's wrapper has other names and attributes than its model, by which a library makes groups of parameters."""
+    assert site.call is not None
+    given = [*site.call.args, *(keyword.value for keyword in site.call.keywords)]
+    wrappers = [one for one in given if is_wrapper(migration.sharding, site.file, one)]
+    name = migration.helper(site, "in_wrapper") if wrappers else ""
+    return [around(site.file, one, f"{name}({{it}})") for one in wrappers]
 
 
 def _returned(file: File, call: ast.Call) -> ast.expr | None:
@@ -67,6 +78,27 @@ RULE = Rule(
     why="Norms over a shard are a rank's own, views of it have other shapes, and kernels do not take DTensors.",
     fallback=on_whole,
     examples=(
+        Example(
+            before=(
+                "from timm.optim import create_optimizer\n"
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "def f(net, options, args):\n"
+                "    model = DDP(net, **options)\n"
+                "    return create_optimizer(args, model)\n"
+            ),
+            after=(
+                "from timm.optim import create_optimizer\n"
+                "from fsdp2_helpers import in_wrapper, shard_like_ddp, step_on_whole\n"
+                "\n"
+                "\n"
+                "def f(net, options, args):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                "    return step_on_whole(create_optimizer(args, in_wrapper(model)))\n"
+            ),
+            level=Level.REVIEW,
+        ),
         Example(
             before=(
                 "from apex.optimizers import FusedLAMB\n"
