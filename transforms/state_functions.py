@@ -48,7 +48,8 @@ def taker_of_state(site: Site, migration: Migration) -> str | None:
     assert site.receiver is not None and site.sharding is not None
     optimizer = migration.sharding.of_optimizer(site.file, site.receiver)
     inside = False
-    if site.sharding.wrappers and not site.sharding.in_place and not _is_loaded_at_once(site, migration):
+    needs_keys = not _is_loaded_at_once(site, migration) and not _reads_values(site)
+    if site.sharding.wrappers and not site.sharding.in_place and needs_keys:
         inside = comes_unwrapped(migration.sharding, site.file, site.receiver, by_name=not site.sharding.certain)
         if not inside:
             return "model_state"
@@ -65,6 +66,12 @@ def _is_loaded_at_once(site: Site, migration: Migration) -> bool:
     if not isinstance(parent, ast.Call) or not isinstance(parent.func, ast.Attribute) or parent.func.attr != "load_state_dict":
         return False
     return set(migration.sharding.of(site.file, parent.func.value).wrappers) == {"ddp"}
+
+
+def _reads_values(site: Site) -> bool:
+    """Whether nothing but the tensors of a state is read: ``model.state_dict().values()``."""
+    parent = site.file.parents[site.call] if site.call is not None else None
+    return isinstance(parent, ast.Attribute) and parent.attr == "values"
 
 
 def _holds_ddp(site: Site, migration: Migration) -> bool:

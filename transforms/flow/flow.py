@@ -9,10 +9,11 @@ from __future__ import annotations
 import builtins
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import cached_property
 
 from ..facts.facts import ANY_KEY, NOTHING, FileFacts
-from ..facts.symbols import canonical
+from ..facts.symbols import AVERAGES, canonical
 from .relays import shifted_call
 from .unseen_optimizers import UnseenOptimizers
 from .values import ClassValue, Constant, Container, External, FunctionValue, ModuleValue, Unknown
@@ -109,7 +110,7 @@ class Flow(UnseenOptimizers):
 
     def bind_undefined(self, file: int, name: str, variable: int) -> None:
         """A name that its module never assigns: from a star import, or a builtin."""
-        found = False
+        found, outside = False, []
         for star in self.files[file].stars:
             target = self.modules.find(file, star)
             if target is not None:
@@ -118,7 +119,10 @@ class Flow(UnseenOptimizers):
                     self.connect(exported, variable)
                     found = True
             elif not star.startswith(".") and not name.startswith("_"):
-                self.add(variable, External(canonical(f"{star}.{name}")))
+                outside.append(canonical(f"{star}.{name}"))
+        known = [one for one in outside if any(fnmatchcase(one, pattern) for pattern in AVERAGES)]
+        for one in known or outside:  # of several modules, the one that is known to have it
+            self.add(variable, External(one))
         if not found and (name == "super" or not self.files[file].stars or name in _BUILTINS):
             self.add(variable, External(f"builtins.{name}"))
 

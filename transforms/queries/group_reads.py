@@ -21,14 +21,21 @@ def groups_read(file: File, call: ast.Call | None) -> ast.Subscript | None:
     return groups if is_setting and isinstance(groups, ast.Subscript) else None
 
 
+_OF_NUMBERS = frozenset({"sum", "min", "max", "len", "float", "int", "round", "abs", "list", "sorted", "set"})
+
+
 def is_setting(file: File, node: ast.AST, depth: int = 4) -> bool:
     """Whether an expression is a number from a group of an optimizer, a count of steps, or computed from such alone."""
     if isinstance(node, ast.Constant):
         return True
     if isinstance(node, ast.Subscript) and isinstance(_key(node), str):
         return _key(node) == "step" or (_key(node) != "params" and _is_group(file, node.value))
-    if isinstance(node, ast.BinOp | ast.UnaryOp):
+    if isinstance(node, ast.BinOp | ast.UnaryOp | ast.List | ast.Tuple):
         return all(is_setting(file, part, depth) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
+    if isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp):
+        return is_setting(file, node.elt, depth)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _OF_NUMBERS:
+        return bool(node.args) and all(is_setting(file, part, depth) for part in node.args)
     if isinstance(node, ast.Name) and depth and (assigned := local_value(file, node)) is not None:
         return is_setting(file, assigned.value, depth - 1)
     return False

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 
 from ..facts.facts import NOTHING
+from ..facts.symbols import AVERAGES
 from ..flow.values import Constant, Instance, Opaque, Value
 from .file import File
 from .guards import Guard
@@ -64,15 +66,23 @@ def _kept_by(sharding: ShardingQueries, value: Value) -> set[Value] | None:
     if not isinstance(value, Opaque) or value.site < 0:
         return None
     call = flow.calls[value.site]
-    given = [variable for variable in call.arguments if variable != NOTHING]
-    given += [variable for name, variable in call.keywords if variable != NOTHING and _MAY_BE_SHARDED.search(name or "")]
+    given = [flow.values_of(variable) for variable in call.arguments if variable != NOTHING]
+    given += [flow.values_of(variable) for name, variable in call.keywords if _MAY_BE_SHARDED.search(name or "")]
     found: set[Value] = set()
-    for values in map(flow.values_of, given):
+    for values in given:
         objects = with_owners(sharding, values)
-        if not objects and (sharding.of_values(values).possible or sharding.of_optimizers(values).possible):
-            return None
+        if not objects and not (any(isinstance(v, Opaque) for v in values) and all(map(_is_average, values))):
+            if sharding.of_values(values).possible or sharding.of_optimizers(values).possible:
+                return None
         found |= objects
     return found
+
+
+def _is_average(value: Value) -> bool:
+    """Whether a value is an average that a library keeps in a plain copy, or None, where there is no average."""
+    if isinstance(value, Constant):
+        return value.value is None
+    return isinstance(value, Opaque) and any(fnmatchcase(value.name, name) for name in AVERAGES)
 
 
 def _all(found: Iterable[set[Value]]) -> set[Value]:

@@ -41,8 +41,8 @@ def averaged(site: Site, migration: Migration) -> Outcome | None:
 
 _COPIES_WRAPPERS = "torch.optim.swa_utils.AveragedModel"
 """Its states have the names of what it is given, and it updates from parameters alone, whatever these are called."""
-_READ_STATES = frozenset({"ModelEma", "ModelEmaV2"})
-"""Averages of timm that read nothing of a model but its ``state_dict()`` when they are updated."""
+_READ_STATES = frozenset(f"timm.utils.{module}{name}" for module in ("", "model_ema.") for name in ("ModelEma", "ModelEmaV2"))
+"""Averages that read nothing of a model but its ``state_dict()`` when they are updated."""
 
 
 def _reads_state(site: Site, call: ast.Call) -> bool:
@@ -50,12 +50,7 @@ def _reads_state(site: Site, call: ast.Call) -> bool:
     if site.symbol != AVERAGE_UPDATE or not isinstance(call.func, ast.Attribute):
         return False
     values = [v for v in site.file.values(call.func.value) if not (isinstance(v, Constant) and v.value is None)]
-    # A name from several star imports may be of each module.
-    return bool(values) and all(isinstance(v, Opaque) and _is_of_timm(v.name) for v in values)
-
-
-def _is_of_timm(name: str) -> bool:
-    return name.startswith("timm.") and name.rpartition(".")[2] in _READ_STATES
+    return bool(values) and all(isinstance(v, Opaque) and v.name in _READ_STATES for v in values)
 
 
 def _is_of_wrapped(site: Site, migration: Migration, given: ast.expr) -> bool:

@@ -8,7 +8,7 @@ import libcst as cst
 
 from ..facts.symbols import DDP, WRAPPERS
 from ..findings import Level
-from ..flow.values import ClassValue
+from ..flow.values import ClassValue, Constant
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.copied_models import copies_behind, copies_model, copies_wrapper
@@ -40,7 +40,7 @@ def the_model_itself(site: Site, migration: Migration) -> Outcome | None:
     if isinstance(choice, ast.IfExp) and _is_same_but_for_module(site, choice) and migration.options.wraps and not others:
         change = replace(site.file, choice, lambda new: new.orelse if choice.body is node else new.body)  # type: ignore[attr-defined]
         return _told(site, migration, choice, "wrapped or not, the model is its own module", change)
-    if site.sharding.in_place or _is_own(site) or not migration.is_sharded_here(site):
+    if site.sharding.in_place or _is_own(site) or not (migration.is_sharded_here(site) or _was_always_wrapped(site, migration)):
         return None
     if unwrapping_choice(site.file, node) is not None or _ends_with_module(site):
         return None
@@ -51,6 +51,14 @@ def the_model_itself(site: Site, migration: Migration) -> Outcome | None:
     if isinstance(assign, ast.Assign) and [ast.unparse(target) for target in assign.targets] == [ast.unparse(site.receiver)]:
         change = remove_statement(site.file, assign)  # `model = model`
     return _told(site, migration, node, "there is no wrapper to look into: the model is its own module", change)
+
+
+def _was_always_wrapped(site: Site, migration: Migration) -> bool:
+    """Whether nothing but sharded models comes, in their wrappers or before them: ``.module`` of a plain one had raised."""
+    assert site.receiver is not None
+    values = [v for v in site.file.values(site.receiver) if not (isinstance(v, Constant) and v.value is None)]
+    is_known = migration.options.wraps and bool(values)
+    return is_known and all(migration.sharding.of_values([v]).wrappers for v in values)
 
 
 def _is_same_but_for_module(site: Site, choice: ast.IfExp) -> bool:

@@ -66,7 +66,7 @@ def trained(wrap: Callable[[Any], Any], blocks: int, in_one_backward: bool) -> l
 def check_a_part_in_two_wrappers_trains_as_in_ddp() -> None:
     for in_one_backward in (False, True):
         results = [trained(wrap, 1, in_one_backward) for wrap in (DDP, shard_like_ddp)]
-        assert close(*results, 1e-5), in_one_backward
+        assert close(results[0], results[1], 1e-5), in_one_backward
 
 
 def check_blocks_that_are_units_of_another_model_are_told() -> None:
