@@ -83,6 +83,15 @@ def test_averages_whose_class_another_file_derives_from_torchs() -> None:
     assert "average.update_parameters(as_plain(model))" in new
 
 
+def test_an_average_by_a_star_is_of_the_module_that_has_it() -> None:
+    text = HEAD + (
+        "from timm.loss import *\nfrom timm.utils import *\n\n\ndef main(net, options, x):\n    average = ModelEmaV2(net)\n"
+        "    model = DDP(net, **options)\n    model(x).sum().backward()\n    average.update(model)\n    return average.module\n"
+    )
+    new = migrated(train=text)["train"]
+    assert "    average.update(model)\n    return average.module\n" in new
+
+
 @pytest.mark.parametrize(("other", "is_edited"), [
     ("opt['train']['rate']", False), ("opt['train'].get('rate')", False), ("2", True),
 ])  # fmt: skip

@@ -95,6 +95,7 @@ def test_what_computes_with_parameters_stays_and_finds_them_whole(body: str) -> 
     "for p in self.model.parameters():\n    print(p.shape, p.requires_grad)",
     "return torch.optim.SGD([p for p in self.model.parameters() if p.ndim > 1], lr=0.1)",
     "for p in self.model.parameters():\n    p.grad = None",
+    "rates = [group['lr'] for group in self.optimizer.param_groups]\nreturn float(sum(rates) / len(rates))",
 ])  # fmt: skip
 def test_what_only_asks_and_collects_needs_nothing(body: str) -> None:
     assert body in migrated(train=program(body))["train"].replace("\n        ", "\n")

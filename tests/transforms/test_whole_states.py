@@ -43,6 +43,7 @@ def main(net, options, path):
         ("self.model.module.state_dict()", "torch.save(self.model.state_dict(), path)"),
         ("inside(self.model).state_dict()", "torch.save(inside(self.model).state_dict(), path)"),
         ("self.model.state_dict()", "torch.save(model_state(self.model), path)"),
+        ("list(self.model.state_dict().values())", "torch.save(list(self.model.state_dict().values()), path)"),
     ],
 )
 def test_a_state_dict_stays_whole_and_keeps_its_keys(state: str, after: str) -> None:

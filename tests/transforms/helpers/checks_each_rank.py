@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from models import Net, batch, build, close, error_of, gradients_of, parameters_of
 from to_fsdp2.transforms.helpers import each_rank, sharding_hooks
-from to_fsdp2.transforms.helpers.copies import as_plain, wrapped_copy
+from to_fsdp2.transforms.helpers.copies import as_plain, in_wrapper, wrapped_copy
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.each_rank import (
     ask_for_whole,
@@ -159,6 +159,18 @@ def check_models_are_saved_as_plain_ones() -> None:
                 assert close(saved["net"](ids), plain(ids))
     model(*batch(0)).backward()
     assert close(gradients_of(model), gradients_of_plain(plain))
+
+
+def check_code_out_of_sight_sees_the_wrapper() -> None:
+    """Its names, and none of the model's own attributes; the parameters are those that are trained."""
+    plain = Net()
+    wrapper, model = DistributedDataParallel(copy.deepcopy(plain)), shard_like_ddp(copy.deepcopy(plain))
+    shown = in_wrapper(model)
+    assert [name for name, _ in shown.named_parameters()] == [name for name, _ in wrapper.named_parameters()]
+    assert all(one is other for one, other in zip(shown.parameters(), model.parameters(), strict=True))
+    own = set(vars(plain)["_modules"]) | set(vars(plain)["_parameters"])
+    assert own and not any(hasattr(shown, name) or hasattr(wrapper, name) for name in own) and shown.module is model
+    assert in_wrapper(plain) is plain
 
 
 def check_a_copy_of_a_wrapper_is_one_around_a_plain_model() -> None:
