@@ -1,8 +1,13 @@
 """Methods other than forward, called on a model that may be sharded."""
 
+import ast
 import functools
 import gc
+import inspect
+import re
 import sys
+import textwrap
+from contextlib import AbstractContextManager, nullcontext
 from types import MethodType
 from typing import Any
 
@@ -46,10 +51,30 @@ def forward_method(model: Any, name: str) -> Any:
 def _gathered(part: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
     """A method of a part of a sharded model, run as the part's forward is."""
     enter, leave = part._gather
-    args, kwargs = enter(part, args, kwargs) or (args, kwargs)
-    output = method(*args, **kwargs)
-    left = leave(part, args, output)
+    with _gradients_of(method):
+        args, kwargs = enter(part, args, kwargs) or (args, kwargs)
+        output = method(*args, **kwargs)
+        left = leave(part, args, output)
     return output if left is None else left
+
+
+def _gradients_of(method: Any) -> AbstractContextManager[Any]:
+    """No gradients around a method that runs without them by itself, so that its gather counts as one of an evaluation."""
+    function = inspect.unwrap(method)
+    return torch.no_grad() if _is_evaluation(getattr(function, "__func__", function)) else nullcontext()
+
+
+@functools.cache
+def _is_evaluation(function: Any) -> bool:
+    """Whether a function is decorated with `torch.no_grad()` or its kin, or has it around all that it does."""
+    try:
+        tree: Any = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    except (OSError, TypeError, SyntaxError, IndexError):
+        return False
+    body = [s for s in getattr(tree, "body", ()) if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
+    items = body[0].items if len(body) == 1 and isinstance(body[0], ast.With) else []
+    contexts = [*getattr(tree, "decorator_list", ()), *(item.context_expr for item in items)]
+    return any({"no_grad", "inference_mode"} & set(re.findall(r"\w+", ast.unparse(context))) for context in contexts)
 
 
 def _register(module: Any, name: str) -> None:
@@ -77,7 +102,8 @@ def _register(module: Any, name: str) -> None:
             return method(*args, **kwargs)
         if module._get_fsdp_state()._training_state.name == "FORWARD":  # the model calls it itself
             return method(*args, **kwargs)
-        output = inner(*args, **kwargs)
+        with _gradients_of(method):
+            output = inner(*args, **kwargs)
         if not in_backward() and not any(tensor.grad_fn is not None for tensor in tensors_in(output)):
             resharded(module)  # no backward will do it
         while handed_out:

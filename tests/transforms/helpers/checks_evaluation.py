@@ -7,12 +7,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from models import batch, build, close, parameters_of
+from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.evaluation import gather_once_in_evaluation
 from to_fsdp2.transforms.helpers.gathered import reshard_after_forward
 from to_fsdp2.transforms.helpers.methods import forward_method
 from to_fsdp2.transforms.helpers.mixed import compute_as_whole
 from to_fsdp2.transforms.helpers.whole_states import keep_state_dicts_whole
+from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 
 def sharded(**options: Any) -> Any:
@@ -136,3 +139,50 @@ def check_methods_and_parts_too() -> None:
             assert close(forward_method(net, "scores")(ids), plain.scores(ids))
             assert close(net(ids), plain(ids))
     assert all(isinstance(p, DTensor) for p in net.parameters())
+
+
+class Policy(nn.Module):
+    """Its methods run without gradients by themselves; ranks call them as often as their episodes take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 6), nn.Sequential(nn.ReLU(), nn.Linear(6, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x))
+
+    @torch.no_grad()
+    def act(self, x: torch.Tensor) -> torch.Tensor:
+        """An action."""
+        return self.body.weight[:2, :2] @ self(x).T
+
+    def value(self, x: torch.Tensor) -> torch.Tensor:
+        """A value."""
+        with torch.inference_mode():
+            return (x @ self.body.weight.T).sum()
+
+    def score(self, x: torch.Tensor) -> torch.Tensor:
+        """What is trained."""
+        return (x @ self.body.weight.T).square().mean() + self(x).mean()
+
+
+def check_methods_that_take_no_gradients_by_themselves() -> None:
+    found = []
+    for kind in ("ddp", "fsdp2"):
+        torch.manual_seed(0)
+        policy = Policy()
+        run: Any = DistributedDataParallel(policy) if kind == "ddp" else shard_like_ddp(policy)
+        optimizer = torch.optim.SGD(run.parameters(), lr=0.1)
+        seen = []
+        for step in range(3):
+            x = torch.full((2, 4), 0.1 * (step + 1))
+            act, value = (getattr(policy, n) if kind == "ddp" else forward_method(run, n) for n in ("act", "value"))
+            seen += [act(x + n) for n in range(1 + 2 * dist.get_rank())] + [value(x) for _ in range(3 - 2 * dist.get_rank())]
+            optimizer.zero_grad()
+            run(x).square().sum().backward()
+            optimizer.step()
+        with torch.enable_grad():
+            score = (policy.score if kind == "ddp" else forward_method(run, "score"))(torch.ones(2, 4))
+        assert score.requires_grad
+        found.append([[one.clone() for one in seen], score.detach().clone()])
+    assert close(found[0], found[1], 1e-6)
