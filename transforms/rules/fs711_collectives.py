@@ -72,8 +72,9 @@ def _computed(site: Site, migration: Migration, is_ddp: bool) -> Outcome | None:
 
 
 def _unseen() -> Outcome:
-    return Outcome("numbers of sharded tensors come here: make them plain where they are computed, with full_tensor() or "
-                   "to_local()", level=Level.MANUAL)  # fmt: skip
+    return Outcome("numbers of sharded tensors come here, which the collective does not take: make them plain where they are computed",
+                   level=Level.MANUAL, advice="To add up each rank's part, to_local(); full_tensor() is of all ranks already: "
+                   "leave the collective out then.")  # fmt: skip
 
 
 def _computes(site: Site) -> bool:
