@@ -72,7 +72,7 @@ def _computed(site: Site, migration: Migration, is_ddp: bool) -> Outcome | None:
 
 
 def _unseen() -> Outcome:
-    return Outcome("numbers of sharded tensors come here, which the collective does not take: make them plain where they are computed",
+    return Outcome("numbers of sharded tensors come here, which no collective takes: make them plain where they are computed",
                    level=Level.MANUAL, advice="To add up each rank's part, to_local(); full_tensor() is of all ranks already: "
                    "leave the collective out then.")  # fmt: skip
 
