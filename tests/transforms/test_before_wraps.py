@@ -167,3 +167,12 @@ def test_an_option_with_the_name_of_a_function_hands_none_on(option: str, late: 
     body = f"model = net.Net()\nread = 1\nif {option}:\n    print(read)\n    speed(model)\nmodel = FSDP(model)"
     found = texts(train="from speeds import speed\n" + script(body), net=NET, speeds=speed)
     assert helps(found["speeds.py"] + found["net.py"]) == late
+
+
+@pytest.mark.parametrize(("name", "late"), [("test_train", False), ("train_test", False), ("more", True)])
+def test_each_test_of_a_repository_begins_anew(name: str, late: bool) -> None:
+    """What another test wraps is not what this one calls; any other function may be called after a wrap."""
+    test = "\n\n@pytest.mark.parametrize('seed', [1, 2])\ndef test_{}(seed):\n    return train.main()\n"
+    check = "import pytest\nimport train\n" + test.format("one") + test.format("two")
+    new = texts(**{"net": NET, "train": script(EARLY + "\nreturn model"), name: check})
+    assert helps(new["net.py"]) is late

@@ -133,3 +133,47 @@ def test_new_values_on_one_rank_are_told_of() -> None:
     program = OWN_RANK.format(body="nn.init.normal_(model.module.weight)")
     told = [f for f in findings(train=program) if f.rule == "FS414"]
     assert [f.level for f in told] == [Level.MANUAL] and "whole_on_each_rank" not in migrated(train=program)["train"]
+
+
+CAPTURED = HEAD + """import torch.distributed as dist
+
+
+class Captured:
+    def __init__(self, model, optim=None):
+        self.model, self.optim = model, optim
+
+    def __call__(self, function):
+        def run(*arguments):
+            if self.optim is not None:
+                self.optim.zero_grad()
+            result = function(*arguments)
+            if self.optim is not None:
+                result.backward()
+                self.optim.step()
+            return result
+        return run
+
+
+def validate(step, model, batches):
+    with torch.no_grad():
+        return sum(step(model, x).sum() for x in batches)
+
+
+def main(batches):
+    model = DDP(nn.Linear(4, 4))
+
+    @Captured(model)
+    def step(model, x):
+        return model(x)
+
+    if dist.get_rank() == 0:
+        print(validate(step, model, batches))
+
+
+main([])
+"""
+
+
+def test_what_decorates_a_function_is_not_what_it_does() -> None:
+    assert "    with whole_on_each_rank(model):\n        if dist.get_rank() == 0:\n" in migrated(train=CAPTURED)["train"]
+    assert not [f for f in findings(train=CAPTURED) if f.level is Level.MANUAL]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 from functools import cached_property
+from pathlib import PurePosixPath
 
 from ..facts.facts import NOTHING
 from ..flow.values import FunctionValue, Wrapped
@@ -167,11 +168,19 @@ class BeforeWraps:
     def _starts_before(self, function: FunctionValue) -> bool:
         if function.index == NOTHING or _is_lazy(self.program.function_node(function)[1]):
             return False
-        callers = self._callers.of(function)
+        callers, facts = self._callers.of(function), self.program.facts[function.file]
+        if callers == [] and _is_named_as_test(facts.path, facts.functions[function.index].name):
+            return True  # what other tests wrap are models of their own
         if callers == [] and self._callers.is_for_outside(function):
             return self._outlived.isdisjoint(self.programs.of(self.program.facts[function.file].path))
         callers = callers or self._started.get(function)
         return bool(callers) and all(self._is_before(*caller) for caller in callers)
+
+
+def _is_named_as_test(path: str, function: str) -> bool:
+    """Whether pytest collects a function."""
+    name = PurePosixPath(path).name
+    return function.startswith("test") and (name.startswith("test_") or name.endswith("_test.py"))
 
 
 def _runs_on_import(file: File, place: ast.AST) -> bool:

@@ -76,7 +76,8 @@ def _has_rank(file: File, bound: ast.AST) -> bool:
 
 def trains(file: File, node: ast.AST, depth: int = 0) -> bool:
     """Whether a step of training may be made below a node, in functions that it calls or hands on too."""
-    for inner in ast.walk(node):
+    function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    for inner in (n for part in (node.body if function else [node]) for n in ast.walk(part)):  # not what decorates it
         if isinstance(inner, ast.Attribute) and _TRAINING.search(inner.attr):
             return True
         if isinstance(inner, ast.Name) and _OPTIMIZER.search(inner.id) and not _is_configuration(file, inner):
