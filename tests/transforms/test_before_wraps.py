@@ -172,7 +172,11 @@ def test_an_option_with_the_name_of_a_function_hands_none_on(option: str, late: 
 @pytest.mark.parametrize(("name", "late"), [("test_train", False), ("train_test", False), ("more", True)])
 def test_each_test_of_a_repository_begins_anew(name: str, late: bool) -> None:
     """What another test wraps is not what this one calls; any other function may be called after a wrap."""
-    test = "\n\n@pytest.mark.parametrize('seed', [1, 2])\ndef test_{}(seed):\n    return train.main()\n"
+    train = WRAP + (
+        "import torch\n\n\ndef reset(model):\n    model.load_state_dict(torch.load('x'))\n\n\n"
+        "def main(options):\n    model = options.make()\n    reset(model)\n    return FSDP(model)\n\n\n"
+        "if __name__ == '__main__':\n    main(None)\n"
+    )
+    test = "\n\n@pytest.mark.parametrize('seed', [1, 2])\ndef test_{}(seed):\n    return train.main(seed)\n"
     check = "import pytest\nimport train\n" + test.format("one") + test.format("two")
-    new = texts(**{"net": NET, "train": script(EARLY + "\nreturn model"), name: check})
-    assert helps(new["net.py"]) is late
+    assert helps(texts(**{"train": train, name: check})["train.py"]) is late
