@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from migrated_texts import HEAD, findings
+from migrated_texts import HEAD, findings, migrated
 
 PROGRAM = (
     HEAD
@@ -47,3 +47,41 @@ LOOP = "for batch in batches:\n            model(batch).sum().backward()\n      
 def test_what_is_read_later_is_told_of(body: str, kept: bool) -> None:
     levels = [f.level.value for f in findings(train=PROGRAM.format(body=body)) if f.rule == "FS402"]
     assert ("review" in levels) is kept
+
+
+LISTED = HEAD + """
+
+def tensors(model):
+    {made}
+
+
+class Trainer:
+    def __init__(self, net, options):
+        self.model = DDP(net, **options)
+        self.weights = tensors(self.model)
+
+    def step(self, x, shadows):
+        self.model(x).sum().backward()
+        for one, other in zip(shadows, self.weights):
+            one.lerp_(other, 0.1)
+
+
+Trainer(nn.Linear(2, 2), {{}}).step(torch.ones(1, 2), [])
+"""
+
+
+@pytest.mark.parametrize(("made", "follows"), [
+    ("return list(model.state_dict().values())", True), ("kept = list(model.state_dict().values())\n    return kept, 1", True),
+    ("return [w.clone() for w in model.state_dict().values()]", False), ("print(list(model.state_dict().values()))", False),
+])  # fmt: skip
+def test_tensors_that_are_kept_follow_the_weights(made: str, follows: bool) -> None:
+    assert ("live_state(model).values()" in migrated(train=LISTED.format(made=made))["train"]) is follows
+
+
+def test_what_a_lambda_is_handed_is_told_as_of_functions() -> None:
+    program = HEAD + (
+        "def save(model, path):\n    inner = lambda m: getattr(m, 'module', m)\n    state = lambda m: m.state_dict()\n"
+        "    torch.save(state(inner(inner(model))), path)\n\n\n"
+        "def main(net, options):\n    model = DDP(net, **options)\n    save(model, 'a.pt')\n\n\nmain(nn.Linear(2, 2), {})\n"
+    )
+    assert "model_state" not in migrated(train=program)["train"]

@@ -22,6 +22,8 @@ def given_for_parameter(file: File, node: ast.expr) -> Iterator[tuple[File, ast.
 def handed_in(file: File, place: ast.AST, name: str, call: ast.Call) -> ast.expr | None:
     """What a call hands in for a parameter of the function around a place."""
     function = file.function(place)
+    if isinstance(function, ast.Lambda):
+        return _argument_for(function, name, call, is_method=False)
     if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return None
     return _argument_for(function, name, call, is_method=file.enclosing_class(function) is not None)
@@ -47,12 +49,12 @@ def parameter_for(
 
 
 def _argument_for(
-    function: ast.FunctionDef | ast.AsyncFunctionDef, name: str, call: ast.Call, is_method: bool
+    function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, name: str, call: ast.Call, is_method: bool
 ) -> ast.expr | None:
     """What a call hands in for a parameter; for ``self`` the object that the method is read off."""
     names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
     given = list(call.args)
-    if is_method and names and names[0] in ("self", "cls"):
+    if is_method and names and names[0] in ("self", "cls") and not isinstance(function, ast.Lambda):
         called = call.func.value if _is_read_off(call.func, function.name) else call.func
         if name == names[0] and called is call.func and not function.name.startswith("__") and function.name != "forward":
             return None  # the method was handed on by itself: what is called is no object with its attributes

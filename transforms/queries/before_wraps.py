@@ -180,7 +180,7 @@ class BeforeWraps:
 def _is_named_as_test(path: str, function: str) -> bool:
     """Whether pytest collects a function."""
     name = PurePosixPath(path).name
-    return function.startswith("test") and (name.startswith("test_") or name.endswith("_test.py"))
+    return function.startswith("test_") and (name.startswith("test_") or name.endswith("_test.py"))
 
 
 def _runs_on_import(file: File, place: ast.AST) -> bool:

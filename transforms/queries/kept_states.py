@@ -48,6 +48,40 @@ def _outermost(file: File, call: ast.Call) -> ast.AST:
     return node
 
 
+def keeps_tensors(file: File, call: ast.Call) -> bool:
+    """Whether the tensors of a state dict are kept in a list, to be read again and again: an average is computed from them.
+
+    ``list(model.state_dict().values())`` in an attribute, returned, or in front of a loop that reads it.
+    """
+    values = file.parents[call]
+    if not isinstance(values, ast.Attribute) or values.attr != "values":
+        return False
+    node = file.parents[values]
+    while isinstance(around := file.parents[node], (ast.Tuple, ast.List)) or _is_collection(around):
+        node = around
+    if isinstance(around, ast.Return):
+        return True
+    target = around.targets[0] if isinstance(around, ast.Assign) and len(around.targets) == 1 else None
+    if isinstance(target, ast.Tuple) and isinstance(node, ast.Tuple):
+        return True  # weights of several models
+    if isinstance(target, ast.Attribute):
+        return True
+    return isinstance(target, ast.Name) and any(_is_read_again(file, around, read) for read in _reads(file, target))
+
+
+def _is_collection(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("list", "tuple")
+
+
+def _is_read_again(file: File, assignment: ast.AST, read: ast.expr) -> bool:
+    """Whether a read is in a loop that an assignment stands in front of, or hands the value on to who called the function."""
+    if file.function(read) is not file.function(assignment):
+        return False
+    above = set(file.ancestors(assignment))
+    loops = (a for a in _blocks(file, read) if isinstance(a, _LOOPS) and a not in above)
+    return any(isinstance(a, ast.Return) for a in _blocks(file, read)) or any(loops)
+
+
 def _reads(file: File, target: ast.Name | ast.Attribute) -> Iterator[ast.expr]:
     """The places that read a variable, but for tests of whether it is there."""
     name = target.id if isinstance(target, ast.Name) else target.attr

@@ -304,7 +304,7 @@ def comes_unwrapped(
         kept = [value for value in assigned_values(file, node) if "ddp" in sharding.of(file, value).wrapped_in]
         return bool(kept) and all(comes_unwrapped(sharding, file, value, by_name, depth + 1, surely) for value in kept)
     function = file.function(node)
-    if not isinstance(node, ast.Name) or not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) or depth > _DEEPEST:
+    if not isinstance(node, ast.Name) or function is None or depth > _DEEPEST:
         return False
     if any(file.function(binding) is function for binding in file.bindings.get(node.id, ())):
         return False

@@ -6,7 +6,7 @@ from ..findings import Form, Level
 from ..migration import Migration
 from ..queries.full_state import full_state_around
 from ..queries.group_reads import groups_read
-from ..queries.kept_states import is_read_later
+from ..queries.kept_states import is_read_later, keeps_tensors
 from ..queries.rank_files import is_in_file_of_rank
 from ..rewrites.changes import replace
 from ..rewrites.helper_calls import method_instead
@@ -49,6 +49,10 @@ def gathered(site: Site, migration: Migration) -> Outcome | None:
         return None
     if migration.is_before_wrap(site):
         return Outcome("the model is still plain here", level=Level.OK)
+    if site.call is not None and keeps_tensors(site.file, site.call) and migration.wrapper_kinds_near(site.file.path) == {"ddp"}:
+        follow = migration.helper(site, "live_state")
+        change = method_instead(site.file, site.node, site.call, follow, lambda: follow)
+        return Outcome(_FOLLOWS, [change], Level.REVIEW) if change is not None else None
     name = taker_of_state(site, migration)
     kinds = migration.wrapper_kinds_near(site.file.path)
     if name in ("optimizer_state", "state_of") and kinds == {"fsdp1"} and is_in_file_of_rank(site.file, site.node):
@@ -69,6 +73,7 @@ _GATHERED = {
     "model_state": "the model's state is gathered, in the format of the old files",
     "state_of": "the state is gathered if it is a sharded model's or its optimizer's, in the format of the old files",
 }
+_FOLLOWS = "tensors of the state are kept: they follow the weights, as under DDP, brought up to date by each step of an optimizer"
 _KEPT = "DDP's state dict followed the weights; what is kept here is a copy of them as they are now: what is read later differs"
 _ADVICE = "If the weights of this moment were meant (the best ones, an average), it is right now."
 _STAYS = "the state dict stays whole: the sharded model sees to it, and to those of its optimizers"
@@ -102,6 +107,29 @@ RULE = Rule(
                 "    torch.save(model_state(model), path)\n"
             ),
             level=Level.SAFE,
+        ),
+        Example(
+            before=(
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "def f(net, options, average, batches):\n"
+                "    model = DDP(net, **options)\n"
+                "    weights = list(model.state_dict().values())\n"
+                "    for x in batches:\n"
+                "        average.step(model, x, weights)\n"
+            ),
+            after=(
+                "from fsdp2_helpers import live_state, shard_like_ddp\n"
+                "\n"
+                "\n"
+                "def f(net, options, average, batches):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                "    weights = list(live_state(model).values())\n"
+                "    for x in batches:\n"
+                "        average.step(model, x, weights)\n"
+            ),
+            level=Level.REVIEW,
         ),
     ),
     proof=("ddp_prefixed_checkpoint", "finetuning_package"),

@@ -26,7 +26,7 @@ from ..queries.early_leaves import leaves_of_some_ranks
 from ..queries.file import File
 from ..queries.guards import is_guarded_again
 from ..queries.known_conditions import Needed, asked_about, known_conditions, may_be_missing, needed_for
-from ..queries.local_names import spelled_out
+from ..queries.local_names import loop_of, spelled_out
 from ..queries.message_guards import message_guards
 from ..queries.only_written import is_only_written
 from ..queries.rare_places import statements_to_ask_at
@@ -245,7 +245,13 @@ def _each(thing: str) -> list[str]:
 
 
 def _held(site: Site, item: Hidden, thing: str, behind: list[ast.stmt]) -> str:
-    """What is held for a thing: where the way to it asks for what has it, or it may not be there, what has it."""
+    """What is held for a thing: where the way to it asks for what has it, or it may not be there, what has it.
+
+    What a loop runs over, of which nothing is known, may be parameters that a property collects: they are held with what
+    they are read off, which may have none on other ranks.
+    """
+    if not item.known and isinstance(item.model, ast.Name) and loop_of(item.file, item.model) and thing.count(".") > 1:
+        thing = thing.rpartition(".")[0]
     asked = asked_about(site.file, behind, _place(item), thing)
     asked = re.split(r"\.module(?=\.|$)", asked)[0]  # what lies inside of a wrapper is held with the model
     held: ast.expr = ast.parse(asked, mode="eval").body
