@@ -141,6 +141,17 @@ def test_scripted_modules_are_told(made: str, is_told: bool) -> None:
     assert any("scripted" in finding.message for finding in analysis.findings if finding.rule == "FS120") == is_told
 
 
+def test_a_scripted_module_in_an_attribute_is_told() -> None:
+    program = (
+        "import torch\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n\n\nclass Runner:\n"
+        "    def __init__(self, model, options):\n        self.model = model\n        if options:\n"
+        "            self.model = torch.jit.script(self.model)\n\n    def distribute(self):\n        self.model = DDP(self.model)\n"
+    )
+    source = Source.decode("train.py", program.encode())
+    analysis = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"])
+    assert any("scripted" in finding.message for finding in analysis.findings if finding.rule == "FS120")
+
+
 @pytest.mark.parametrize(("mode", "computes"), [("one of norm, value, agc", True), ("one of norm, value", False)])
 def test_clipping_by_layers_that_an_option_chooses_computes_with_whole_gradients(mode: str, computes: bool) -> None:
     clip = f"clip_grads(model.parameters(), options)  # {mode}\n    optimizer.step()"

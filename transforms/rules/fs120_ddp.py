@@ -55,9 +55,10 @@ def shard_like(site: Site, migration: Migration) -> Outcome | None:
 
 
 def _may_be_scripted(file: File, wrap: ast.Call) -> bool:
-    """Whether the variable that is wrapped gets what ``torch.jit`` makes of a model."""
+    """Whether the variable or attribute that is wrapped gets what ``torch.jit`` makes of a model."""
     model = wrap.args[0] if wrap.args else None
-    made = [value for value in assigned_values(file, model) if isinstance(value, ast.Call)] if isinstance(model, ast.Name) else []
+    assigned = assigned_values(file, model) if isinstance(model, (ast.Name, ast.Attribute)) else []
+    made = [value for value in assigned if isinstance(value, ast.Call)]
     return any((file.external(call.func) or "").startswith("torch.jit.") for call in made)
 
 
