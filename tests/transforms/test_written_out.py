@@ -145,7 +145,8 @@ def test_a_scripted_module_in_an_attribute_is_told() -> None:
     program = (
         "import torch\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n\n\nclass Runner:\n"
         "    def __init__(self, model, options):\n        self.model = model\n        if options:\n"
-        "            self.model = torch.jit.script(self.model)\n\n    def distribute(self):\n        self.model = DDP(self.model)\n"
+        "            self.model = torch.jit.script(self.model)\n\n"
+        "    def distribute(self):\n        self.model = DDP(self.model)\n"
     )
     source = Source.decode("train.py", program.encode())
     analysis = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"])
