@@ -31,14 +31,16 @@ class ObservedModels:
 
     def always_sharded(self, file: File, asked: ast.AST) -> bool:
         """Whether ``model.member`` held nothing but models that are sharded now, and fails for what no wrapper holds."""
-        if not isinstance(asked, ast.Attribute) or asked.attr not in _WRAPPERS_ALONE:
-            return False
-        if not isinstance(asked.ctx, ast.Load) or self._may_fail(file, asked):
-            return False
-        flow = self.program.flow
-        if any(isinstance(v, Instance) and flow.has_member(v.cls, asked.attr) for v in file.values(asked.value)):
+        if not isinstance(asked, ast.Attribute) or not self.fails_for_plain(file, asked):
             return False
         return bool(self.wraps_at(file, asked.value)) and not self.program.mentions(_OTHER_WRAPPERS)
+
+    def fails_for_plain(self, file: File, asked: ast.Attribute) -> bool:
+        """Whether ``model.member`` is an error, which nothing catches, of what no wrapper holds."""
+        if asked.attr not in _WRAPPERS_ALONE or not isinstance(asked.ctx, ast.Load) or self._may_fail(file, asked):
+            return False
+        flow = self.program.flow
+        return not any(isinstance(v, Instance) and flow.has_member(v.cls, asked.attr) for v in file.values(asked.value))
 
     def wraps_at(self, file: File, node: ast.AST) -> Sequence[ObservedWrap]:
         """The wrapped models that an expression held; none where it held anything else, or wrappers that stay."""

@@ -8,7 +8,7 @@ import libcst as cst
 
 from ..facts.symbols import DDP, WRAPPERS
 from ..findings import Level
-from ..flow.values import ClassValue, Constant
+from ..flow.values import UNKNOWN, ClassValue, Constant, Opaque
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.copied_models import copies_behind, copies_model, copies_wrapper
@@ -57,8 +57,12 @@ def _was_always_wrapped(site: Site, migration: Migration) -> bool:
     """Whether nothing but sharded models comes, in their wrappers or before them: ``.module`` of a plain one had raised."""
     assert site.receiver is not None
     values = [v for v in site.file.values(site.receiver) if not (isinstance(v, Constant) and v.value is None)]
-    is_known = migration.options.wraps and bool(values)
-    return is_known and all(migration.sharding.of_values([v]).wrappers for v in values)
+    if not values or not migration.options.wraps or migration.sharding.of(site.file, site.receiver).answer is Answer.NO:
+        return False
+    if not migration.observed.fails_for_plain(site.file, _attribute(site)):
+        return False
+    is_unsure = any(isinstance(v, Opaque) and v.name == UNKNOWN for v in values)
+    return not is_unsure and all(migration.sharding.of_values([v]).wrappers for v in values)
 
 
 def _is_same_but_for_module(site: Site, choice: ast.IfExp) -> bool:
