@@ -7,13 +7,14 @@ from collections.abc import Callable
 
 from ..text.trees import children
 from .facts import ANY_KEY, NOTHING, Body, Call, ClassFacts, FileFacts, FunctionFacts
+from .function_kinds import binding, hands_back
 from .name_patterns import name_pattern
 from .scopes import Scope, dotted_path
 
 _LARGEST_BODY = 60
+"""Variables of a function that is still small enough to be told apart for each of its calls."""
 _LARGEST_RELAY = 400
 """How many variables of a function that hands one of its parameters back; what goes in there comes out."""
-"""Variables of a function that is still small enough to be told apart for each of its calls."""
 
 _IGNORED_CONSTANTS = (bytes, float, complex, type(Ellipsis))
 
@@ -297,10 +298,12 @@ class ExpressionExtractor:
         if isinstance(kept, ast.Attribute) and kept.attr == "__dict__" and isinstance(name, ast.Constant):
             return self.expression_Attribute(ast.Attribute(kept.value, str(name.value), ast.Load(), lineno=node.lineno))
         base = self.expression(node.value)
-        self.expression(node.slice)
+        key = self.expression(node.slice)
         if base == NOTHING:
             return NOTHING
         variable = self.variable(node.lineno)
+        if key in self.scope.parameters:
+            self.facts.parameter_keys[len(self.facts.loads)] = key
         self.facts.loads.append((variable, base, self.key_of(node.slice)))
         return variable
 
@@ -381,7 +384,7 @@ class ExpressionExtractor:
         function.returns = self.variable(node.lineno)
         if self.scope.class_body and self.current_class is not None:
             function.owner_class = self.current_class
-            function.binding = _binding(node, name)
+            function.binding = binding(node, name)
         outer_scope, outer_class = self.scope, self.current_class
         names, outer = self.function_scope(node)
         scope = Scope(index, outer_scope, names, outer)
@@ -415,7 +418,7 @@ class ExpressionExtractor:
             self.block(node.body)
         self.scope, self.current_class = outer_scope, outer_class
         if outer_scope.function < 0 and not self.unused:
-            function.body = self.body(before, index, outer, _hands_back(node))
+            function.body = self.body(before, index, outer, hands_back(node))
         return index
 
     def sizes(self) -> tuple[int, ...]:
@@ -437,6 +440,7 @@ class ExpressionExtractor:
         variable = self.variable(node.lineno)
         self.note(node, variable)
         self.scope.locals.add(name)
+        self.scope.parameters.add(variable)
         self.bind_name(name, variable)
         if annotated and node.annotation is not None:
             self.annotate(variable, node.annotation)
@@ -471,26 +475,3 @@ class ExpressionExtractor:
             parts.append(self.facts.functions[self.scope.function].qualified_name)
         return ".".join(reversed(parts))
 
-
-def _hands_back(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> bool:
-    """Whether a function returns one of its parameters, by whichever name."""
-    arguments = node.args
-    names = {parameter.arg for parameter in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
-    for other in ast.walk(node):
-        if isinstance(other, ast.Assign) and isinstance(other.value, ast.Name) and other.value.id in names:
-            names |= {target.id for target in other.targets if isinstance(target, ast.Name)}
-    returned = (n.value for n in ast.walk(node) if isinstance(n, ast.Return))
-    return any(isinstance(value, ast.Name) and value.id in names for value in returned)
-
-
-def _binding(node: ast.AST, name: str) -> str:
-    for decorator in getattr(node, "decorator_list", ()):
-        path = dotted_path(decorator) or ""
-        last = path.rpartition(".")[2]
-        if last == "staticmethod":
-            return "static"
-        if last == "classmethod":
-            return "class"
-        if last in ("property", "cached_property"):
-            return "property"
-    return "class" if name == "__new__" else "instance"

@@ -124,6 +124,8 @@ class FileFacts:
     """(to, from) pairs."""
     loads: list[tuple[int, int, str]] = field(default_factory=list)
     """(to, base, attribute)."""
+    parameter_keys: dict[int, int] = field(default_factory=dict)
+    """Of elements that are read by a key that the function is given: the position among ``loads``, and the parameter."""
     stores: list[tuple[int, str, int]] = field(default_factory=list)
     """(base, attribute, from)."""
     calls: list[Call] = field(default_factory=list)

@@ -23,6 +23,8 @@ class Scope:
     parent: Scope | None
     locals: set[str] = field(default_factory=set)
     outer: set[str] = field(default_factory=set)
+    parameters: set[int] = field(default_factory=set)
+    """The variables of the parameters, as they come in."""
     environment: dict[str, int] = field(default_factory=dict)
     """The variable that holds each local name and each attribute path at this point."""
     bases: set[str] = field(default_factory=set)

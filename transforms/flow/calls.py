@@ -34,6 +34,8 @@ _DICTIONARIES = frozenset({"builtins.dict", "collections.OrderedDict"})
 class Calls(NamedAttributes):
     """The part of the flow analysis that deals with calls."""
 
+    literals: dict[int, object]
+    """Variables that hold what is written and nothing else: literals, and parameters of copied bodies that get one."""
     calls: list[Call]
     wrapped_models: dict[Wrapped, int]
     """The variables of what is wrapped."""
@@ -49,7 +51,7 @@ class Calls(NamedAttributes):
         """The call of this number."""
         return self.calls[site]
 
-    def body_for(self, site: int, value: FunctionValue) -> int:
+    def body_for(self, site: int, value: FunctionValue, call: Call, skip: int) -> int:
         """What has to be added to the numbers of a function's variables to get those that a call fills and reads."""
         return self.variable_offsets[value.file]
 
@@ -167,11 +169,14 @@ class Calls(NamedAttributes):
                 self.add(call.result, Container(call.result, "list"))
                 self.load(value, ANY_KEY, self.field(Container(call.result, "list"), "[any]"), call.function)
 
+    def note_literal(self, variable: int, value: object) -> None:
+        """A text or a number is written there: what is read by such a key is told apart."""
+        if isinstance(value, (str, int)):
+            self.literals[variable] = value
+
     def constant_key(self, call: Call) -> str:
-        for value in self.values_of(call.arguments[0]) if call.arguments else ():
-            if isinstance(value, Constant):
-                return f"[{value.value}]"
-        return ANY_KEY
+        key = self.literals.get(call.arguments[0]) if call.arguments else None
+        return ANY_KEY if key is None else f"[{key}]"
 
     # --- plain calls --------------------------------------------------------------------------------------
 
@@ -220,7 +225,7 @@ class Calls(NamedAttributes):
             self.pass_receiver(value, receiver)
             skip = 1
         self.bind_parameters(call, function, written, skip)
-        own = self.body_for(site, value)
+        own = self.body_for(site, value, call, skip)
         if own != written:
             self.bind_parameters(call, function, own, skip)
             if skip and function.positional:

@@ -36,6 +36,7 @@ class Flow(UnseenOptimizers):
         self.modules.add_packages(paths)
         self.modules.add_links(links or {}, [file.path for file in files])
         self.modules.name_root((index, item.module, item.name) for index, file in enumerate(files) for item in file.imports)
+        self.literals = {}
         self.instances = {}
         self.dictionaries = {}
         self.getters = {}
@@ -96,6 +97,7 @@ class Flow(UnseenOptimizers):
             offset = self.variable_offsets[index]
             for variable, value in file.constants:
                 self.add(variable + offset, Constant(value, type(value).__name__))
+                self.note_literal(variable + offset, value)
             for variable, kind in file.containers:
                 self.add(variable + offset, Container(variable + offset, kind))
             for variable, function in file.function_values:

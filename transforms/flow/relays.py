@@ -8,9 +8,9 @@ inside the function is seen by the rules as before: the written body still recei
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from ..facts.facts import NOTHING, Call, FileFacts
+from ..facts.facts import NOTHING, Call, FileFacts, FunctionFacts
 from ..facts.symbols import WRAPPERS
 from .library import RETURN_SELF
 from .named_hooks import NamedHooks
@@ -18,7 +18,8 @@ from .values import Annotated, ClassValue, Constant, Container, External, Functi
 
 _DEEPEST = 2
 _DEEPEST_RELAY = 4
-"""How far calls inside a copied body are told apart as well; those of functions that hand back what they get further."""
+"""How far calls inside a copied body are told apart as well; those of functions that hand back what they get, or read
+what has the name that they get, further."""
 _MOST_COPIED = 120_000
 """How many variables copies may take together; calls after that share the written bodies. Without bounds they would be as many
 as bodies times calls times the classes that ``self.layer(x)`` may reach in each."""
@@ -60,19 +61,25 @@ class Relays(NamedHooks):
                 return variable - start + written
         return variable
 
-    def body_for(self, site: int, value: FunctionValue) -> int:
+    def body_for(self, site: int, value: FunctionValue, call: Call, skip: int) -> int:
+        """What the variables of the body that a call runs are shifted by; ``skip`` parameters are bound already."""
         key = (site, value)
         if key not in self._bodies:
-            self._bodies[key] = self._copy(site, value)
+            arguments = arguments_by_parameter(call, self.files[value.file].functions[value.index], skip)
+            written = {parameter: self.literals[one] for parameter, one in arguments.items() if one in self.literals}
+            self._bodies[key] = self._copy(site, value, written)
         return self._bodies[key]
 
-    def _copy(self, site: int, value: FunctionValue) -> int:
+    def _copy(self, site: int, value: FunctionValue, literals: Mapping[int, object]) -> int:
         """Copies a function's body for one call and returns what its variables are shifted by."""
         file = self.files[value.file]
         body = file.functions[value.index].body
         written = self.variable_offsets[value.file]
         depth = 0 if site >= 0 else self._copied[site][2]
-        if body is None or depth >= (_DEEPEST_RELAY if body.hands_back else _DEEPEST):
+        if body is None:
+            return written
+        keys = {place: literals.get(file.parameter_keys.get(place, NOTHING)) for place in range(*body.loads)}
+        if depth >= (_DEEPEST_RELAY if body.hands_back or any(key is not None for key in keys.values()) else _DEEPEST):
             return written
         start, end = body.variables
         if end - start > self._room:
@@ -88,12 +95,16 @@ class Relays(NamedHooks):
 
         for variable, constant in file.constants[slice(*body.constants)]:
             self.add(shift(variable), Constant(constant, type(constant).__name__))
+            self.note_literal(shift(variable), constant)
         for variable, kind in file.containers[slice(*body.containers)]:
             self.add(shift(variable), Container(shift(variable), kind))
         for to, origin in file.copies[slice(*body.copies)]:
             self.connect(shift(origin), shift(to))
-        for to, base, attribute in file.loads[slice(*body.loads)]:
-            self.load_later(shift(base), attribute, shift(to))
+        for parameter, literal in literals.items():
+            self.literals[shift(parameter)] = literal
+        for place, key in keys.items():
+            to, base, attribute = file.loads[place]
+            self.load_later(shift(base), attribute if key is None else f"[{key}]", shift(to))
         for base, attribute, origin in file.stores[slice(*body.stores)]:
             self.store_later(shift(base), attribute, shift(origin))
         for variable, annotation in file.annotations[slice(*body.annotations)]:
@@ -145,3 +156,11 @@ def shifted_call(call: Call, shift: Callable[[int], int]) -> Call:
         arguments=tuple([moved(variable) for variable in call.arguments]),
         keywords=tuple([(name, moved(variable)) for name, variable in call.keywords]),
     )
+
+
+def arguments_by_parameter(call: Call, function: FunctionFacts, skip: int) -> dict[int, int]:
+    """The variables of a call's arguments, by those of the parameters that get them; ``skip`` are bound already."""
+    named = dict([*function.positional, *function.keyword_only])
+    in_front = call.arguments if call.starred < 0 else call.arguments[: call.starred]
+    by_place = zip([variable for _, variable in function.positional[skip:]], in_front, strict=False)
+    return dict(by_place) | {named[name]: argument for name, argument in call.keywords if name in named}
