@@ -50,6 +50,13 @@ def test_a_loop_over_the_parts_of_a_batch_is_one_step() -> None:
     assert "ask_for_whole()" in migrated(train=parts)["train"]
 
 
+def test_many_lines_stay_where_they_are() -> None:
+    lines = 'print("saving")\n                print(1)\n                print(2)'
+    longer = migrated(train=_LOOP.replace('print("saving")', lines))["train"]
+    assert "        held = entered(whole_when_asked(model))\n        if dist.get_rank() == 0:\n" in longer
+    assert "                ask_for_whole()\n" in longer and "        held.close()\n" in longer
+
+
 def test_asked_in_front_of_an_elif_and_once_in_a_block() -> None:
     several = _LOOP.replace(
         '                print("saving")\n                torch.save(model.state_dict(), "x.pt")\n',
@@ -59,7 +66,7 @@ def test_asked_in_front_of_an_elif_and_once_in_a_block() -> None:
     )
     new = migrated(train=several)["train"]
     assert new.count("ask_for_whole()") == 1
-    assert "                    ask_for_whole()\n                    if spent > 90:\n" in new
+    assert "                ask_for_whole()\n                if spent > 90:\n" in new
 
 
 def test_steps_that_are_made_in_functions_count_too() -> None:

@@ -139,7 +139,7 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
     tests = beside_the_rank(site.file, statement, needed.text) if is_alike and needed is not None else None
     if tests is not None and isinstance(statement, ast.If):
         changes = in_context_behind(site.file, statement, tests, name, given[:-1])
-    elif not asking and moves_too_much(site.file, statements_held):
+    elif moves_too_much(site.file, statements_held):
         local = migration.names(site.file).local("held", statement, statements_held[-1])
         changes = between_lines(site.file, statements_held, local, migration.helper(site, "entered"), name, given)
     else:

@@ -19,6 +19,7 @@ from to_fsdp2.transforms.helpers.copies import as_plain, in_wrapper, wrapped_cop
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.each_rank import (
     ask_for_whole,
+    entered,
     everything_whole_on_each_rank,
     holding_whole,
     whole_on_each_rank,
@@ -467,10 +468,12 @@ def check_what_one_rank_asks_for_is_whole_from_then_on() -> None:
 def check_all_ranks_and_everything_asked_for() -> None:
     model, _ = trained()
     for asked in (False, True):
-        with whole_when_asked():
-            if asked:
-                ask_for_whole()
-            assert isinstance(next(model.parameters()), DTensor) != asked
+        held = entered(whole_when_asked())
+        if asked:
+            ask_for_whole()
+        assert isinstance(next(model.parameters()), DTensor) != asked
+        held.close()
+        assert isinstance(next(model.parameters()), DTensor)
     assert isinstance(error_of(_ask_and_fail), ZeroDivisionError)
     with whole_when_asked(model):
         assert isinstance(next(model.parameters()), DTensor)
