@@ -17,7 +17,7 @@ from ..transforms.text.links import other_paths
 # one that tries every line.
 _FROM = re.compile(rb"(?:^|[;:\s])from\s*([.\w]+)\s*$")
 _STATEMENT = re.compile(rb"(?:^|[;:])\s*$")
-_NAMES = re.compile(rb"\s*(\((?:[^()#]|#[^\n]*)*\)|[^\n;#]*)")
+_NAMES = re.compile(rb"\s*(\((?:[^()#]|#[^\n]*\n)*\)|[^\n;#]*)")
 _CALL = re.compile(rb"import(?:_module|__)\s*\(\s*[\"']([.\w]+)[\"']")
 _COMMENT = re.compile(rb"#[^\n]*")
 _AFTER_IMPORT = (b" ", b"\t", b"\f", b"(", b"*")

@@ -35,6 +35,12 @@ def test_spellings(text: str, package: str, expected: set[str]) -> None:
     assert imported_modules(text.encode(), package) == expected
 
 
+def test_imports_that_are_commented_out_end() -> None:
+    """Patterns that may match a comment in two ways would try all of them: never to end, with forty lines."""
+    text = "# from a import (\n" + "#     b,\n" * 40 + "# print(1)\nimport e\n"
+    assert imported_modules(text.encode(), "") >= {"a", "e"}
+
+
 def reached(files: dict[str, str], hits: set[str]) -> set[str]:
     imports = {label: imported_modules(text.encode(), package_of(label)) for label, text in files.items()}
     return connected(imports, hits)
