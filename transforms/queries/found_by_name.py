@@ -10,8 +10,8 @@ from pathlib import PurePosixPath
 
 from ..flow.values import Instance, ModuleValue
 from .file import File
+from .names_at_run_time import finds_by_name, imports_by_name
 from .program import Program
-from .programs import FOUND_BY_NAME, IMPORTED_BY_NAME
 
 _BY_NAME = frozenset({"getattr", "attrgetter", "eval", "exec", "globals", "vars", "locals"})
 NAMES_PUT_TOGETHER = re.compile(
@@ -37,12 +37,12 @@ class FoundByName:
 
     @cached_property
     def _importing_by_name(self) -> frozenset[str]:
-        return frozenset(path for path, text in self.program.all_texts.items() if re.search(IMPORTED_BY_NAME, text))
+        return frozenset(path for path, text in self.program.all_texts.items() if imports_by_name(self.program, text))
 
     @cached_property
     def _makes_by_name(self) -> bool:
         """Whether objects and modules may come from names that no code shows: what they have is called by whoever gets them."""
-        return any(re.search(FOUND_BY_NAME, text) for text in self.program.all_texts.values())
+        return any(finds_by_name(self.program, text) for text in self.program.all_texts.values())
 
     @cached_property
     def _attributes(self) -> frozenset[str]:
@@ -82,7 +82,7 @@ class FoundByName:
             for values in map(file.values, owners):
                 yield from (self.program.facts[v.file].path for v in values if isinstance(v, ModuleValue))
                 is_known = any(isinstance(v, (ModuleValue, Instance)) for v in values)
-                if len(owners) == 1 and re.search(IMPORTED_BY_NAME, file.source.text) and not is_known:
+                if len(owners) == 1 and imports_by_name(self.program, file.source.text) and not is_known:
                     yield from (facts.path for facts in self.program.facts)
 
     @cached_property

@@ -6,8 +6,8 @@ import re
 from functools import cached_property
 from pathlib import PurePosixPath
 
+from .names_at_run_time import imports_by_name, of_repository
 from .program import Program
-from .programs import IMPORTED_BY_NAME
 
 _ANYTHING = re.compile(
     r"\b(spec_from_file_location|load_source|runpy|pydoc|walk_packages|iter_modules)\b"
@@ -48,7 +48,8 @@ class ImportsByName:
 
     @cached_property
     def _importing(self) -> list[str]:
-        return [text for text in self.program.all_texts.values() if re.search(IMPORTED_BY_NAME, text)]
+        texts = [text for text in self.program.all_texts.values() if imports_by_name(self.program, text)]
+        return [of_repository(self.program, text) for text in texts]
 
     @cached_property
     def _given(self) -> list[str]:

@@ -8,17 +8,9 @@ from functools import cached_property
 
 from ..facts.facts import FileFacts
 from ..flow.values import Wrapped
+from .names_at_run_time import imports_by_name
 from .program import Program
 
-IMPORTED_BY_NAME = (
-    r"\b(import_module|__import__|spec_from_file_location|load_source|runpy|pydoc|walk_packages|iter_modules|hydra\.utils)\b"
-    r"|\binstantiate\("
-)
-"""What code says that imports what no import statement shows."""
-FOUND_BY_NAME = (
-    IMPORTED_BY_NAME + r"|\bglobals\(\)\s*(\[[^]]*\](?!\s*=[^=])|\.get\b)|\b(__subclasses__|__init_subclass__|hydra)\b"
-)
-"""What code says that imports, or finds, what no import statement and no name shows."""
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -110,7 +102,7 @@ class Programs:
     def imports_by_name(self, index: int) -> bool:
         """Whether a file imports what no import statement shows."""
         if index not in self._by_name:
-            self._by_name[index] = re.search(IMPORTED_BY_NAME, self.program.text(self.program.facts[index].path)) is not None
+            self._by_name[index] = imports_by_name(self.program, self.program.text(self.program.facts[index].path))
         return self._by_name[index]
 
     def reaching(self, index: int) -> set[int]:

@@ -14,9 +14,10 @@ from ..facts.facts import NOTHING
 from ..flow.values import ClassValue, FunctionValue, Instance, ModuleValue, Opaque, Unknown
 from .file import File
 from .found_by_name import NAMES_PUT_TOGETHER, FoundByName
+from .names_at_run_time import finds_by_name, imports_by_name
 from .packages import is_test
 from .program import Program
-from .programs import FOUND_BY_NAME, IMPORTED_BY_NAME, Programs
+from .programs import Programs
 
 HARMLESS_BASES = ("torch.nn.Module", "builtins.object", "abc.", "typing.", "enum.", "torch.utils.data.")
 """Bases that call no methods of their own accord but those in ``CALLED_BY_TORCH``."""
@@ -87,7 +88,7 @@ class VisibleCallers:
         calls, handed_on = self._named.get(facts.name, ([], []))
         handed_on = [*handed_on, *((owner, decorator) for decorator in _decorators(node))]
         handed_on = [place for place in handed_on if self._may_be(function, place)]
-        calls = [c for c in calls if self._sees(c[0], function) or re.search(FOUND_BY_NAME, c[0].source.text)]
+        calls = [c for c in calls if self._sees(c[0], function) or finds_by_name(self.program, c[0].source.text)]
         return [*found, *calls, *handed_on]
 
     def _may_be(self, function: FunctionValue, place: Place) -> bool:
@@ -133,7 +134,7 @@ class VisibleCallers:
     def _finds_by_name(self) -> bool:
         """Whether something in the repository may find functions by names that are put together."""
         texts = self.program.all_texts
-        return any(NAMES_PUT_TOGETHER.search(text) or re.search(FOUND_BY_NAME, text) for text in texts.values())
+        return any(NAMES_PUT_TOGETHER.search(text) or finds_by_name(self.program, text) for text in texts.values())
 
     @cached_property
     def _names_said(self) -> frozenset[str]:
@@ -160,7 +161,7 @@ class VisibleCallers:
 
     @cached_property
     def _imports_by_name(self) -> bool:
-        return any(re.search(IMPORTED_BY_NAME, text) for text in self.program.all_texts.values())
+        return any(imports_by_name(self.program, text) for text in self.program.all_texts.values())
 
     def _is_called_by_own_code(self, cls: ClassValue, name: str) -> bool:
         """Whether nothing but visible calls runs a method: no base from outside, no registry that makes the objects."""

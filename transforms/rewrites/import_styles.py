@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
 
+from ..queries.names_at_run_time import imports_by_name
 from ..queries.program import Program
-from ..queries.programs import IMPORTED_BY_NAME
 from ..text.generated import HELPER_MODULE
 
 _TESTS = re.compile(r"(?i)(.*_)?(tests?|testing|examples?|benchmarks?|docs?|demos?)$")
@@ -203,7 +203,7 @@ class ImportStyles:
     def _scanned(self, path: str) -> list[str]:
         """What the ``__init__`` of a package imports that imports whatever lies in its folder, by names at run time."""
         folder = PurePosixPath(path).parent
-        if not path.endswith("__init__.py") or not re.search(IMPORTED_BY_NAME, self.program.text(path)):
+        if not path.endswith("__init__.py") or not imports_by_name(self.program, self.program.text(path)):
             return []
         return [facts.path for facts in self.program.facts if PurePosixPath(facts.path).parent == folder and facts.path != path]
 
