@@ -26,6 +26,7 @@ from .flow.values import (
 )
 from .queries import number_reads
 from .queries.answers import Sharding
+from .queries.backward_inputs import inputs_of_backwards
 from .queries.class_reads import classes_read
 from .queries.class_tests import TESTS, tests_of
 from .queries.file import File
@@ -79,6 +80,8 @@ OPTIMIZER_STEP = "torch.optim.Optimizer.(step)"
 """The symbol of steps that the repository's own classes of such optimizers make."""
 SECOND_BACKWARD = "torch.Tensor.(second backward)"
 """The symbol of backwards behind another one, with no forward in between."""
+BACKWARD_INPUTS = "torch.Tensor.(inputs of a backward)"
+"""The symbol of what a backward is told to give gradients of."""
 _WITHOUT_ARGUMENTS = frozenset({"no_sync", "check_is_root"})
 _IN_PLACE = frozenset({"copy_", "add_", "sub_", "mul_", "div_", "lerp_", "addcmul_", "addcdiv_"})
 MEMBERS: dict[str, str] = {
@@ -186,6 +189,7 @@ def find_sites(file: File, sharding: ShardingQueries, is_known: Callable[[str, s
     sites += [Site(file, call, PAST_DDP, "call", call, call.func, found) for call, found in runs_past_ddp(file, sharding)]
     sites += [Site(file, c, UNEVEN_CALL, "call", c, c.func, found) for c, found in called_in_uneven_loops(file, sharding)]
     sites += [Site(file, c, SECOND_BACKWARD, "call", c, m, sharding.of(file, m)) for c, m in second_backwards(file, sharding)]
+    sites += [Site(file, node, BACKWARD_INPUTS, "read") for node in inputs_of_backwards(file, sharding)]
     sites += [Site(file, node, LOCAL_PARAMETER, "read") for node in parameters_left_behind(file, sharding)]
     sites += [Site(file, call, base, "call", call) for call, base in own_checkpointers(file)]
     sites += [Site(file, step, OPTIMIZER_STEP, "method") for step in steps_on_wholes(file, sharding)]

@@ -125,7 +125,7 @@ def shard_like_ddp(
         keep_parameter_hooks(part)  # needed for: parameter_hooks
         average_plain_gradients(part, averaged, group)  # needed for: plain_parameters
         if finds_unused:  # needed for: ddp.find_unused_parameters.set
-            drop_unused_gradients(part, group)
+            drop_unused_gradients(part, group, elsewhere)
         allow_double_backward(part)  # needed for: create_graph
         for unit in [*blocks, part]:
             return_no_views(unit)

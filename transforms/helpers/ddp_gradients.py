@@ -1,7 +1,8 @@
 """Gradients that fully_shard leaves otherwise than DDP did: of plain parameters, and of unused ones."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import compress
 from typing import Any
 
@@ -50,7 +51,7 @@ def average_plain_gradients(module: Any, parameters: list[nn.Parameter], group: 
     after_backward(module, lambda: None, average)
 
 
-def drop_unused_gradients(module: Any, group: Any) -> None:
+def drop_unused_gradients(module: Any, group: Any, elsewhere: Collection[Any] = ()) -> None:
     """find_unused_parameters: ranks may use different parameters, and what no rank used keeps the gradient it had.
 
     A unit reduces zeros in place of missing gradients; with zeros instead of none, weight decay and momentum would change
@@ -59,12 +60,17 @@ def drop_unused_gradients(module: Any, group: Any) -> None:
     fills = hasattr(module, "set_reduce_scatter_unused_params")  # from torch 2.13 on
     if fills:
         module.set_reduce_scatter_unused_params(True)
-    sharded = [(owner, name, p) for owner in module.modules() for name, p in owner._parameters.items() if isinstance(p, DTensor)]
+    own = [(owner, name, p) for owner in module.modules() for name, p in owner._parameters.items() if isinstance(p, DTensor)]
+    sharded = [(owner, name, p) for owner, name, p in own if p not in elsewhere]  # the model that shards these reduces them
     if not sharded:
         return
     watched: set[torch.Tensor] = set()
     used: set[torch.Tensor] = set()
     kept: set[torch.Tensor] = set()
+
+    def note(parameter: Any, _: Any) -> None:
+        used.add(parameter)
+        enter()  # by a forward of a part alone
 
     def watch(*_: Any) -> None:  # the hooks belong on the gathered parameters, which autograd sees
         for owner, name, parameter in sharded:
@@ -73,7 +79,7 @@ def drop_unused_gradients(module: Any, group: Any) -> None:
                 continue
             if gathered not in watched:
                 watched.add(gathered)
-                gathered.register_post_accumulate_grad_hook(lambda _, p=parameter: used.add(p))
+                gathered.register_post_accumulate_grad_hook(partial(note, parameter))
 
     def begin() -> None:
         kept.clear()
@@ -93,11 +99,14 @@ def drop_unused_gradients(module: Any, group: Any) -> None:
         used.clear()
 
     module.register_forward_pre_hook(watch)
-    after_backward(module, begin, drop)
+    enter = after_backward(module, begin, drop)
 
 
-def after_backward(module: Any, begin: Callable[[], None], end: Callable[[], None]) -> None:
-    """Call `begin` when a backward enters `module`, before fully_shard does anything, and `end` after all that it does."""
+def after_backward(module: Any, begin: Callable[[], None], end: Callable[[], None]) -> Callable[..., None]:
+    """Call `begin` when a backward enters `module`, before fully_shard does anything, and `end` after all that it does.
+
+    What is returned enters it by another way.
+    """
     queue = torch.autograd.Variable._execution_engine.queue_callback
     running = [False]
 
@@ -106,7 +115,7 @@ def after_backward(module: Any, begin: Callable[[], None], end: Callable[[], Non
             running[0] = False
             end()
 
-    def enter(_: torch.Tensor) -> None:
+    def enter(_: Any = None) -> None:
         if getattr(DTensor, "_without_reduction", False):  # needed for: autograd_grad
             return
         if not running[0]:
@@ -120,6 +129,7 @@ def after_backward(module: Any, begin: Callable[[], None], end: Callable[[], Non
                 tensor.register_hook(enter)
 
     module.register_forward_hook(torch.compiler.disable(watch), prepend=True)
+    return enter
 
 
 @contextmanager

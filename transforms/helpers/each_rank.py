@@ -46,7 +46,7 @@ def whole_on_each_rank(*things: Any, needed: bool = True) -> Iterator[None]:
                 stack.enter_context(_whole_optimizer(thing))
             elif isinstance(thing, DTensor) and not hasattr(thing, "_held_whole"):
                 thing._held_whole = whole(thing.detach())  # pyright: ignore[reportAttributeAccessIssue]
-                stack.callback(vars(thing).pop, "_held_whole")
+                stack.callback(vars(thing).pop, "_held_whole", None)
         yield
 
 

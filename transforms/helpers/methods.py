@@ -66,15 +66,20 @@ def _gradients_of(method: Any) -> AbstractContextManager[Any]:
 
 @functools.cache
 def _is_evaluation(function: Any) -> bool:
-    """Whether a function is decorated with `torch.no_grad()` or its kin, or has it around all that it does."""
+    """Whether a function is decorated with `torch.no_grad()` or its kin, or has it around all that it does with its object."""
     try:
         tree: Any = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     except (OSError, TypeError, SyntaxError, IndexError):
         return False
-    body = [s for s in getattr(tree, "body", ()) if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
-    items = body[0].items if len(body) == 1 and isinstance(body[0], ast.With) else []
-    contexts = [*getattr(tree, "decorator_list", ()), *(item.context_expr for item in items)]
-    return any({"no_grad", "inference_mode"} & set(re.findall(r"\w+", ast.unparse(context))) for context in contexts)
+    if not isinstance(tree, ast.FunctionDef) or any(map(_is_without_gradients, tree.decorator_list)):
+        return isinstance(tree, ast.FunctionDef)
+    inside = [s for s in tree.body if isinstance(s, ast.With) and any(_is_without_gradients(i.context_expr) for i in s.items)]
+    outside = [n.id for s in tree.body if s not in inside for n in ast.walk(s) if isinstance(n, ast.Name)]
+    return bool(inside) and not {argument.arg for argument in tree.args.args[:1]} & {*outside}
+
+
+def _is_without_gradients(context: ast.expr) -> bool:
+    return bool({"no_grad", "inference_mode"} & set(re.findall(r"\w+", ast.unparse(context))))
 
 
 def _register(module: Any, name: str) -> None:

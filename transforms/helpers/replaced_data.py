@@ -2,18 +2,18 @@
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.distributed._composable_state import _module_state_mapping
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from .parameters import assign_data, note_change
 from .whole import shard_like, whole
 
-_managers = WeakTensorKeyDictionary()
-"""Of each sharded parameter the unit that it belongs to, and what fully_shard manages it by there."""
+_managers: WeakKeyDictionary[Any, dict[int, Any]] = WeakKeyDictionary()
+"""Of each unit, what fully_shard manages its sharded parameters by: `model.to` moves none to which weak references lead."""
 
 
 @torch.no_grad()
@@ -53,9 +53,18 @@ def manager_of(parameter: Any) -> Any:
     """The unit that a sharded parameter belongs to, and what fully_shard manages it by there; None twice for any other."""
     if not isinstance(parameter, DTensor):
         return None, None
-    if parameter not in _managers:
+    found = _managed(parameter)
+    if found is None:
         for unit in [module for module in list(_module_state_mapping) if isinstance(module, FSDPModule)]:
             group = unit._get_fsdp_state()._fsdp_param_group
-            for managed in group.fsdp_params if group else ():
-                _managers[managed.sharded_param] = unit, managed
-    return _managers.get(parameter, (None, None))
+            _managers[unit] = {id(managed.sharded_param): managed for managed in (group.fsdp_params if group else ())}
+        found = _managed(parameter)
+    return found or (None, None)
+
+
+def _managed(parameter: Any) -> tuple[Any, Any] | None:
+    for unit, managers in _managers.items():
+        managed = managers.get(id(parameter))
+        if managed is not None and managed.sharded_param is parameter:
+            return unit, managed
+    return None

@@ -69,6 +69,27 @@ def check_a_part_in_two_wrappers_trains_as_in_ddp() -> None:
         assert close(results[0], results[1], 1e-5), in_one_backward
 
 
+def check_a_part_goes_on_training_in_another_wrapper() -> None:
+    """A head after the other, each with parameters that a step leaves out; the device is the one that all is on."""
+    results = []
+    for wrap in (DDP, shard_like_ddp):
+        torch.manual_seed(0)
+        encoder = Encoder(3)
+        encoder.unused = nn.Linear(2, 2)
+        losses = []
+        for outputs in (3, 1):
+            model = wrap(Head(encoder, outputs).to("cpu"), find_unused_parameters=True)
+            optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=0.1)
+            for step in range(3):
+                loss = model(torch.full((2, WIDTH), 0.1 * (step + rank()))).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+        results.append([losses, [whole(p.detach()).clone() for p in encoder.parameters()]])
+    assert close(results[0], results[1], 1e-6)
+
+
 def check_blocks_that_are_units_of_another_model_are_told() -> None:
     encoder = Encoder(3)
     shard_like_ddp(Head(encoder, 3))
