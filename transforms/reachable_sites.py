@@ -62,7 +62,8 @@ def drop_unreachable(migration: Migration) -> set[str]:
         if is_plain or shards_itself or is_of_other_framework(migration.program.text(path)):
             plain |= {path} if is_plain else set()
             sites = migration.sites.pop(path, ())
-            kept = [s for s in sites if not _looks_like_one(s) or not (is_plain or _is_by_name(s))]
+            by_name = [s for s in sites if _is_by_name(s) and not _is_optimizers(migration, s)]
+            kept = [s for s in sites if not _looks_like_one(s) or not (is_plain or s in by_name)]
             if shards_itself and _NAMES_SHARDS.search(migration.program.text(path)):
                 kept = [site for site in kept if site.symbol not in (OPTIMIZER, OPTIMIZER_STEP)]
             if kept:
@@ -167,6 +168,12 @@ def _is_wrapper(site: Site) -> bool:
 def _is_by_name(site: Site) -> bool:
     """Whether nothing but its spelling makes a site of a place."""
     return site.receiver is not None and (site.sharding is None or not site.sharding.wrappers)
+
+
+def _is_optimizers(migration: Migration, site: Site) -> bool:
+    """Whether it is a member of an optimizer over a model in a wrapper."""
+    assert site.receiver is not None
+    return bool(migration.sharding.of_optimizer(site.file, site.receiver).wrappers)
 
 
 def _looks_like_one(site: Site) -> bool:

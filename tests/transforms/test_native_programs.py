@@ -80,3 +80,31 @@ def test_files_of_other_programs_are_migrated_in_full(native: str) -> None:
     shared = SAVE.partition("if __name__")[0].replace("import build\n", "")
     new = migrated(build=BUILD.format(native=native), save=shared, other=other)
     assert "no_gradient_sync(trainer.net)" in new["save"]
+
+
+def test_optimizers_over_models_in_ddp_are_held_too() -> None:
+    """Also where what saves them is code that works on sharded models of the program's own."""
+    save = """import torch
+from torch.distributed.tensor import DTensor
+
+
+def save(model, optimizer, path):
+    torch.save([model.state_dict(), optimizer.state_dict()], path)
+"""
+    train = HEAD + """from torch import distributed as dist
+from torch.distributed.fsdp import fully_shard
+from saving import save
+
+
+def run(net, other, options):
+    fully_shard(other)
+    optimizer = torch.optim.AdamW(net.parameters())
+    model = DDP(net, **options)
+    if dist.get_rank() == 0:
+        save(model, optimizer, "all.pt")
+
+
+if __name__ == "__main__":
+    run(nn.Linear(2, 2), nn.Linear(2, 2), {})
+"""
+    assert "with whole_on_each_rank(model, optimizer):" in migrated(train=train, saving=save)["train"]
