@@ -104,7 +104,7 @@ class Names:
 
 _BY_MODULE = {"torch.distributed.checkpoint.save": "dcp", "torch.distributed.checkpoint.load": "dcp"}
 """What people do not import by its name, which says too little, and the name that they give its module."""
-_WITH_TORCH = ("torch.nn.utils.", "torch.optim.", "torch.amp.", "torch.distributed.get_rank")
+_WITH_TORCH = ("torch.nn.utils.", "torch.optim.", "torch.amp.", "torch.jit.", "torch.distributed.get_rank")
 """What ``import torch`` alone makes reachable by attributes, and people spell so."""
 
 

@@ -13,6 +13,7 @@ from ..flow.values import Bound, FunctionValue, Value
 from ..migration import Migration
 from ..queries.backwards import is_without_gradients, may_learn
 from ..queries.called_on_plain import is_called_on_plain
+from ..queries.compiled_functions import is_scripted
 from ..queries.effects import edits_parameters, goes_by_own_state, only_asks, rebuilds_parameters, replaces_own_parts
 from ..queries.own_forward import runs_forward_alone
 from ..queries.past_ddp import LEARNS_APART, WHERE_SAME
@@ -73,6 +74,9 @@ def registered(site: Site, migration: Migration) -> Outcome | None:
         new = expression(name + '({model}, "' + member + '")', model=model)
         return new.with_changes(lpar=node.lpar, rpar=node.rpar)  # type: ignore[attr-defined]
 
+    if site.call is not None and is_scripted(site.file, site.call):
+        test = migration.torch(site, "torch.jit.is_scripting")
+        return Outcome(_SCRIPTED, [replace(site.file, site.call, lambda call: _unless(test, call, build(call.func)))])
     if edits:
         change = replace(site.file, method, build)
         return Outcome(f"{member} works on whole parameters and gradients, and its edits stay", [change])
@@ -111,6 +115,14 @@ def _calls_of(site: Site) -> list[ast.Call]:
     return [n for n in ast.walk(around) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in names]
 
 
+def _unless(scripting: str, call: cst.CSTNode, gathering: cst.CSTNode) -> cst.CSTNode:
+    """Scripted models are not sharded, and TorchScript compiles nothing of the branch that it never takes."""
+    assert isinstance(call, cst.Call)
+    both = expression("{call} if " + scripting + "() else {new}", call=call, new=call.with_changes(func=gathering))
+    return both.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+
+
+_SCRIPTED = "parameters are gathered as in forward, but in TorchScript: what is compiled there calls nothing of Python"
 _OTHER_PARTS = "it gives a sharded model other parameters or layers, which fully_shard does not know"
 _OTHER_ROUNDS = "it calls the model's parts in a loop that a rank may leave before others, with gradients: shards hang then"
 _AS_MANY = "Let all ranks go as many rounds as the one with most, or shard the model without units inside."
@@ -202,6 +214,49 @@ RULE = Rule(
                 '    return forward_method(model, "generate")(x)\n'
             ),
             level=Level.SAFE,
+        ),
+        Example(
+            before=(
+                "import torch\n"
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "class Net(torch.nn.Module):\n"
+                "    def __init__(self, decoder):\n"
+                "        super().__init__()\n"
+                "        self.decoder = decoder\n"
+                "\n"
+                "    @torch.jit.export\n"
+                "    def probabilities(self, x: torch.Tensor):\n"
+                "        return self.decoder.probabilities(x)\n"
+                "\n"
+                "\n"
+                "def f(options, x, decoder):\n"
+                "    model = DDP(decoder, **options)\n"
+                "    return Net(model.module).probabilities(x)\n"
+            ),
+            after=(
+                "import torch\n"
+                "from fsdp2_helpers import forward_method, shard_like_ddp\n"
+                "\n"
+                "\n"
+                "class Net(torch.nn.Module):\n"
+                "    def __init__(self, decoder):\n"
+                "        super().__init__()\n"
+                "        self.decoder = decoder\n"
+                "\n"
+                "    @torch.jit.export\n"
+                "    def probabilities(self, x: torch.Tensor):\n"
+                "        return (self.decoder.probabilities(x) if torch.jit.is_scripting() "
+                'else forward_method(self.decoder, "probabilities")(x))\n'
+                "\n"
+                "\n"
+                "def f(options, x, decoder):\n"
+                "    model = shard_like_ddp(decoder, **options)\n"
+                "    return Net(model).probabilities(x)\n"
+            ),
+            level=Level.SAFE,
+            note="A scripted copy for export compiles the method.",
         ),
         Example(
             before=(
