@@ -49,7 +49,7 @@ _WORDS = {
 _BY_HELPER = {
     "each_rank": "without_sharding_hooks", "forward_methods": "forward_method", "full_parameters": "full_parameters",
     "gradient_sync": "set_gradient_sync", "questions": "whole_when_asked", "past_ddp": "past_ddp",
-    "identities": "id_before_sharding",
+    "identities": "id_before_sharding", "buffers_first": "sync_buffers",
 }  # fmt: skip
 """Features that only code with these helpers has."""
 _WITHOUT_SCALARS = frozenset({"torchvision", "apex"})

@@ -71,3 +71,27 @@ def test_loops_over_a_ranks_own_part_hold_the_model(loop: str) -> None:
 ])  # fmt: skip
 def test_loops_that_all_ranks_run_alike_hold_nothing(loop: str) -> None:
     assert contexts(f"def run(net, options, data, rank):\n    model = DDP(net, **options)\n    {loop}\n") == []
+
+
+@pytest.mark.parametrize(("called", "layer", "is_synced"), [
+    ("model", "nn.BatchNorm1d(4)", True), ("model.module", "nn.BatchNorm1d(4)", False), ("model", "nn.LayerNorm(4)", False),
+])  # fmt: skip
+def test_buffers_of_the_first_rank_come_before_a_loop_of_unequal_length(called: str, layer: str, is_synced: bool) -> None:
+    """As DDP's next forward sent them, where the wrapper was called."""
+    text = migrated(train=f"""import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def main(data):
+    model = DDP(nn.Sequential(nn.Linear(4, 4), {layer}))
+    model(torch.ones(2, 4)).sum().backward()
+    for x in data[dist.get_rank() :: dist.get_world_size()]:
+        print({called}(x))
+
+
+main([])
+""")["train"]
+    assert ("    sync_buffers(model)\n    with whole_on_each_rank(model):\n" in text) == is_synced
+    assert "with whole_on_each_rank(model):" in text

@@ -31,8 +31,20 @@ def broadcast_buffers_before_forward(module: Any, group: Any = None, ignored_nam
             return
         due[0] = torch.is_grad_enabled() and gradients_are_synced(module)
 
+    def broadcast_once() -> None:
+        broadcast()
+        due[0] = False
+
+    module._sync_buffers = broadcast_once  # needed for: buffers_first
     module.register_forward_pre_hook(torch.compiler.disable(broadcast))
     module.register_forward_hook(torch.compiler.disable(note))
+
+
+def sync_buffers(*models: Any) -> None:
+    """Give every rank the first rank's buffers where the next forward would: in a loop that ranks leave at different times, no
+    forward can. All ranks come here."""
+    for model in models:
+        getattr(model, "_sync_buffers", lambda: None)()
 
 
 def past_ddp(model: Any) -> Callable[..., Any]:

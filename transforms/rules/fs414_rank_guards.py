@@ -144,6 +144,7 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
         changes = between_lines(site.file, statements_held, local, migration.helper(site, "entered"), name, given)
     else:
         changes = in_context(site.file, statements_held, name, given)
+    changes += _buffers_first(site, migration, hidden)
     changes += [_ask(migration, *place) for place in asking if migration.asked_by.setdefault(place[1], site) is site]
     return Outcome(_ASKED if asking else held, changes, level=Level.REVIEW, advice=advice)
 
@@ -185,6 +186,16 @@ def _asking(site: Site, hidden: Sequence[Hidden]) -> list[tuple[File, ast.stmt]]
     if any(item.many for item in hidden) or needed_for(site.file, [site.node], [_place(item) for item in hidden]) is not None:
         return []
     return statements_to_ask_at(site.file, site.node, [[*item.calls, (item.file, item.node)] for item in hidden])
+
+
+def _buffers_first(site: Site, migration: Migration, hidden: Sequence[Hidden]) -> list[Change]:
+    """DDP's first forward of an evaluation took the first rank's buffers: so does entering a loop of unequal length."""
+    if not isinstance(site.node, (ast.For, ast.AsyncFor)) or not migration.has_changing_buffers:
+        return []
+    called = [item for item in hidden if item.thing is not None and isinstance(item.node, ast.Call)]
+    models = {str(i.thing): None for i in called if migration.sharding.of_called(i.file, i.node).wrapped_in}  # type: ignore[arg-type]
+    name = migration.helper(site, "sync_buffers") if models else ""
+    return [insert_before(site.file, site.node, lambda: statements(f"{name}({', '.join(models)})\n"))] if models else []
 
 
 def _ask(migration: Migration, file: File, statement: ast.stmt) -> Change:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from models import batch, build, close, parameters_of
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
+from to_fsdp2.transforms.helpers.ddp_buffers import sync_buffers
+from to_fsdp2.transforms.helpers.each_rank import whole_on_each_rank
 from to_fsdp2.transforms.helpers.evaluation import gather_once_in_evaluation
 from to_fsdp2.transforms.helpers.gathered import reshard_after_forward
 from to_fsdp2.transforms.helpers.methods import forward_method
@@ -161,6 +164,19 @@ class Policy(nn.Module):
         with torch.inference_mode():
             return (x @ self.body.weight.T).sum()
 
+    def both(self, x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """A value, and what no gradient is of."""
+        count = len(x)
+        with torch.no_grad():
+            out = self(x)
+        return out, count
+
+    def partly(self, x: torch.Tensor) -> torch.Tensor:
+        """What is trained behind what is not."""
+        with torch.no_grad():
+            target = self(x)
+        return (self(x + 1) - target).square().mean()
+
     def score(self, x: torch.Tensor) -> torch.Tensor:
         """What is trained."""
         return (x @ self.body.weight.T).square().mean() + self(x).mean()
@@ -178,11 +194,36 @@ def check_methods_that_take_no_gradients_by_themselves() -> None:
             x = torch.full((2, 4), 0.1 * (step + 1))
             act, value = (getattr(policy, n) if kind == "ddp" else forward_method(run, n) for n in ("act", "value"))
             seen += [act(x + n) for n in range(1 + 2 * dist.get_rank())] + [value(x) for _ in range(3 - 2 * dist.get_rank())]
+            both = policy.both if kind == "ddp" else forward_method(run, "both")
+            seen += [both(x)[0] for _ in range(1 + dist.get_rank())]
             optimizer.zero_grad()
             run(x).square().sum().backward()
             optimizer.step()
         with torch.enable_grad():
             score = (policy.score if kind == "ddp" else forward_method(run, "score"))(torch.ones(2, 4))
-        assert score.requires_grad
+            partly = (policy.partly if kind == "ddp" else forward_method(run, "partly"))(torch.ones(2, 4))
+        assert score.requires_grad and partly.requires_grad
         found.append([[one.clone() for one in seen], score.detach().clone()])
     assert close(found[0], found[1], 1e-6)
+
+
+def check_a_loop_of_unequal_length_begins_with_the_first_ranks_buffers() -> None:
+    """Each rank has statistics of its own after a training step; DDP's next forward gives all of them those of the first."""
+    found = []
+    for kind in ("ddp", "fsdp2"):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+        model: Any = DistributedDataParallel(net) if kind == "ddp" else shard_like_ddp(net)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        seen = []
+        for step in range(3):
+            optimizer.zero_grad()
+            model.train()(torch.randn(4, 4) + dist.get_rank()).square().mean().backward()
+            optimizer.step()
+            model.eval()
+            if kind == "fsdp2":
+                sync_buffers(model)
+            with torch.no_grad(), nullcontext() if kind == "ddp" else whole_on_each_rank(model):
+                seen += [model(torch.full((2, 4), 0.1 * (n + step))) for n in range(1 + 2 * dist.get_rank())]
+        found.append([seen, [buffer.clone() for buffer in net.buffers()]])
+    assert close(found[0], found[1], 1e-5)
