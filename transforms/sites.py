@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from .facts.symbols import AVERAGES, DDP, FSDP1, is_old, is_old_module
 from .facts.wrapper_members import DDP_ONLY, FSDP1_ONLY, OF_ALL_MODULES, OF_BOTH, STATE_HOOKS
@@ -26,6 +25,7 @@ from .flow.values import (
 )
 from .queries import number_reads
 from .queries.answers import Sharding
+from .queries.average_classes import averages_made, updates_average
 from .queries.backward_inputs import inputs_of_backwards
 from .queries.class_reads import classes_read
 from .queries.class_tests import TESTS, tests_of
@@ -47,6 +47,8 @@ from .queries.whole_reads import whole_reads
 
 MODULE_METHODS = "torch.nn.Module.(method)"
 """The symbol of methods that a model's own class defines."""
+OWN_ATTRIBUTE = "torch.nn.Module.(attribute)"
+"""The symbol of attributes that are set on a wrapper."""
 DATA = "torch.Tensor.data"
 """The symbol of ``.data`` of a sharded parameter."""
 IN_PLACE = "torch.Tensor.(in place)"
@@ -178,7 +180,8 @@ class Site:
 def find_sites(file: File, sharding: ShardingQueries, is_known: Callable[[str, str], bool]) -> list[Site]:
     """The sites of a file in the order of the text. ``is_known`` says whether a rule answers for a symbol in a role."""
     sites = [*_imports(file), *_references(file, is_known), *_members(file, sharding), *_dynamic(file, sharding)]
-    sites += [*_state_entries(file, sharding), *_tested_shapes(file, sharding), *_averages(file, sharding)]
+    sites += [*_state_entries(file, sharding), *_tested_shapes(file, sharding)]
+    sites += [Site(file, call, AVERAGES[0], "call", call) for call in averages_made(file, sharding)]
     for node, tensor, found in number_reads.numbers_read(file, sharding):
         sites.append(Site(file, node, NUMBER, "call", node if isinstance(node, ast.Call) else None, tensor, found))
     read = {found[0]: found for found in (*parameters_reshaped(file, sharding), *parameters_read(file, sharding))}
@@ -284,12 +287,16 @@ def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:
         symbol = MEMBERS.get(node.attr)
         if isinstance(parent, ast.Call) and (file.external(parent.func) or "") in _IMPORTS_BY_NAME:
             continue  # a name
+        if symbol is None and isinstance(node.ctx, ast.Store) and any(isinstance(v, Wrapped) for v in file.values(node.value)):
+            found = sharding.of(file, node.value)
+            if found.wrapped_in:
+                yield Site(file, node, OWN_ATTRIBUTE, "store", None, node.value, found)
         if symbol is None and call is None and node.attr != "data" and not _is_method(file, node):
             continue
         if isinstance(node.value, ast.Call) and file.external(node.value.func) == "builtins.super":
             continue  # whoever calls the method around it knows what it is called on
         values = file.values(node.value)
-        if call is not None and _updates_average(sharding, values, node.attr):
+        if call is not None and updates_average(sharding, values, node.attr):
             yield Site(file, call, AVERAGE_UPDATE, "call", call)
             continue
         if values and all(isinstance(v, (External, ModuleValue, FunctionValue, ClassValue)) for v in values):
@@ -348,28 +355,6 @@ def _is_modules_own(sharding: ShardingQueries, values: Sequence[Value], name: st
 
 def _is_of_wrapper(name: str, kind: str | None) -> bool:
     return kind is not None and (kind == "DDP") == MEMBERS[name].startswith(f"{DDP}.")
-
-
-def _averages(file: File, sharding: ShardingQueries) -> Iterator[Site]:
-    """Calls that make averages of classes of the repository which inherit a library's: its constructor copies the model."""
-    for call in file.nodes(ast.Call):
-        if any(_is_average(sharding, value) for value in file.called_values(call) if isinstance(value, ClassValue)):
-            yield Site(file, call, AVERAGES[0], "call", call)
-
-
-def _is_average(sharding: ShardingQueries, cls: ClassValue) -> bool:
-    bases = sharding.program.flow.external_bases(cls)
-    return any(fnmatchcase(base, pattern) for base in bases for pattern in AVERAGES)
-
-
-def _updates_average(sharding: ShardingQueries, values: Sequence[Value], name: str) -> bool:
-    """Whether a method updates an average of a model that a library keeps, or may: ``update_parameters`` says it by itself."""
-    own = [v.cls for v in values if isinstance(v, Instance)]
-    inherits = bool(own) and all(_is_average(sharding, cls) and not sharding.program.flow.has_member(cls, name) for cls in own)
-    if name == "update_parameters" and (inherits or not own):
-        return True
-    names = [v.name for v in values if isinstance(v, Opaque)] if name in ("update", "set", "update_parameters") else []
-    return any(fnmatchcase(made_by, pattern) for made_by in names for pattern in AVERAGES)
 
 
 def _is_context_of_ddp(file: File, node: ast.Attribute) -> bool:
