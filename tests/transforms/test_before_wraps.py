@@ -151,7 +151,8 @@ def test_a_script_that_never_wraps_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(("imported", "late"), [
-    ("import other", False), ("from importlib import import_module", True), ("from train import run", True),
+    ("import other", False), ("from train import run", True),
+    ("from importlib import import_module\nimport_module(input())", True),
 ])  # fmt: skip
 def test_a_method_of_something_unknown_is_no_function_of_a_script_that_nobody_imports(imported: str, late: bool) -> None:
     probe = f"{imported}\n\nclass Probe:\n    def check(self):\n        self.predictor.run()\n"

@@ -38,7 +38,7 @@ def main(net, options, path):
 )
 def test_the_branch_without_a_wrapper_has_no_prefix(test: str, stays: bool) -> None:
     text = migrated(train=PROGRAM.format(test=test))["train"]
-    assert ("        else:\n            found = self.model.state_dict()\n" in text) == stays
+    assert ("model_state(self.model)" not in text and " found = self.model.state_dict()\n" in text) == stays
 
 
 SAVE = (

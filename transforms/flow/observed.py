@@ -73,8 +73,8 @@ class ObservedFlow(Flow):
             returns = self.files[function.file].functions[function.index].returns
             self.connect(returns + self.variable_offsets[function.file], variable)
 
-    def _copy(self, site: int, value: FunctionValue) -> int:
-        own, written = super()._copy(site, value), self.variable_offsets[value.file]
+    def _copy(self, site: int, value: FunctionValue, literals: Mapping[int, object]) -> int:
+        own, written = super()._copy(site, value, literals), self.variable_offsets[value.file]
         body = self.files[value.file].functions[value.index].body
         if own != written and body is not None:
             for local in range(*body.variables):

@@ -9,8 +9,8 @@ from ..flow.values import Container, Derived, Opaque, Value
 from .file import File
 from .sharding import ShardingQueries
 
-_PLACES = {"torch.autograd.backward": 5}
-_PLACE_IN_METHOD = 3
+_FUNCTION = "torch.autograd.backward"
+_PLACE = 5
 
 
 def inputs_of_backwards(file: File, sharding: ShardingQueries) -> Iterator[ast.expr]:
@@ -18,9 +18,9 @@ def inputs_of_backwards(file: File, sharding: ShardingQueries) -> Iterator[ast.e
     for call in file.nodes(ast.Call):
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
             continue
-        place = _PLACES.get(file.external(call.func) or "", _PLACE_IN_METHOD)
+        placed = call.args[_PLACE : _PLACE + 1] if file.external(call.func) == _FUNCTION else []
         named = [keyword.value for keyword in call.keywords if keyword.arg == "inputs"]
-        for given in named or call.args[place : place + 1]:
+        for given in named or placed:
             is_done = isinstance(given, ast.Call) and isinstance(given.func, ast.Name) and given.func.id == "in_graph"
             if not is_done and _may_be_sharded(file, sharding, given):
                 yield given

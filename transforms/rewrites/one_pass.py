@@ -11,6 +11,7 @@ import libcst as cst
 from ..text.source import Source
 from .alignment import realigned
 from .changes import Change, Statement, Where
+from .idle_tests import asks_only, does_the_same
 from .positions import NodeMap
 from .printed import Printed
 
@@ -64,6 +65,9 @@ class _OnePass(cst.CSTTransformer):
             return self._suite(original_node, node)
         if isinstance(original_node, cst.If) and isinstance(original_node.orelse, cst.If):
             node = self._else_if(original_node.orelse, node)
+        if isinstance(original_node, cst.If) and isinstance(node, cst.If) and self._is_idle(original_node, node):
+            statements = [node.body.body[0].with_changes(leading_lines=node.leading_lines), *node.body.body[1:]]
+            return cst.FlattenSentinel(self._marked(node, statements))  # type: ignore[arg-type]
         if isinstance(original_node, cst.BaseCompoundStatement) and original_node in self.around:
             if isinstance(original_node, cst.If) and original_node in self._elifs:
                 return node
@@ -73,6 +77,12 @@ class _OnePass(cst.CSTTransformer):
     def visit_If(self, node: cst.If) -> None:
         if isinstance(node.orelse, cst.If):
             self._elifs.add(node.orelse)
+
+    def _is_idle(self, original: cst.If, new: cst.If) -> bool:
+        """Whether both branches have come to do the same: ``net = model.module`` in one, ``net = model`` in the other."""
+        if original in self.around or original in self._elifs or (new.body is original.body and new.orelse is original.orelse):
+            return False
+        return asks_only(new.test) and does_the_same(new) and not does_the_same(original)
 
     def _else_if(self, original: cst.If, outer: cst.CSTNode) -> cst.CSTNode:
         """An ``elif`` that statements are put beside becomes an ``else`` with an ``if`` in it."""

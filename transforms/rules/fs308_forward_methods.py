@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import libcst as cst
 
@@ -76,7 +76,7 @@ def registered(site: Site, migration: Migration) -> Outcome | None:
 
     if site.call is not None and is_scripted(site.file, site.call):
         test = migration.torch(site, "torch.jit.is_scripting")
-        return Outcome(_SCRIPTED, [replace(site.file, site.call, lambda call: _unless(test, call, build(call.func)))])
+        return Outcome(_SCRIPTED, [replace(site.file, site.call, lambda call: _unless(test, call, build))])
     if edits:
         change = replace(site.file, method, build)
         return Outcome(f"{member} works on whole parameters and gradients, and its edits stay", [change])
@@ -115,10 +115,10 @@ def _calls_of(site: Site) -> list[ast.Call]:
     return [n for n in ast.walk(around) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in names]
 
 
-def _unless(scripting: str, call: cst.CSTNode, gathering: cst.CSTNode) -> cst.CSTNode:
+def _unless(scripting: str, call: cst.CSTNode, build: Callable[[cst.CSTNode], cst.CSTNode]) -> cst.CSTNode:
     """Scripted models are not sharded, and TorchScript compiles nothing of the branch that it never takes."""
     assert isinstance(call, cst.Call)
-    both = expression("{call} if " + scripting + "() else {new}", call=call, new=call.with_changes(func=gathering))
+    both = expression("{call} if " + scripting + "() else {new}", call=call, new=call.with_changes(func=build(call.func)))
     return both.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
 
 

@@ -47,7 +47,7 @@ def check_a_head_without_reduction() -> None:
     results = []
     for kind in ("ddp", "fsdp2"):
         torch.manual_seed(0)
-        model = network(2)
+        model: Any = network(2)
         run: Any = DistributedDataParallel(model) if kind == "ddp" else shard_like_ddp(model)
         optimizer = torch.optim.SGD(run.parameters(), 0.1, momentum=0.9)
         for step in range(3):

@@ -17,8 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 class Chooses(nn.Linear):
     loss = "l2"
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out = super().forward(x)
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        out = super().forward(input)
         return out.abs() if self.loss == "l1" else out.square()
 
 

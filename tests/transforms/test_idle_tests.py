@@ -1,0 +1,57 @@
+"""Tests whose branches come to do the same: the statements alone are left, unless the test itself does something."""
+
+from __future__ import annotations
+
+import pytest
+from migrated_texts import HEAD, migrated
+
+PROGRAM = HEAD + """def main(net, other, args):
+    model, critic = DDP(net, **args.options), DDP(other, **args.options)
+    if {test}:  # as always
+        inner = model.module
+        judge = critic.module
+
+    else:
+        # one process
+        inner = model
+        judge = {other}
+    return inner(torch.ones(2, 4)) + judge(torch.ones(2, 4))
+"""
+
+
+@pytest.mark.parametrize(("test", "other", "is_left"), [
+    ("args.distributed", "critic", False),
+    ("hasattr(args, 'distributed') and args.world > 1", "critic", False),
+    ("next(args.flags)", "critic", True),
+    ("args.distributed", "net", True),
+])  # fmt: skip
+def test_branches_that_do_the_same(test: str, other: str, is_left: bool) -> None:
+    text = migrated(train=PROGRAM.format(test=test, other=other))["train"]
+    assert (f"    if {test}:" in text) == is_left
+    alone = "    # as always\n    # one process\n    inner = model\n    judge = critic\n    return"
+    assert ("        judge = critic\n" if is_left else alone) in text
+
+
+def test_branches_that_did_the_same_before_stay() -> None:
+    program = HEAD + """def main(net, options, flag):
+    model = DDP(net, **options)
+    if flag:
+        print(model.module.training)
+    else:
+        print(model.module.training)
+"""
+    assert "    if flag:\n        print(model.training)\n    else:\n" in migrated(train=program)["train"]
+
+
+def test_an_elif_stays() -> None:
+    program = HEAD + """def main(net, options, flag):
+    model = DDP(net, **options)
+    if flag > 2:
+        return None
+    elif flag:
+        inner = model.module
+    else:
+        inner = model
+    return inner
+"""
+    assert "    elif flag:\n        inner = model\n    else:\n        inner = model\n" in migrated(train=program)["train"]

@@ -1,0 +1,29 @@
+"""Tests whose branches do the same."""
+
+from __future__ import annotations
+
+import ast
+
+import libcst as cst
+
+_ASKING = frozenset({"hasattr", "isinstance", "callable", "len"})
+
+
+def asks_only(test: cst.BaseExpression) -> bool:
+    """Whether nothing but looking happens while a test is made."""
+    tree = ast.parse(cst.Module([]).code_for_node(test).strip(), mode="eval")
+    calls = (n for n in ast.walk(tree) if isinstance(n, (ast.Call, ast.NamedExpr, ast.Await, ast.Subscript)))
+    return all(isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in _ASKING for n in calls)
+
+
+def does_the_same(test: cst.If) -> bool:
+    """Whether the two branches of an ``if`` are the same statements, but for comments and layout."""
+    if not isinstance(test.orelse, cst.Else):
+        return False
+    blocks = (test.body, test.orelse.body)
+    texts = [_statements(block) for block in blocks if isinstance(block, cst.IndentedBlock)]
+    return len(texts) == len(blocks) and texts[0] == texts[1]
+
+
+def _statements(block: cst.IndentedBlock) -> str:
+    return ast.unparse(ast.parse("".join(cst.Module([]).code_for_node(statement) for statement in block.body)))
