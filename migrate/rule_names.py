@@ -14,7 +14,8 @@ def rules_called(name: str) -> list[Rule]:
     found = [rule for rule in all_rules() if wanted and rule.id.startswith(wanted)]
     if found:
         return found
-    close = difflib.get_close_matches(wanted, [rule.id for rule in all_rules()], 3, cutoff=0.7)
+    near = difflib.get_close_matches(wanted, [rule.id for rule in all_rules()], 12, cutoff=0.7)
+    close = sorted(near, key=lambda known: sum(map(str.__ne__, known, wanted)))[:3]  # one letter off comes first
     meant = f"; did you mean {' or '.join(close)}?" if close else ";"
     raise UserError(f"no rule is called {name!r}{meant} `to-fsdp2 rules` lists them")
 

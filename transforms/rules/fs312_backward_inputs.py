@@ -1,4 +1,4 @@
-"""FS311: backwards that give gradients of named parameters alone."""
+"""FS312: backwards that give gradients of named parameters alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def of_what_is_in_the_graph(site: Site, migration: Migration) -> Outcome | None:
 _MESSAGE = "sharded parameters are in no graph: a backward that asks for them alone left them without gradients, and said nothing"
 
 RULE = Rule(
-    id="FS311",
+    id="FS312",
     title="backwards that are told their inputs",
     symbols=(BACKWARD_INPUTS,),
     roles=("read",),
