@@ -157,3 +157,20 @@ def check_optimizers_that_are_made_while_it_is_held_go_on_with_shards() -> None:
         trainer.step()
     assert list(made.state) == list(model.parameters())
     assert close(parameters_of(model), parameters_of(expected))
+
+
+class Pruner:
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.weights = dict(model.named_parameters())
+
+
+def check_what_holds_parameters_beside_their_model() -> None:
+    """In either order: the parameters are held once, and what is read of them is the model's."""
+    model, _ = trained()
+    expected = parameters_of(model)
+    pruner = Pruner(model)
+    for things in ((pruner, model), (model, pruner)):
+        with whole_on_each_rank(*things):
+            assert close({name: whole(p.detach()) for name, p in pruner.weights.items()}, dict(expected))
+        assert not any(hasattr(p, "_held_whole") for p in model.parameters())
+    assert close(parameters_of(model), expected)
