@@ -33,10 +33,12 @@ def moved(site: Site, migration: Migration) -> Outcome | None:
         assert isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[0], cst.ImportFrom)
         return [node.with_changes(body=[node.body[0].with_changes(module=line.body[0].module)])]
 
-    return Outcome(_TOLD, [replace_statement(site.file, node, build) for node in imports], Level.REVIEW)  # type: ignore[arg-type]
+    return Outcome(_TOLD, [replace_statement(site.file, node, build) for node in imports], Level.REVIEW,  # type: ignore[arg-type]
+                   advice=_LOADS)  # fmt: skip
 
 
 _TOLD = "torch._six is gone since torch 2.0, and fully_shard came later: where it is imported the program does not start"
+_LOADS = "Since torch 2.6 torch.load reads tensors alone: files that hold other objects, such as args, need weights_only=False."
 _ADVICE = "container_abcs is collections.abc, string_classes (str, bytes), int_classes int."
 
 RULE = Rule(
