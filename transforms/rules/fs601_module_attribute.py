@@ -8,7 +8,7 @@ import libcst as cst
 
 from ..facts.symbols import DDP, WRAPPERS
 from ..findings import Level
-from ..flow.values import UNKNOWN, ClassValue, Constant, Opaque
+from ..flow.values import UNKNOWN, ClassValue, Constant, External, Opaque
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.copied_models import copies_behind, copies_model, copies_wrapper
@@ -169,8 +169,8 @@ def _is_own(site: Site) -> bool:
     around = site.file.enclosing_class(site.node)
     if around is None:
         return False
-    if any(site.file.external(base) in WRAPPERS for base in around.bases):
-        return True
+    if any(isinstance(v, External) and v.name in WRAPPERS for base in around.bases for v in site.file.values(base)):
+        return True  # also of one that is chosen: `class Own(DDP if distributed else DataParallel)`
     flow = site.file.program.flow
     wrappers = [v for v in flow.values if isinstance(v, ClassValue) and flow.wrapper_kind(v) is not None]
     for cls in (value for value in site.file.values(around) if isinstance(value, ClassValue)):
