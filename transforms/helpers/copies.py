@@ -32,7 +32,7 @@ OF_SHARDING = (
     "_held_whole", "_forward_methods", "_around_methods", "_ignored_by_sharding", "_is_fsdp_managed_module",
     "_fsdp_use_orig_params", "_gather", "_plain_parameters", "_running_forwards", "_awaits_second_backward",
     "_ranks_that_gather", "_gradients_travel_in", "_syncs_gradients", "_synced_forward_pending", "require_backward_grad_sync",
-    "_shell", "_past_ddp", "_sync_buffers", "_of_wrapper", "_wrapped_like",
+    "_shell", "_past_ddp", "_sync_buffers", "_of_wrapper", "_ran_by_parts", "_wrapped_like",
 )  # fmt: skip
 """What is noted on a sharded model and does not hold of a plain one."""
 

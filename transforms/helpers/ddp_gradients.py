@@ -70,9 +70,11 @@ def drop_unused_gradients(module: Any, group: Any, elsewhere: Collection[Any] = 
 
     def note(parameter: Any, _: Any) -> None:
         used.add(parameter)
-        enter()  # by a forward of a part alone
+        if module._ran_by_parts:  # nothing that its own forward gave does
+            enter()
 
     def watch(*_: Any) -> None:  # the hooks belong on the gathered parameters, which autograd sees
+        module._ran_by_parts = False
         for owner, name, parameter in sharded:
             gathered = owner._parameters[name]
             if gathered is None or gathered is parameter or not gathered.requires_grad:

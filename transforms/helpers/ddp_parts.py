@@ -20,12 +20,14 @@ def gather_for_parts(module: Any, blocks: list[Any], elsewhere: Collection[Any] 
     state = module._get_fsdp_state()
     in_blocks = {inner for block in blocks for inner in block.modules()}
     entered: set[Any] = set()
+    module._ran_by_parts = False
 
     def enter(part: Any, args: Any, kwargs: Any) -> Any:
         entered.discard(part)
         if state._training_state.name != "IDLE" or module._running_forwards:
             return None
         entered.add(part)
+        module._ran_by_parts = True
         return state._pre_forward(module, args, kwargs)
 
     def leave(part: Any, args: Any, output: Any) -> Any:
