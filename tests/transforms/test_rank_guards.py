@@ -291,6 +291,23 @@ def test_training_behind_a_guard_is_left_and_told_of() -> None:
     assert {finding.level.value for finding in analysis.findings if finding.rule == "FS414"} == {"manual"}
 
 
+def test_a_function_that_is_asked_for_an_attribute_is_not_called() -> None:
+    program = """
+        def save(model, optimizer, x):
+            if not is_main():
+                return
+            if hasattr(save, "best"):
+                print(save.best)
+            torch.save([model.module.predict(x), len(optimizer.param_groups)], "x.pt")
+
+        def main(net, x):
+            model = DDP(net)
+            model(x).sum().backward()
+            save(model, torch.optim.SGD(model.parameters(), 0.1), x)
+    """
+    assert contexts(program) == ["with whole_on_each_rank(model):"]
+
+
 def test_a_registry_may_hand_out_what_it_decorates() -> None:
     program = """
         TABLE = {}

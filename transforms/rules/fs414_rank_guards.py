@@ -206,6 +206,8 @@ def _ask(migration: Migration, file: File, statement: ast.stmt) -> Change:
 def _trains_model(file: File, statement: ast.stmt, hidden: list[Hidden]) -> bool:
     """Whether a function that is handed on behind a guard, as LBFGS gets its closure, calls a hidden model and goes backward."""
     for call in (n for n in ast.walk(statement) if isinstance(n, ast.Call)):
+        if (file.external(call.func) or "").startswith("builtins."):
+            continue  # `hasattr(save, "best")` of a function that keeps the best number
         for value in (v for a in call.args for v in file.values(a) if isinstance(v, FunctionValue)):
             owner, function = file.program.function_node(value)
             inside = {id(n) for n in ast.walk(function)}
