@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
-
 from ..transforms.findings import UserError
 from ..transforms.rule import Rule, all_rules
+from ..transforms.text.rule_ids import ids_like
 
 
 def rules_called(name: str) -> list[Rule]:
@@ -14,8 +13,7 @@ def rules_called(name: str) -> list[Rule]:
     found = [rule for rule in all_rules() if wanted and rule.id.startswith(wanted)]
     if found:
         return found
-    near = difflib.get_close_matches(wanted, [rule.id for rule in all_rules()], 12, cutoff=0.7)
-    close = sorted(near, key=lambda known: sum(map(str.__ne__, known, wanted)))[:3]  # one letter off comes first
+    close = ids_like(wanted, [rule.id for rule in all_rules()], 3)
     meant = f"; did you mean {' or '.join(close)}?" if close else ";"
     raise UserError(f"no rule is called {name!r}{meant} `to-fsdp2 rules` lists them")
 

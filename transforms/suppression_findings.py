@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterator, Sequence
-from itertools import takewhile
 
 from .findings import Finding, Form, Level
 from .queries.answers import Answer
@@ -12,6 +10,7 @@ from .queries.file import File
 from .queries.said import SaidByComments
 from .queries.sharding import ShardingQueries
 from .rule import all_rules
+from .text.rule_ids import ids_like
 from .text.suppressions import Comment, Suppressions
 from .written_stops import written_stops
 
@@ -59,15 +58,10 @@ def _is_asked(comment: Comment, asks_contract: bool) -> bool:
 def _unknown(comment: Comment, known: Collection[str]) -> str:
     for name in comment.rules:
         if not any(rule.startswith(name) for rule in known):
-            alike = difflib.get_close_matches(name.upper(), sorted(known), 5, 0.7)
-            close = sorted(alike, key=lambda rule: -_same_beginning(rule, name.upper()))[:2]
+            close = ids_like(name, known, 2)
             meant = f"; did you mean {' or '.join(close)}?" if close else ""
             return f"no rule is called {name[:40]!r}, so nothing is left out{meant}"
     return ""
-
-
-def _same_beginning(first: str, second: str) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
 def _unused(comment: Comment, findings: Sequence[Finding]) -> str:
