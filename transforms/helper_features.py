@@ -34,6 +34,7 @@ _WORDS = {
     "scripted": r"\bjit\b",
     "autograd_grad": r"autograd\.(?:grad|functional)\b|import (?:.*, )?grad\b|autograd import [(*]|autograd\b(?!\.| import)",
     "gradient_reads": r"grad\b",
+    "assigned_gradients": r"grad\s*=(?!=|\s*None\b)",
     "parameter_hooks": r"register_hook|register_post_accumulate_grad_hook|register_multi_grad_hook",
     "inference_mode": r"inference_mode",
     "grad_scaler": r"GradScaler",

@@ -18,6 +18,8 @@ from .symbols import star_names
 from .versions import outcome, speaks_of_versions
 from .written_names import Names
 
+_LAID_OUT_WHEN_SET = frozenset({"grad", "main_grad"})
+"""What a parameter gives back in its own layout, whatever was assigned: it is no second name for what was."""
 
 class Extractor(ExpressionExtractor):
     """Walks one file's statements."""
@@ -73,7 +75,8 @@ class Extractor(ExpressionExtractor):
             path = dotted_path(target)
             if path:
                 self.scope.forget_below(path)
-                self.bind_path(path, variable)
+                if target.attr not in _LAID_OUT_WHEN_SET:
+                    self.bind_path(path, variable)
         elif isinstance(target, ast.Subscript):
             base = self.expression(target.value)
             self.expression(target.slice)

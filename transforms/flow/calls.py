@@ -103,6 +103,8 @@ class Calls(NamedAttributes):
         if isinstance(value, Opaque) and value.name in library.MODULES_OF_MODULES:
             if method in library.CONTAINER_WRITES:
                 self.hold_modules(value, call)
+            elif method == "items":
+                self.give_pairs(call, value)
             elif method in library.CONTAINER_READS:
                 self.add(call.result, value)
         if isinstance(value, MODEL_LIKE):
@@ -156,18 +158,22 @@ class Calls(NamedAttributes):
                         self.store(value, self.constant_key(call), argument)
         elif method in library.CONTAINER_READS:
             if method == "items":
-                pair = Container(call.result, "items")
-                self.add(call.result, pair)
-                self.load(value, ANY_KEY, self.field(pair, "[1]"), call.function)
-                inner = Container(-call.result - 2, "tuple")
-                self.connect(self.field(pair, "[1]"), self.field(inner, "[1]"))
-                self.add(self.field(pair, "[any]"), inner)
+                self.give_pairs(call, value)
             elif method == "copy":
                 self.add(call.result, value)
             else:
                 self.load(value, ANY_KEY, call.result, call.function)
                 self.add(call.result, Container(call.result, "list"))
                 self.load(value, ANY_KEY, self.field(Container(call.result, "list"), "[any]"), call.function)
+
+    def give_pairs(self, call: Call, value: Value) -> None:
+        """``for key, element in holder.items()``"""
+        pair = Container(call.result, "items")
+        self.add(call.result, pair)
+        self.load(value, ANY_KEY, self.field(pair, "[1]"), call.function)
+        inner = Container(-call.result - 2, "tuple")
+        self.connect(self.field(pair, "[1]"), self.field(inner, "[1]"))
+        self.add(self.field(pair, "[any]"), inner)
 
     def note_literal(self, variable: int, value: object) -> None:
         """A text or a number is written there: what is read by such a key is told apart."""

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from .assigned_gradients import assigned, follow_assigned
 from .parameters import write_shard
 from .whole import map_tensors, whole
 
@@ -22,7 +23,9 @@ def on_whole(collective: Callable[..., Any]) -> Callable[..., Any]:
         def gather(tensor: torch.Tensor) -> torch.Tensor:
             if not isinstance(tensor, DTensor):
                 return tensor
-            gathered.append((tensor, whole(tensor)))
+            full = tensor
+            full = assigned(tensor)  # needed for: assigned_gradients
+            gathered.append((tensor, whole(full)))
             return gathered[-1][1]
 
         work = collective(*map_tensors(gather, args), **map_tensors(gather, kwargs))
@@ -30,6 +33,7 @@ def on_whole(collective: Callable[..., Any]) -> Callable[..., Any]:
             work.wait()
         for tensor, full in gathered:
             write_shard(tensor, full)
+            follow_assigned(tensor, full)  # needed for: assigned_gradients
         return work
 
     return call

@@ -42,7 +42,7 @@ def plain_copy(model: Any, memo: Any = None) -> Any:
 
     Every rank calls it. fully_shard's classes cannot be copied, so they and its hooks are taken off for the moment.
     """
-    if not is_sharded(model):
+    if not _was_sharded(model):
         return copy.deepcopy(model, memo)
     units = [m for m in model.modules() if isinstance(m, FSDPModule)]  # none in a part that a unit further out holds
     with whole_on_each_rank(model):
@@ -127,7 +127,13 @@ def as_plain(value: Any) -> Any:
     Everything else is itself. Every rank comes here; one alone may inside `whole_on_each_rank`.
     """
 
-    return map_tensors(lambda module: plain_copy(module) if is_sharded(module) else module, value, nn.Module)
+    return map_tensors(lambda module: plain_copy(module) if _was_sharded(module) else module, value, nn.Module)
+
+
+def _was_sharded(module: Any) -> bool:
+    """Whether a module is sharded, or a part of a model that is: while that is whole, hooks are all that a part has of it."""
+    hooks = (hook for m in module.modules() for name in HOOKS for hook in vars(m).get(name, {}).values())
+    return is_sharded(module) or any(map(is_of_sharding, hooks))
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import Optimizer
 
+from .assigned_gradients import compute_with_assigned, holds_assigned, note_assigned
 from .gathered import reshard_after_forward
 from .own_losses import gradients_of_own_loss, note_gathered_forms
 from .parameters import note_change, write_shard
@@ -55,12 +56,16 @@ def _compute_as_whole(function: Any, arguments: Any, keywords: Any, caller: Any)
     if name == "__set__" and function.__self__ is torch.Tensor.data:
         return replace_data(*arguments)
     if name == "__set__":  # `p.grad = value`
-        return function(arguments[0], map_tensors(lambda value: shard_like(value, arguments[0]), arguments[1]))
+        function(arguments[0], map_tensors(lambda value: shard_like(value, arguments[0]), arguments[1]))
+        note_assigned(*arguments)  # needed for: assigned_gradients
+        return None
+    target = arguments[0] if arguments else keywords.get("tensor")  # of functions of torch.nn.init
+    target = keywords.get("out", target) if _writes(name, keywords) else None
+    if holds_assigned(arguments, keywords) and _is_for_program(caller):  # needed for: assigned_gradients
+        return compute_with_assigned(function, arguments, keywords, target)  # needed for: assigned_gradients
     if name in READS:
         with _operators_of_python():
             return function(*whole(arguments), **whole(keywords))
-    target = arguments[0] if arguments else keywords.get("tensor")  # of functions of torch.nn.init
-    target = keywords.get("out", target) if _writes(name, keywords) else None
     written = _sharded(target)
     draws = name in RANDOM or getattr(function, "__module__", None) == "torch.nn.init"
     if written and (draws or any(hasattr(tensor, "_view_of") for tensor in written)):

@@ -120,11 +120,11 @@ def _hide(group: Any) -> None:
     group.unshard = partial(_show, group, group.unshard)
 
 
-def _show(group: Any, unshard: Any, *arguments: Any) -> None:
+def _show(group: Any, unshard: Any, *arguments: Any, **keywords: Any) -> None:
     group.unshard = unshard
     for managed in group.fsdp_params if group.is_unsharded else ():
         managed._setattr_on_modules(managed._unsharded_param)
-    unshard(*arguments)
+    unshard(*arguments, **keywords)
 
 
 def _is_hidden(group: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from .assigned_gradients import share_assigned
 from .tensors import tensors_in
 from .unsynced import unsynced_gradient
 from .whole import map_tensors
@@ -47,6 +48,8 @@ def _answer(_: type, function: Any, types: Any, arguments: Any = (), keywords: A
             compute = answers["parts" if is_part else "whole"]
         if function.__name__ == "__get__" or function is torch.Tensor.backward:
             result = function(*arguments, **keywords)
+            if getattr(function, "__self__", None) is torch.Tensor.data:  # needed for: assigned_gradients
+                share_assigned(arguments[0], result)
             if result is None and getattr(function, "__self__", None) is torch.Tensor.grad:  # needed for: gradient_sync
                 result = None if is_called_for_shards(caller) else unsynced_gradient(arguments[0])
         else:

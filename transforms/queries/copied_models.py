@@ -66,6 +66,8 @@ def copies_model(sharding: ShardingQueries, file: File, call: ast.Call, is_befor
     if not call.args or is_before(file, call) or is_fresh(file, call, call.args[0]):
         return False
     found = sharding.of(file, call.args[0])
+    if not found.wrappers:
+        found = sharding.of_part(file, call.args[0])
     if not found.wrappers and not may_get_models(file, call.args[0]):
         return False
     return not is_before_wrap(file.program, file, call, found)
@@ -91,8 +93,8 @@ def is_left_to_wraps(sharding: ShardingQueries, file: File, copy: ast.AST, kinds
     """
     if not isinstance(copy, ast.Call) or not copy.args:
         return True
-    if copies_wrapper(sharding, file, copy):
-        return False
+    if copies_wrapper(sharding, file, copy) or sharding.of_part(file, copy.args[0]).wrappers:
+        return False  # a part may be of any class
     is_seen = bool(sharding.of(file, copy.args[0]).wrappers) or may_get_models(file, copy.args[0])
     return set(kinds) == {"ddp"} or not is_seen
 

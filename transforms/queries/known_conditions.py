@@ -13,6 +13,7 @@ from .conditions import is_own_object, is_rank_condition
 from .file import File
 from .guards import guard_of
 from .measured import answered_alike
+from .program import Program
 from .stored_attributes import may_assign
 
 _IMPURE = (ast.Call, ast.Await, ast.NamedExpr, ast.Yield, ast.YieldFrom)
@@ -317,8 +318,25 @@ def _is_part(chain: str, other: str) -> bool:
     return chain == other or chain.startswith(f"{other}.")
 
 
+class _OfSomeRanks:
+    """Which expressions some ranks alone can ask: many tests lead back to the same arguments of the same callers."""
+
+    def __init__(self, _: Program) -> None:
+        self._found: dict[tuple[File, ast.expr, bool, int], bool] = {}
+
+    def has(self, file: File, test: ast.expr, differing: bool, depth: int) -> bool:
+        key = (file, test, differing, depth)
+        if key not in self._found:
+            self._found[key] = _may_differ(file, test, differing, depth)
+        return self._found[key]
+
+
 def _is_of_some_ranks(file: File, test: ast.expr, differing: bool, depth: int = 0) -> bool:
     """Whether only some ranks can ask a test or, unless they may be ``differing``, ranks may answer it differently."""
+    return file.program.once(_OfSomeRanks).has(file, test, differing, depth)
+
+
+def _may_differ(file: File, test: ast.expr, differing: bool, depth: int) -> bool:
     read = [n for n in ast.walk(test) if isinstance(n, (ast.Name, ast.Attribute))]
     if any(is_own_object(file, n) or _is_state(file, n) for n in read):
         return True

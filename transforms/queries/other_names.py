@@ -33,7 +33,8 @@ def other_name(sharding: ShardingQueries, guard: Guard, values: set[Value]) -> s
 def names_of_kept(sharding: ShardingQueries, guard: Guard, holder: ast.expr) -> str | None:
     """The names at a guard of all that an object keeps which some ranks alone have: a saver's model and optimizer."""
     holders = [v for v in guard.file.values(holder) if not (isinstance(v, Constant) and v.value is None)]
-    kept_by_each = [_kept_by(sharding, v) for v in holders]
+    known = sharding.program.once(_KeptObjects)
+    kept_by_each = [known.of(sharding, v) for v in holders]
     if not holders or any(kept is None for kept in kept_by_each):
         return None
     kept = _all(kept for kept in kept_by_each if kept is not None)
@@ -56,6 +57,18 @@ def _names_of(
     names = _names_at(sharding.program, guard) if objects else ()
     found = ((node, held, sharded_objects(sharding, held)) for node, held in names)
     return sorted((name for name in found if are_among(sharding, name[2], objects)), key=lambda name: not name[2] <= objects)
+
+
+class _KeptObjects:
+    """What each holder keeps: many places behind one guard ask about the same ones, and a trainer may hold all there is."""
+
+    def __init__(self, _: Program) -> None:
+        self._found: dict[tuple[ShardingQueries, Value], set[Value] | None] = {}
+
+    def of(self, sharding: ShardingQueries, value: Value) -> set[Value] | None:
+        if (sharding, value) not in self._found:
+            self._found[sharding, value] = _kept_by(sharding, value)
+        return self._found[sharding, value]
 
 
 def _kept_by(sharding: ShardingQueries, value: Value) -> set[Value] | None:

@@ -53,7 +53,8 @@ def saved_models(sharding: ShardingQueries, file: File, value: ast.expr, depth: 
 
 
 def _is_model(sharding: ShardingQueries, file: File, value: ast.expr) -> bool:
+    """A sharded model, or a part of one: its hooks cannot be pickled either."""
     values = file.values(value)
-    return bool(sharding.of_values(values).wrappers) and any(
+    return bool(sharding.of_owners(values).wrappers) and any(
         isinstance(v, (Wrapped, Annotated, Instance, Opaque)) for v in values
     )

@@ -225,7 +225,7 @@ class ShardingQueries:
     def of_part(self, file: File, node: ast.AST) -> Sharding:
         """Whether an expression is a module inside of a model that is sharded, read by code outside of that model."""
         parts = [v for v in file.values(node) if v in self._parts_of_handed and not isinstance(v, Container)]
-        if not parts or not all(isinstance(v, Instance) and not self.is_no_module(v) for v in parts):
+        if not parts or not all(map(self.is_module, parts)):
             return Sharding(Answer.UNKNOWN)
         if self._is_gathered_by_caller(file, node):
             return Sharding(Answer.UNKNOWN)

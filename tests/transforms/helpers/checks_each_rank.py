@@ -153,7 +153,7 @@ def check_models_are_saved_as_plain_ones() -> None:
         with context:
             if isinstance(context, contextlib.nullcontext) or dist.get_rank() == 0:
                 assert as_plain(other) is other and as_plain(plain) is plain
-                saved = pickle.loads(pickle.dumps(as_plain({"net": model, "more": [other, model.layers[0]], "step": 3})))
+                saved = pickle.loads(pickle.dumps(as_plain({"net": model, "more": [other, *model.children()], "step": 3})))
                 assert type(saved["net"]) is Net and saved["step"] == 3
                 assert all(same_attributes(m, own) for m, own in zip(saved["net"].modules(), plain.modules(), strict=True))
                 assert close(parameters_of(saved["net"]), parameters_of(plain))

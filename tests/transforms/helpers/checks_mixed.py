@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from models import batch, build, close, error_of, parameters_of
+from to_fsdp2.transforms.helpers.collectives import on_whole
 from to_fsdp2.transforms.helpers.mixed import compute_as_whole
 from torch import nn
 from torch.distributed.fsdp import fully_shard
@@ -128,6 +129,41 @@ def check_gradients_by_parameters_are_a_ranks_own() -> None:
         assert unused[-1] is None
     for one, other in zip(*found, strict=True):
         assert close(one, other)
+
+
+def _reduce_each(gradients: list[Any]) -> None:
+    for gradient in gradients:
+        gradient /= dist.get_world_size()
+        on_whole(dist.all_reduce)(gradient.data)
+
+
+def _reduce_together(gradients: list[Any]) -> None:
+    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+    for gradient, mean in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
+        gradient.copy_(mean.view_as(gradient))
+
+
+def check_gradients_that_each_rank_assigns_are_its_own_until_it_reduces_them() -> None:
+    found = []
+    for model in (build("ddp"), sharded()):
+        module = model.module if hasattr(model, "module") else model
+        for reduce in (_reduce_each, _reduce_together):
+            parameters = list(module.parameters())
+            own = torch.autograd.grad(model(*batch(1)), parameters)
+            for p, gradient in zip(parameters, own, strict=True):
+                p.grad = gradient
+            norms = [p.grad.norm().item() for p in parameters]
+            reduce([p.grad for p in parameters])
+            torch.nn.utils.clip_grad_norm_(parameters, 0.1)
+            found.append([*map(torch.as_tensor, norms), *(plain(p.grad) for p in parameters)])
+            torch.optim.SGD(parameters, lr=0.1).step()
+            found.append([p.detach() for p in parameters_of(module).values()])
+            module.zero_grad()
+    for one, other in zip(found[:4], found[4:], strict=True):
+        for a, b in zip(one, other, strict=True):
+            assert close(a, b), (a, b)
 
 
 def check_numbers_and_arrays() -> None:

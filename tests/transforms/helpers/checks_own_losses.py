@@ -130,3 +130,34 @@ def check_parameters_outside_of_forwards_and_recomputed_ones() -> None:
         found.append([gradient.detach() for gradient in mine])
     assert all(type(gradient) is torch.Tensor for gradient in found[1])
     assert all(close(a, b) for a, b in zip(*found, strict=True))
+
+
+class Twice(nn.Module):
+    """Blocks that each forward runs twice, so that they are gathered where they run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2)])
+        self.last = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.last(x)
+        for block in [*self.blocks, *self.blocks]:
+            x = x + block(x)
+        return x
+
+
+def check_blocks_that_run_twice() -> None:
+    torch.manual_seed(0)
+    trained = models(Twice())
+    for model in trained:
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        for step in range(3):
+            x = model(torch.full((4, 8), 0.1 * (step + dist.get_rank() + 1)))
+            loss, other = x.square().mean(), x.abs().mean()
+            last = getattr(model, "module", model).last.weight
+            one, two = (torch.autograd.grad(part, last, retain_graph=True)[0].norm() for part in (loss, other))
+            (loss + other * (one / (two + 1e-4)).detach()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    require_equal_parameters(trained)
