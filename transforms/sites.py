@@ -254,7 +254,7 @@ def _role(file: File, node: ast.expr) -> tuple[str, ast.Call | None]:
     above = file.parents[outer]
     if isinstance(above, ast.Call) and len(above.args) == 2 and above.args[1] is outer and file.external(above.func) in TESTS:
         return "test", above
-    is_handed_on = isinstance(above, (ast.Assign, ast.arguments, ast.Call, ast.keyword, ast.Return))
+    is_handed_on = isinstance(above, (ast.Assign, ast.arguments, ast.Call, ast.keyword, ast.Return, ast.IfExp))
     if is_handed_on and isinstance(outer, ast.expr) and tests_of(file, outer):
         return "classes", None
     if isinstance(above, ast.Compare) and isinstance(above.left, ast.Call) and file.external(above.left.func) == "builtins.type":

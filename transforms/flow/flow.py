@@ -19,6 +19,10 @@ from .unseen_optimizers import UnseenOptimizers
 from .values import ClassValue, Constant, Container, External, FunctionValue, ModuleValue, Unknown
 
 _BUILTINS = frozenset(dir(builtins))
+_NEVER_REPLACED = frozenset(
+    {"isinstance", "issubclass", "type", "hasattr", "getattr", "setattr", "delattr", "callable", "super", "len", "id", "vars"}
+)
+"""Builtins that no package has another one of, for ``from package import *`` to bring in; numpy has its own ``sum``."""
 
 
 class Flow(UnseenOptimizers):
@@ -120,7 +124,7 @@ class Flow(UnseenOptimizers):
                 if exported is not None:
                     self.connect(exported, variable)
                     found = True
-            elif not star.startswith(".") and not name.startswith("_"):
+            elif not star.startswith(".") and not name.startswith("_") and name not in _NEVER_REPLACED:
                 outside.append(canonical(f"{star}.{name}"))
         known = [one for one in outside if any(fnmatchcase(one, pattern) for pattern in AVERAGES)]
         for one in known or outside:  # of several modules, the one that is known to have it

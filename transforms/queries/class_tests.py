@@ -62,6 +62,8 @@ def _tests_of_one(file: File, cls: ast.expr, depth: int) -> Tests | None:
         return [(file, above)]
     if is_assertion(above, cls):
         return [(file, above)]  # pyright: ignore[reportReturnType]
+    if isinstance(above, ast.IfExp) and cls is not above.test:
+        return _tests_of_one(file, above, depth)
     if isinstance(above, ast.arguments):
         function = file.parents[above]
         names = [*above.posonlyargs, *above.args]
@@ -73,9 +75,10 @@ def _tests_of_one(file: File, cls: ast.expr, depth: int) -> Tests | None:
         found = [_tests_of_argument(owner, node, cls, call, depth) for owner, node in functions]
         return [test for tests in found for test in tests or ()] if found and None not in found else None
     if isinstance(above, ast.Assign) and len(above.targets) == 1 and isinstance(above.targets[0], ast.Name):
-        name = above.targets[0].id
-        if len(file.bindings[name]) == 1 and file.program.files_by_word.get(name) == [file.index]:
-            return _tests_of_reads(file, file.tree, name, depth)
+        name, function = above.targets[0].id, file.function(above)
+        written = [node for node in file.bindings[name] if function is None or file.function(node) is function]
+        if len(written) == 1 and (function or file.program.files_by_word.get(name) == [file.index]):
+            return _tests_of_reads(file, function or file.tree, name, depth)
     return None
 
 

@@ -35,8 +35,13 @@ def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
                            [name_instead(site.file, _class_expression(site), base)], Level.REVIEW)  # fmt: skip
         return Outcome("it answers no for models of FSDP2, and the branch without `.module` is right", level=Level.OK)
     if site.role == "classes":
-        if all(unwrapping_choice(file, call) is not None for file, call in _tests(site)):
+        others = [(file, call) for file, call in _tests(site) if unwrapping_choice(file, call) is None]
+        if not others:
             return Outcome("it answers no for models of FSDP2, and the branch without `.module` is right", level=Level.OK)
+        if len(others) < len(_tests(site)) and all(file is site.file for file, _ in others):
+            name = migration.torch(site, FSDP_MODULE)
+            return Outcome("models of FSDP2 are FSDPModules; what asks for `.module` goes the other way",
+                           [_both_instead(file, call.args[1], name) for file, call in others])  # fmt: skip
     tests = _tests(site)
     if tests and all(_is_of_others(file, call, migration) for file, call in tests):
         return Outcome("no model of FSDP2 comes here: a library's stay what they are", level=Level.OK)
