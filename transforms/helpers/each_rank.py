@@ -38,14 +38,16 @@ def whole_on_each_rank(*things: Any, needed: bool = True) -> Iterator[None]:
             ask_for_whole()
             _open_questions().append(lambda _: None)
             stack.callback(_open_questions().pop)
-        for thing in _models_and_optimizers(things) if needed else ():
-            if isinstance(thing, nn.Module) and any(isinstance(held, (FSDPModule, DTensor)) for held in _held_in(thing)):
+        held = list(_models_and_optimizers(things)) if needed else []
+        for thing in sorted(held, key=lambda thing: isinstance(thing, DTensor)):  # of a list, those that no model here has
+            if isinstance(thing, nn.Module) and any(isinstance(one, (FSDPModule, DTensor)) for one in _held_in(thing)):
                 if not getattr(thing, "_held_whole", False):  # the same model under another name
                     stack.enter_context(_whole_model(thing))
             elif isinstance(thing, Optimizer):
                 stack.enter_context(_whole_optimizer(thing))
             elif isinstance(thing, DTensor) and not hasattr(thing, "_held_whole"):
-                thing._held_whole = whole(thing.detach())  # pyright: ignore[reportAttributeAccessIssue]
+                full = whole(thing.detach()).requires_grad_(thing.requires_grad)
+                thing._held_whole = full  # pyright: ignore[reportAttributeAccessIssue]
                 stack.callback(vars(thing).pop, "_held_whole", None)
         yield
 

@@ -56,7 +56,8 @@ def context(site: Site, migration: Migration) -> Outcome | None:
         change = method_as_function(site.file, site.call, name)
     else:
         assert isinstance(site.node, ast.Attribute)
-        change = attribute_as_call(site.file, site.node, f"(lambda: {name}({{receiver}}))")
+        template = "(lambda model={receiver}: %s(model))" if _changes_later(site.file, site.receiver) else "(lambda: %s({receiver}))"
+        change = attribute_as_call(site.file, site.node, template % name)
     if uses_own_gradients(site.file, site.node):
         return Outcome(_OWN, [change], Level.MANUAL, advice="Take them by torch.autograd.grad from a copy of the model.")
     if migration.gives_up_by_hand(site.file.path):
@@ -64,6 +65,14 @@ def context(site: Site, migration: Migration) -> Outcome | None:
     if _adds_in_low_precision(site, migration):
         return Outcome(_PRECISION, [change], Level.REVIEW)
     return Outcome("gradients stay unreduced inside, as with the wrapper's own context", [change])
+
+
+def _changes_later(file: File, receiver: ast.expr) -> bool:
+    """Whether a loop or comprehension around gives a model's name another meaning before a function asks for it."""
+    names = {n.id for n in ast.walk(receiver) if isinstance(n, ast.Name)}
+    loops = (a for a in file.ancestors(receiver) if isinstance(a, (ast.For, ast.ListComp, ast.SetComp, ast.DictComp)))
+    targets = (t for a in loops for t in ([a.target] if isinstance(a, ast.For) else [g.target for g in a.generators]))
+    return any(isinstance(n, ast.Name) and n.id in names for target in targets for n in ast.walk(target))
 
 
 _OWN = "the gradients of one rank alone are used here: fully_shard keeps them apart until one reduces them; a step sees none"
@@ -202,6 +211,30 @@ RULE = Rule(
                 "        model(batch).sum().backward()\n"
             ),
             level=Level.SAFE,
+        ),
+        Example(
+            before=(
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "def f(nets, options, batch):\n"
+                "    models = [DDP(net, **options) for net in nets]\n"
+                "    contexts = [model.no_sync for model in models]\n"
+                "    with contexts[0]():\n"
+                "        models[0](batch).sum().backward()\n"
+            ),
+            after=(
+                "from fsdp2_helpers import no_gradient_sync, shard_like_ddp\n"
+                "\n"
+                "\n"
+                "def f(nets, options, batch):\n"
+                "    models = [shard_like_ddp(net, **options) for net in nets]\n"
+                "    contexts = [(lambda model=model: no_gradient_sync(model)) for model in models]\n"
+                "    with contexts[0]():\n"
+                "        models[0](batch).sum().backward()\n"
+            ),
+            level=Level.SAFE,
+            note="A bound method keeps its model when the loop goes on to the next one.",
         ),
     ),
     proof=("no_sync_helper",),

@@ -14,6 +14,7 @@ from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.each_rank import entered, everything_whole_on_each_rank, whole_on_each_rank
 from to_fsdp2.transforms.helpers.state import load_model_state, load_state, state_of
 from to_fsdp2.transforms.helpers.whole import whole
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -37,6 +38,26 @@ def check_what_one_rank_writes_all_get() -> None:
         for p in model.parameters():
             p.data.fill_(dist.get_rank())
     assert {float(p.full_tensor().max()) for p in model.parameters()} <= {0.0, 1.0}  # each rank has cut its own
+
+
+class Trainer:
+    """Whose lists of parameters come before the models that have them, by name."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.models = {"encoder": shard_like_ddp(Net()), "decoder": shard_like_ddp(Net())}
+        self.all_params = [p for model in self.models.values() for p in model.parameters()]
+        self.all_params[0].requires_grad_(False)
+
+
+def check_a_list_of_parameters_is_held_as_the_models_are() -> None:
+    trainer = Trainer()
+    asked = [p.requires_grad for p in trainer.all_params]
+    with whole_on_each_rank(trainer):
+        named = [p for model in trainer.models.values() for p in model.parameters()]
+        assert [p.requires_grad for p in named] == asked == [p.requires_grad for p in trainer.all_params]
+        assert not any(isinstance(p, DTensor) for p in named)
+        assert all(torch.equal(one.detach(), p) for one, p in zip(trainer.all_params, named, strict=True))
 
 
 def check_what_is_kept_of_parameters_are_the_live_ones() -> None:
