@@ -80,7 +80,10 @@ class _Copies:
             return
         for holder, key, mine in self.pairs:
             live = holder[key]
-            mine.data.copy_(live._held_whole if hasattr(live, "_held_whole") else whole(live.detach()))
+            full = live._held_whole if hasattr(live, "_held_whole") else whole(live.detach())
+            if (full.device, full.dtype) != (mine.device, mine.dtype):  # the model has been moved
+                mine.data = torch.empty_like(full)
+            mine.data.copy_(full)
         self.running = True
         try:
             yield

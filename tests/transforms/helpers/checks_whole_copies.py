@@ -160,6 +160,22 @@ def check_made_before_sharding() -> None:
     assert close(average.state_dict(), expected.state_dict(), 1e-6)
 
 
+def check_the_model_is_moved_after_it_was_given() -> None:
+    """As to a device: the average's own tensors are moved by itself."""
+    seen = []
+    for make in (with_whole_copies(Average), Average):
+        model = build("plain")
+        average = make(model.parameters(), 0.9)
+        model.to(torch.float64)
+        average.shadow = [p.to(torch.float64) for p in average.shadow]
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(2)
+        average.update()
+        seen.append(average.state_dict())
+    assert close(seen[0], seen[1], 1e-9)
+
+
 def check_files_hold_the_library_s_class() -> None:
     average = with_whole_copies(Average)(build("fsdp2").parameters(), 0.9)
     file = io.BytesIO()
