@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..flow.values import Wrapped
+from ..queries.copied_models import is_wrapper
 from ..queries.earlier_holders import is_held_earlier
 from ..queries.file import File
 from ..queries.model_blocks import blocks_of
@@ -31,7 +32,7 @@ from ..queries.programs import Programs
 from ..queries.sharding import ShardingQueries
 from ..queries.unwrapping import comes_unwrapped, is_unwrapped
 from ..queries.wraps_inside import wraps_inside
-from ..sites import MODULE_METHODS, Site
+from ..sites import MODULE_METHODS, OPTIMIZER, Site
 from .fully_shard_lines import Spell, broadcast_loop, indented
 from .needs import Needs
 from .wrap_place import WrapPlace, wrap_place
@@ -251,7 +252,8 @@ def _asks_for_wrapper(sharding: ShardingQueries, sites: Mapping[str, Sequence[Si
 def _mark(
     sharding: ShardingQueries, sites: Mapping[str, Sequence[Site]], wrap: Site, is_before: IsBefore
 ) -> str | None:
-    if _is_named_in_wrapper(sharding, sites, wrap) or _is_named_around(sharding, sites, wrap):
+    asks_for_names = (_is_named_in_wrapper, _is_named_around, _is_shown_to_library)
+    if any(asks(sharding, sites, wrap) for asks in asks_for_names):
         return "names of its parameters begin with module."
     if _is_saved_in_wrapper(sites, wrap, is_before):
         return "the keys of its state dict begin with module."
@@ -275,6 +277,20 @@ def _is_named_around(sharding: ShardingQueries, sites: Mapping[str, Sequence[Sit
         site.receiver is not None and number in (value.site for value in wraps_inside(sharding, site.file, site.receiver))
         for found in sites.values() for site in found
         if site.member.startswith("named_") or site.symbol.endswith((".state_dict", ".load_state_dict"))
+    )  # fmt: skip
+
+
+_NAMES_ARE_KEPT = "timm.utils."
+"""Averages that find a model's tensors by the names of what they were made with."""
+
+
+def _is_shown_to_library(sharding: ShardingQueries, sites: Mapping[str, Sequence[Site]], wrap: Site) -> bool:
+    """Whether a library gets the wrapper, whose names it keeps in an average or makes groups of parameters by."""
+    return any(
+        is_wrapper(sharding, site.file, given)
+        for found in sites.values() for site in found
+        if site.call is not None and (site.symbol == OPTIMIZER or site.symbol.startswith(_NAMES_ARE_KEPT)) and _may_be_of(site, wrap)
+        for given in (*site.call.args, *(keyword.value for keyword in site.call.keywords))
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from ..facts.symbols import AVERAGES, KEEPERS_OF_AVERAGES
@@ -11,6 +12,7 @@ from ..flow.values import Constant, Opaque
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.copied_models import copies_wrapper
+from ..queries.file import File
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
 from ..sites import AVERAGE_UPDATE, Site
@@ -32,17 +34,33 @@ def averaged(site: Site, migration: Migration) -> Outcome | None:
     if found.answer is Answer.NO:
         return None
     if _reads_state(site, call) and migration.whole_states.of(site.file, model, found.wrappers):
-        return Outcome("the average is updated from the model's state dict, which stays whole", level=Level.OK)
-    is_copied = site.symbol == _COPIES_WRAPPERS and copies_wrapper(migration.sharding, site.file, call)
+        if not any(_is_of_wrapper(file, made, migration) for file, made in _constructors(site, call)):
+            return Outcome("the average is updated from the model's state dict, which stays whole", level=Level.OK)
+        change = around(site.file, model, f"{migration.helper(site, 'in_wrapper')}({{it}})")
+        return Outcome("the average has the names of DDP's state dict, and is updated by them", [change])
+    is_copied = _is_of_wrapper(site.file, call, migration)
     name = migration.helper(site, "wrapped_copy" if is_copied else "as_plain")
     return Outcome("the average is kept over a plain copy with whole parameters: its library copies and writes plain tensors",
                    [around(site.file, model, f"{name}({{it}})")])  # fmt: skip
 
 
-_COPIES_WRAPPERS = "torch.optim.swa_utils.AveragedModel"
-"""Its states have the names of what it is given, and it updates from parameters alone, whatever these are called."""
 _READ_STATES = frozenset(f"timm.utils.{module}{name}" for module in ("", "model_ema.") for name in ("ModelEma", "ModelEmaV2"))
 """Averages that read nothing of a model but its ``state_dict()`` when they are updated."""
+_COPIES_WRAPPERS = {"torch.optim.swa_utils.AveragedModel", *_READ_STATES}
+"""Their states have the names of what they are given, be it a wrapper."""
+
+
+def _is_of_wrapper(file: File, call: ast.Call, migration: Migration) -> bool:
+    """Whether a library copies DDP's wrapper itself, for an average whose names begin with ``module.``."""
+    copies = file.external(call.func) in _COPIES_WRAPPERS
+    return copies and bool(call.args) and copies_wrapper(migration.sharding, file, call)
+
+
+def _constructors(site: Site, update: ast.Call) -> Iterator[tuple[File, ast.Call]]:
+    """Where the averages are made that a call updates."""
+    made = site.file.values(update.func.value) if isinstance(update.func, ast.Attribute) else []
+    program = site.file.program
+    return (program.call_node(v.site) for v in made if isinstance(v, Opaque) and program.is_written_as_call(v.site))
 
 
 def _reads_state(site: Site, call: ast.Call) -> bool:
@@ -78,6 +96,32 @@ RULE = Rule(
     why="AveragedModel and its kin deep-copy the model, which FSDP2 refuses, and combine its parameters with plain ones.",
     fallback=averaged,
     examples=(
+        Example(
+            before=(
+                "from timm.utils import ModelEma\n"
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "def f(net, options, batch):\n"
+                "    model = DDP(net, **options)\n"
+                "    average = ModelEma(model)\n"
+                "    model(batch).sum().backward()\n"
+                "    average.update(model)\n"
+            ),
+            after=(
+                "from timm.utils import ModelEma\n"
+                "from fsdp2_helpers import in_wrapper, shard_like_ddp, wrapped_copy\n"
+                "\n"
+                "\n"
+                "def f(net, options, batch):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                "    average = ModelEma(wrapped_copy(model))\n"
+                "    model(batch).sum().backward()\n"
+                "    average.update(in_wrapper(model))\n"
+            ),
+            level=Level.REVIEW,
+            note="The average of a wrapper has its names, which begin with `module.`: files of it do too.",
+        ),
         Example(
             before=(
                 "from torch.nn.parallel import DistributedDataParallel as DDP\n"
