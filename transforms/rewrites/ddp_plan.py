@@ -29,6 +29,7 @@ from ..queries.parameter_writes import writes_parameters
 from ..queries.plain_branches import is_in_plain_branch
 from ..queries.program import Program
 from ..queries.programs import Programs
+from ..queries.saved_models import given_to
 from ..queries.sharding import ShardingQueries
 from ..queries.unwrapping import comes_unwrapped, is_unwrapped
 from ..queries.wraps_inside import wraps_inside
@@ -286,12 +287,12 @@ _NAMES_ARE_KEPT = "timm.utils."
 
 def _is_shown_to_library(sharding: ShardingQueries, sites: Mapping[str, Sequence[Site]], wrap: Site) -> bool:
     """Whether a library gets the wrapper, whose names it keeps in an average or makes groups of parameters by."""
-    return any(
-        is_wrapper(sharding, site.file, given)
-        for found in sites.values() for site in found
-        if site.call is not None and (site.symbol == OPTIMIZER or site.symbol.startswith(_NAMES_ARE_KEPT)) and _may_be_of(site, wrap)
-        for given in (*site.call.args, *(keyword.value for keyword in site.call.keywords))
-    )  # fmt: skip
+    shown = [
+        (site.file, site.call) for found in sites.values() for site in found
+        if (site.symbol == OPTIMIZER or site.symbol.startswith(_NAMES_ARE_KEPT)) and _may_be_of(site, wrap)
+    ]  # fmt: skip
+    given = [(file, one) for file, call in shown if call is not None for one in given_to(call)]
+    return any(is_wrapper(sharding, file, one) for file, one in given)
 
 
 def _is_saved_in_wrapper(sites: Mapping[str, Sequence[Site]], wrap: Site, is_before: IsBefore) -> bool:

@@ -56,8 +56,9 @@ def context(site: Site, migration: Migration) -> Outcome | None:
         change = method_as_function(site.file, site.call, name)
     else:
         assert isinstance(site.node, ast.Attribute)
-        template = "(lambda model={receiver}: %s(model))" if _changes_later(site.file, site.receiver) else "(lambda: %s({receiver}))"
-        change = attribute_as_call(site.file, site.node, template % name)
+        is_kept = _changes_later(site.file, site.node.value)
+        template = f"(lambda model={{receiver}}: {name}(model))" if is_kept else f"(lambda: {name}({{receiver}}))"
+        change = attribute_as_call(site.file, site.node, template)
     if uses_own_gradients(site.file, site.node):
         return Outcome(_OWN, [change], Level.MANUAL, advice="Take them by torch.autograd.grad from a copy of the model.")
     if migration.gives_up_by_hand(site.file.path):
