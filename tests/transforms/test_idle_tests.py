@@ -55,3 +55,21 @@ def test_an_elif_stays() -> None:
     return inner
 """
     assert "    elif flag:\n        inner = model\n    else:\n        inner = model\n" in migrated(train=program)["train"]
+
+
+@pytest.mark.parametrize(("front", "comment", "is_left"), [
+    ("inner = model", "", False),
+    ("inner = model", "  # the module", True),
+    ("inner = net", "", True),
+    ("inner = wrapped = model", "", True),
+])  # fmt: skip
+def test_an_assignment_that_repeats_the_one_in_front(front: str, comment: str, is_left: bool) -> None:
+    program = HEAD + f"""def main(net, options, distributed):
+    model = DDP(net, **options)
+    print(model(torch.ones(2, 4)))
+    {front}
+    if distributed:
+        inner = model.module{comment}
+    return inner.state_dict()
+"""
+    assert ("    if distributed:\n" in migrated(train=program)["train"]) is is_left

@@ -127,3 +127,19 @@ def main(options, name):
     text = migrated(train=program)["train"]
     assert "    task.begin()\n" in text
     assert 'forward_method(task, "encode")(1)' in text and 'forward_method(task, "scores")(' in text
+
+
+@pytest.mark.parametrize(("given", "stays"), [("text: str", True), ("image", False)])
+def test_methods_that_turn_texts_into_numbers(given: str, stays: bool) -> None:
+    """A part of a class that is not seen asks a tokenizer, which may be one of images: then it is a model."""
+    net = (
+        "class Reader(nn.Module):\n    def __init__(self, tokenizer):\n        super().__init__()\n"
+        f"        self.tokenizer, self.layer = tokenizer, nn.Linear(2, 2)\n\n    def numbers(self, {given}):\n"
+        f"        return self.tokenizer.encode({given.partition(':')[0]}, truncate=True)\n\n\n"
+        "class Net(nn.Module):\n    def __init__(self, kind, tokenizer):\n        super().__init__()\n"
+        "        self.reader = kind(tokenizer)\n\n"
+        "    def numbers(self, given):\n        return self.reader.numbers(given)\n\n\n"
+    )
+    run = "def run(kind, tokenizer, options, x):\n    model = DDP(Net(kind, tokenizer), **options)\n"
+    new = migrated(train=HEAD + net + run + "    return model.module.numbers(x)\n")["train"]
+    assert ("forward_method(" not in new) is stays

@@ -12,7 +12,7 @@ from .narrowed import tests_of
 _TENSORS = frozenset({"Tensor", "FloatTensor", "LongTensor", "BoolTensor", "Parameter", "ndarray"})
 _PLAIN = frozenset({"str", "int", "float", "bool", "bytes", "Path"})
 _CONTAINERS = frozenset({"dict", "list", "tuple", "set", "Mapping", "Sequence"})
-_OTHERS = re.compile(r"(?i)(^|_)((lr_?)?sched(uler)?s?|(grad_?|loss_?)?scaler|data_?loader|logger|writer)$")
+_OTHERS = re.compile(r"(?i)(^|_)((lr_?)?sched(uler)?s?|(grad_?|loss_?)?scaler|data_?loader|logger|writer|accelerator|fabric)$")
 _CHOICES = frozenset({"Optional", "Union"})
 
 
@@ -24,16 +24,28 @@ def says_no_model(file: File, node: ast.AST) -> bool:
         return False
     if any(_asks_for_other(file, test) for test in tests_of(file, node, node)):
         return True
-    function = file.function(node)
-    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        return False
-    arguments = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
-    annotation = next((a.annotation for a in arguments if a.arg == node.id and a.annotation is not None), None)
-    named = _names(annotation) if annotation is not None else set()
+    named, function = _names_of_parameter(file, node), file.function(node)
     if not named or not named <= _TENSORS | _PLAIN:
         return False
     # A name or path of a model is often given for what is built of it, under the same name.
     return named <= _TENSORS or not any(file.function(b) is function for b in file.bindings.get(node.id, ()))
+
+
+def says_text(file: File, node: ast.expr) -> bool:
+    """Whether a text is written there, or a parameter's annotation says that it is one."""
+    if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+        return True
+    return isinstance(node, ast.Name) and _names_of_parameter(file, node) == {"str"}
+
+
+def _names_of_parameter(file: File, node: ast.Name) -> set[str]:
+    """The types that the annotation of a parameter names; none for another variable."""
+    function = file.function(node)
+    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return set()
+    arguments = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+    annotation = next((a.annotation for a in arguments if a.arg == node.id and a.annotation is not None), None)
+    return _names(annotation) if annotation is not None else set()
 
 
 def _asks_for_other(file: File, test: ast.Call) -> bool:

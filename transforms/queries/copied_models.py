@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from ..flow.values import Constant, Derived, Opaque, Value
+from .answers import Answer, Sharding
 from .file import File
 from .model_classes import may_get_models
 from .order import is_before_wrap
@@ -67,10 +68,20 @@ def copies_model(sharding: ShardingQueries, file: File, call: ast.Call, is_befor
         return False
     found = sharding.of(file, call.args[0])
     if not found.wrappers:
-        found = sharding.of_part(file, call.args[0])
+        found = _of_part(sharding, file, call.args[0])
     if not found.wrappers and not may_get_models(file, call.args[0]):
         return False
     return not is_before_wrap(file.program, file, call, found)
+
+
+def _of_part(sharding: ShardingQueries, file: File, part: ast.expr) -> Sharding:
+    """Whether a part of a sharded model is read off the model; under another name it may be one that is still being made."""
+    model = part
+    while isinstance(model, (ast.Attribute, ast.Subscript)):
+        model = model.value
+        if sharding.of(file, model).wrappers:
+            return sharding.of_part(file, part)
+    return Sharding(Answer.UNKNOWN)
 
 
 def copies_wrapper(sharding: ShardingQueries, file: File, call: ast.Call) -> bool:
@@ -93,7 +104,7 @@ def is_left_to_wraps(sharding: ShardingQueries, file: File, copy: ast.AST, kinds
     """
     if not isinstance(copy, ast.Call) or not copy.args:
         return True
-    if copies_wrapper(sharding, file, copy) or sharding.of_part(file, copy.args[0]).wrappers:
+    if copies_wrapper(sharding, file, copy) or _of_part(sharding, file, copy.args[0]).wrappers:
         return False  # a part may be of any class
     is_seen = bool(sharding.of(file, copy.args[0]).wrappers) or may_get_models(file, copy.args[0])
     return set(kinds) == {"ddp"} or not is_seen

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 
 from ..flow.values import Bound, ClassValue, Constant, Derived, FunctionValue, Value
+from .annotated_types import says_text
 from .file import File
 from .plain_objects import makes_modules
 from .program import Program
@@ -22,6 +23,8 @@ _ASKING = frozenset(
 _PLAIN_MODULES = ("builtins.", "inspect.", "math.", "logging.", "torch.optim.", "re.", "os.", "json.", "collections.",
                   "itertools.", "functools.", "typing.", "time.", "warnings.", "torch.device", "torch.cuda.",
                   "torch.distributed.optim.")  # fmt: skip
+_TAKES_TEXTS = re.compile(r"(?i)(tokeni[sz]er|(\b|_)(dict(ionary)?|vocab(ulary)?))$")
+"""What turns texts into numbers; a tokenizer of images is a model."""
 _DEEPEST = 3
 _MOST_FUNCTIONS = 60
 
@@ -30,7 +33,7 @@ def only_asks(program: Program, file: File, call: ast.Call, seen: set[FunctionVa
     """Whether all that a call can run asks for names, shapes and counts, so that no parameter has to be whole."""
     values = file.called_values(call)
     functions = program.callees(file, call) or [v for v in values if isinstance(v, FunctionValue)]
-    if not functions and not values and seen is None:
+    if not functions and not values:
         functions = _methods_of_modules(program, call)
     own = seen is None and all(_leaves_its_object_alone(*program.function_node(function)) for function in functions)
     seen = set() if seen is None else seen
@@ -83,6 +86,8 @@ def _call_only_asks(program: Program, file: File, call: ast.Call, seen: set[Func
         return True
     if isinstance(call.func, ast.Name) and call.func.id in ("cls", "super"):
         return True
+    if isinstance(call.func, ast.Attribute) and _TAKES_TEXTS.search(ast.unparse(call.func.value)):
+        return bool(call.args) and says_text(file, call.args[0])
     owner = file.values(call.func.value) if isinstance(call.func, ast.Attribute) else []
     if owner and all(isinstance(v, Constant) and v.value is None for v in owner):
         return True  # a part that this model was made without

@@ -25,5 +25,16 @@ def does_the_same(test: cst.If) -> bool:
     return len(texts) == len(blocks) and texts[0] == texts[1]
 
 
+def repeats(test: cst.If, before: cst.CSTNode) -> bool:
+    """Whether all that is behind an ``if`` without comments is a name's value that the statement in front has given it."""
+    if test.orelse is not None or not isinstance(before, cst.SimpleStatementLine) or "#" in cst.Module([]).code_for_node(test):
+        return False
+    first, second = (ast.parse(cst.Module([]).code_for_node(node).strip()).body[0] for node in (before, test))
+    assigned = second.body if isinstance(second, ast.If) else []
+    if len(assigned) != 1 or not isinstance(first, ast.Assign) or ast.dump(assigned[0]) != ast.dump(first):
+        return False
+    return isinstance(first.value, ast.Name) and all(isinstance(target, ast.Name) for target in first.targets)
+
+
 def _statements(block: cst.IndentedBlock) -> str:
     return ast.unparse(ast.parse("".join(cst.Module([]).code_for_node(statement) for statement in block.body)))

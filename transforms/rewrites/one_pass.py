@@ -11,7 +11,7 @@ import libcst as cst
 from ..text.source import Source
 from .alignment import realigned
 from .changes import Change, Statement, Where
-from .idle_tests import asks_only, does_the_same
+from .idle_tests import asks_only, does_the_same, repeats
 from .positions import NodeMap
 from .printed import Printed
 
@@ -32,6 +32,8 @@ class _OnePass(cst.CSTTransformer):
         self.around: dict[cst.CSTNode, list[Change]] = {}
         """Changes of whole statements: by the small statement, or by the compound one."""
         self._elifs: set[cst.CSTNode] = set()
+        self._in_front: dict[cst.CSTNode, cst.CSTNode] = {}
+        """The statement that stands in front of another one in the same block."""
         self.marks = False
         """Whether comments that may be lost were marked."""
         self._nodes = nodes
@@ -42,11 +44,8 @@ class _OnePass(cst.CSTTransformer):
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         """Statements in which nothing changes are passed over: libcst would copy each of their nodes."""
-        if isinstance(node, cst.BaseStatement):
-            start, end = self._nodes.span(node)
-            index = bisect_left(self._starts, start)
-            if index == len(self._starts) or self._starts[index] > end:
-                return False
+        if isinstance(node, cst.BaseStatement) and not self._has_changes(node):
+            return False
         return super().on_visit(node)
 
     def on_leave(self, original_node: cst.CSTNode, updated_node: cst.CSTNode) -> cst.CSTNode | cst.FlattenSentinel[cst.CSTNode]:  # type: ignore[override]
@@ -68,6 +67,8 @@ class _OnePass(cst.CSTTransformer):
         if isinstance(original_node, cst.If) and isinstance(node, cst.If) and self._is_idle(original_node, node):
             statements = [node.body.body[0].with_changes(leading_lines=node.leading_lines), *node.body.body[1:]]
             return cst.FlattenSentinel(self._marked(node, statements))  # type: ignore[arg-type]
+        if isinstance(original_node, cst.If) and isinstance(node, cst.If) and self._is_repetition(original_node, node):
+            return cst.RemoveFromParent()  # type: ignore[return-value]
         if isinstance(original_node, cst.BaseCompoundStatement) and original_node in self.around:
             if isinstance(original_node, cst.If) and original_node in self._elifs:
                 return node
@@ -83,6 +84,21 @@ class _OnePass(cst.CSTTransformer):
         if original in self.around or original in self._elifs or (new.body is original.body and new.orelse is original.orelse):
             return False
         return asks_only(new.test) and does_the_same(new) and not does_the_same(original)
+
+    def visit_IndentedBlock(self, node: cst.IndentedBlock) -> None:
+        self._in_front.update(zip(node.body[1:], node.body, strict=False))
+
+    def _is_repetition(self, original: cst.If, new: cst.If) -> bool:
+        """Whether all that a test leads to has come to be what stands in front of it: ``net = model``, and again."""
+        before = self._in_front.get(original)
+        if before is None or before in self.around or original in self.around or new.body is original.body:
+            return False
+        return asks_only(new.test) and repeats(new, before) and not self._has_changes(before)
+
+    def _has_changes(self, statement: cst.CSTNode) -> bool:
+        start, end = self._nodes.span(statement)
+        index = bisect_left(self._starts, start)
+        return index < len(self._starts) and self._starts[index] <= end
 
     def _else_if(self, original: cst.If, outer: cst.CSTNode) -> cst.CSTNode:
         """An ``elif`` that statements are put beside becomes an ``else`` with an ``if`` in it."""
