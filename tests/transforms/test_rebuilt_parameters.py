@@ -39,3 +39,21 @@ def test_methods_that_give_their_model_other_layers_are_told(call: str, own: str
     )
     told = [found for found in findings(train=program) if found.rule == "FS308" and found.level is Level.MANUAL]
     assert bool(told) == is_told
+
+
+@pytest.mark.parametrize(("exported", "is_told"), [("copy.deepcopy(net)", False), ("net", True)])
+@pytest.mark.parametrize("rebuilt", [
+    'parametrize.remove_parametrizations(self.layers[0], "weight")',
+    'for layer in self.layers:\n            parametrize.remove_parametrizations(layer, "weight")',
+])  # fmt: skip
+def test_methods_rebuild_the_object_that_they_are_called_on(exported: str, is_told: bool, rebuilt: str) -> None:
+    """A copy of an average is a plain model, whatever its class is wrapped in elsewhere."""
+    program = HEAD + (
+        "import copy\nfrom torch.nn.utils import parametrize\nfrom torch.nn.utils.parametrizations import weight_norm\n\n\n"
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.layers = nn.ModuleList([weight_norm(nn.Linear(2, 2))])\n\n"
+        f"    def remove_weight_norm(self):\n        {rebuilt}\n\n\n"
+        "def main():\n    net = Net()\n    model = DDP(net)\n    model(torch.ones(1, 2)).sum().backward()\n"
+        f"    exported = {exported}\n    exported.remove_weight_norm()\n\n\nmain()\n"
+    )
+    assert any(f.rule == "FS419" and f.level is Level.MANUAL for f in findings(train=program)) is is_told

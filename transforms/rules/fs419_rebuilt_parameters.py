@@ -48,11 +48,22 @@ def _gets_sharded(call: ast.Call, site: Site, migration: Migration) -> bool | No
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
     parts = [n for one in given for n in ast.walk(one) if isinstance(n, (ast.Name, ast.Attribute, ast.Call))]
     sharding = migration.sharding
-    if any(_is_sharded(site.file, n, migration) for n in parts):
+    own = [n for n in parts if _is_of_self(site.file, n)]  # of whichever object the method is called on
+    if any(_is_sharded(site.file, n, migration) for n in parts if n not in own):
         return True
-    if any(isinstance(n, ast.Name) and n.id == "self" for n in parts) and _is_called_on_sharded(site.file, call, migration):
+    if own and _is_called_on_sharded(site.file, call, migration):
         return True
     return False if any(sharding.is_module(value) for n in parts for value in site.file.values(n)) else None
+
+
+def _is_of_self(file: File, node: ast.expr) -> bool:
+    """Whether something is read off ``self``, or is what a loop over such a part comes to."""
+    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    if not isinstance(node, ast.Name) or node.id == "self":
+        return isinstance(node, ast.Name)
+    loops = [a for a in file.ancestors(node) if isinstance(a, ast.For) and node.id in map(ast.unparse, ast.walk(a.target))]
+    return any(_is_of_self(file, loop.iter) for loop in loops)
 
 
 def _is_sharded(file: File, node: ast.expr, migration: Migration) -> bool:
