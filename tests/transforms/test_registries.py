@@ -58,3 +58,20 @@ def test_a_class_out_of_a_registry_may_be_asked_for() -> None:
 def test_a_value_that_is_only_called_is_a_function() -> None:
     text = migrated(train=PROGRAM.format(classes="Own"), registry=REGISTRY)["train"]
     assert "WRAPPERS.register(module=shard_like_ddp)" in text
+
+
+def test_keys_leave_room_for_what_a_registry_holds() -> None:
+    """A decorator with a key, and without, gives back keys and classes alike, as far as is seen."""
+    registry = REGISTRY.replace("name=None, module=None", "key").replace(
+        "        return put(module) if module is not None else put\n",
+        "        return self.add(None, key) if callable(key) else lambda cls: self.add(key, cls)\n\n"
+        "    def add(self, key, cls):\n        self.classes[key or cls.__name__] = cls\n        return cls\n",
+    ).replace("        def put(cls):\n            self.classes[name or cls.__name__] = cls\n            return cls\n\n", "")
+    methods = "".join(f'\n\n@METHODS.register("m{i}")\nclass M{i}(Base):\n    pass\n' for i in range(40))
+    program = HEAD + (
+        "from registry import Registry\n\nMETHODS = Registry()\n\n\n"
+        "class Base:\n    def __init__(self):\n        self.model = nn.Linear(4, 4)\n\n"
+        "    def save(self):\n        torch.save(self.model.state_dict(), 'model.pt')\n" + methods +
+        "\n\ndef main(name):\n    method = METHODS.build(name)\n    method.model = DDP(method.model)\n    method.save()\n"
+    )
+    assert "model_state(self.model)" in migrated(train=program, registry=registry)["train"]

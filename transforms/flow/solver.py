@@ -10,7 +10,7 @@ from itertools import pairwise
 from ..facts.facts import NOTHING, FileFacts
 from ..facts.symbols import is_old
 from .modules import ModuleTable
-from .values import Annotated, Derived, External, Optimizer, Unknown, Value, Wrapped
+from .values import Annotated, Constant, Derived, External, Optimizer, Unknown, Value, Wrapped
 
 TRACED = (Wrapped, Annotated, Derived, Optimizer)
 """Values whose way through the program is remembered, for provenance."""
@@ -55,6 +55,7 @@ class Solver:
         """The set of each value alone, which most variables hold."""
         self.vital: set[int] = set()
         """Values that always flow on, however many meet."""
+        self.constants: set[int] = set()
         self.traced: set[int] = set()
         self.sources: dict[tuple[int, int], int] = {}
         self.pending: dict[int, frozenset[int]] = {}
@@ -67,6 +68,8 @@ class Solver:
             number = self.ids[value] = len(self.values)
             self.values.append(value)
             self.alone.append(frozenset((number,)))
+            if isinstance(value, Constant):
+                self.constants.add(number)
             if isinstance(value, TRACED):
                 self.traced.add(number)
             owner = value.owner if isinstance(value, Derived) else value
@@ -87,8 +90,11 @@ class Solver:
             if values is held or not (new := values - held):
                 return
             if len(held) + len(new) > self.most_values:
-                # Too much meets here to be told apart: the rest is whatever it is, but wrapped models stay known.
-                new = ((new & self.vital) | {self.identify(Unknown(NOTHING))}) - held
+                # Too much meets here to be told apart: the rest is whatever it is, but wrapped models stay known. Keys of a
+                # registry, which are many, leave the room to what is in it.
+                things = new - self.constants
+                fits = len(held - self.constants) + len(things) <= self.most_values
+                new = ((things if fits else new & self.vital) | {self.identify(Unknown(NOTHING))}) - held
                 if not new:
                     return
             self.points_to[variable] = held | new
