@@ -34,7 +34,7 @@ def only_asks(program: Program, file: File, call: ast.Call, seen: set[FunctionVa
     values = file.called_values(call)
     functions = program.callees(file, call) or [v for v in values if isinstance(v, FunctionValue)]
     if not functions and not values:
-        functions = _methods_of_modules(program, call)
+        functions = [method for method in _methods_of_modules(program, call) if method not in (seen or ())]
     own = seen is None and all(_leaves_its_object_alone(*program.function_node(function)) for function in functions)
     seen = set() if seen is None else seen
     return bool(functions) and (own or all(_function_only_asks(program, function, seen) for function in functions))
