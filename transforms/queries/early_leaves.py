@@ -37,6 +37,14 @@ def behind_leaves(file: File, test: ast.If) -> Iterator[ast.stmt]:
             yield from block[index + 1 :]
 
 
+def left_in_front(file: File, statement: ast.stmt) -> Iterator[ast.If]:
+    """The tests of the rank in front of a statement, in its block, behind which a rank has left: it is missed from there on."""
+    block, index = file.block_of(statement)
+    for test in block[:index]:
+        if isinstance(test, ast.If) and not test.orelse and _leaves(test.body[-1]) and is_rank_condition(file, test.test):
+            yield test
+
+
 def parts_ranks(file: File, around: ast.If | ast.While, inside: ast.AST) -> bool:
     """Whether a run has seen some ranks alone come to the branch of a statement that a place is in."""
     branch = around.body if any(inside is statement for statement in around.body) else around.orelse

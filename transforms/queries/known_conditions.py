@@ -10,6 +10,7 @@ from ..flow.values import Derived
 from .answers import Answer
 from .arguments import given_for_parameter
 from .conditions import is_own_object, is_rank_condition
+from .early_leaves import left_in_front
 from .file import File
 from .guards import guard_of
 from .measured import answered_alike
@@ -126,6 +127,24 @@ def needed_for(file: File, block: Sequence[ast.stmt], places: Sequence[ast.AST])
     if all_known is None:
         return None
     return Needed(all_known, differing=all_known != sure)
+
+
+def unless_left(file: File, statement: ast.stmt, needed: Needed | None) -> Needed | None:
+    """``needed`` without what ranks had left for in front of a statement: behind such a test one that it asks for is missed."""
+    for test in left_in_front(file, statement):
+        block, index = file.block_of(statement)
+        left = needed_for(file, [test], [test.body[-1]])
+        between = [n for part in block[block.index(test) + 1 : index] for n in ast.walk(part)]
+        if left is None or left.differing:
+            continue
+        asked = ast.parse(left.text, mode="eval").body
+        names = {n.id for n in ast.walk(asked) if isinstance(n, ast.Name)}
+        if any(isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and n.id in names for n in between):
+            continue
+        stayed = ast.unparse(negated(asked))
+        needed = Needed(f"({needed.text}) and {stayed}" if " or " in needed.text else f"{needed.text} and {stayed}",
+                        needed.differing) if needed is not None else Needed(stayed, False)  # fmt: skip
+    return needed
 
 
 def _shared(file: File, block: Sequence[ast.stmt], places: Sequence[ast.AST], differing: bool) -> str | None:

@@ -25,7 +25,7 @@ from ..queries.divided_tests import beside_the_rank
 from ..queries.early_leaves import leaves_of_some_ranks
 from ..queries.file import File
 from ..queries.guards import is_guarded_again
-from ..queries.known_conditions import Needed, asked_about, known_conditions, may_be_missing, needed_for
+from ..queries.known_conditions import Needed, asked_about, known_conditions, may_be_missing, needed_for, unless_left
 from ..queries.local_names import loop_of, spelled_out
 from ..queries.message_guards import message_guards
 from ..queries.only_written import is_only_written
@@ -120,7 +120,7 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
         else:
             decorator = with_arguments(migration.helper(site, "holding_whole"), statement, things)
         return Outcome(held, [decorated(site.file, statement, decorator)], level=Level.REVIEW)
-    needed = _needed(site, rest, worked_on)
+    needed = unless_left(site.file, statement, _needed(site, rest, worked_on))
     asking = _asking(site, worked_on) if needed is None and not rest else []
     advice = _AFTER_EXCEPTION if is_in_cleanup(site.file, statement) else ""
     if any(item.site is not None and item.site.symbol == LOAD for item in hidden):
@@ -172,7 +172,7 @@ def _needed(site: Site, rest: Sequence[ast.stmt], hidden: Sequence[Hidden]) -> N
 
 def _needed_for(site: Site, reads: Sequence[Hidden]) -> Needed | None:
     assert isinstance(site.node, ast.stmt)
-    return needed_for(site.file, [site.node], [item.node for item in reads])
+    return unless_left(site.file, site.node, needed_for(site.file, [site.node], [item.node for item in reads]))
 
 
 def _answer(site: Site, migration: Migration, needed: Needed) -> str:
