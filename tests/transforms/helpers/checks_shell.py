@@ -134,6 +134,7 @@ def check_classes_that_are_values() -> None:
         assert model is net and isinstance(model, FSDPModule) and stands_for(model) == kind
         assert isinstance(model, (cls, int)) and not isinstance(model, other) and not isinstance(nn.Linear(4, 4), cls)
         assert not isinstance(model, tuple({other})) and isinstance(model, tuple({cls}))
+    assert isinstance(DDP(Net()), ClassLikeDDP) and not isinstance(DDP(Net()), ClassLikeFSDP1)  # as a library makes them
 
 
 def frozen_in_turn(base: Any) -> list[torch.Tensor]:
