@@ -224,12 +224,24 @@ def _references(file: File, is_known: Callable[[str, str], bool]) -> Iterator[Si
         if symbol is None or symbol.startswith("torch.nn.Module."):
             continue  # a method of all modules: a class that overrides it calls the one of before
         role, call = _role(file, node)
+        if role == "value" and _is_of_variable(file, node):
+            continue  # what comes to it is rewritten where it is named
         if is_old(symbol) or is_known(symbol, role):
             current: ast.expr = node
             while isinstance(current, (ast.Attribute, ast.Call)):
                 current = current.value if isinstance(current, ast.Attribute) else current.args[0]
                 inner.add(current)
             yield Site(file, call or node, symbol, role, call)
+
+
+def _is_of_variable(file: File, node: ast.expr) -> bool:
+    """Whether a variable or an object's attribute holds a symbol, or what it is read off; a module may have another name."""
+    while isinstance(node, ast.Attribute):
+        held = file.external(node.value)
+        if held is not None and not is_old(held):
+            return False
+        node = node.value
+    return isinstance(node, ast.Name) and node.id not in file.imported_names
 
 
 def _is_read(file: File, node: ast.Attribute | ast.Name | ast.Call) -> bool:

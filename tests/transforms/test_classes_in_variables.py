@@ -35,3 +35,20 @@ def test_the_branch_that_unwraps_is_for_other_models() -> None:
 def test_builtins_behind_star_imports() -> None:
     program = "from typing import *\n" + PROGRAM.format(use="return isinstance(model, DDP)")
     assert "isinstance(model, FSDPModule)" in migrated(train=program)["train"]
+
+
+def test_a_variable_keeps_its_name_whatever_comes_to_it() -> None:
+    """In a registry of classes, of which the wrapper may be the only one that is seen."""
+    program = HEAD + """def add(kind, classes):
+    key = kind.__name__
+    if hasattr(kind, "short"):
+        key = kind.short
+    classes[key] = kind
+    return kind
+
+
+CLASSES = {}
+add(DDP, CLASSES)
+"""
+    text = migrated(train=program)["train"]
+    assert 'key = kind.__name__\n    if hasattr(kind, "short"):\n        key = kind.short\n    classes[key] = kind\n' in text
