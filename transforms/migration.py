@@ -36,6 +36,7 @@ from .queries.results import is_result_used
 from .queries.sharding import ShardingQueries
 from .queries.surely_sharded import sharded_by_place
 from .queries.trace import Trace
+from .queries.unseen_wraps import wraps_nothing_seen
 from .queries.unwrapping import unwrapping_choice
 from .queries.whole_states import WholeStates
 from .queries.wrapped_again import may_be_wrapped_again
@@ -123,9 +124,8 @@ class Migration:
 
     def stays_wrapped(self, value: Wrapped | Annotated) -> bool:
         """Whether a wrapper is not replaced: because of ``--ddp keep``, or because a comment at its call says so."""
-        if value.kind.lower() == "ddp" and self.options.ddp == "keep":
-            return True
-        return isinstance(value, Wrapped) and value.site in self.wraps_left_out
+        is_left = isinstance(value, Wrapped) and (value.site in self.wraps_left_out or wraps_nothing_seen(self.program, value))
+        return is_left or (value.kind.lower() == "ddp" and self.options.ddp == "keep")
 
     @cached_property
     def programs(self) -> Programs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from migrated_texts import HEAD, migrated
 
 REGISTRY = """class Registry:
@@ -75,3 +76,18 @@ def test_keys_leave_room_for_what_a_registry_holds() -> None:
         "\n\ndef main(name):\n    method = METHODS.build(name)\n    method.model = DDP(method.model)\n    method.save()\n"
     )
     assert "model_state(self.model)" in migrated(train=program, registry=registry)["train"]
+
+
+@pytest.mark.parametrize(("given", "stays"), [("", True), ('config["module"] = net', False)])
+def test_a_registry_keeps_wrappers_to_ask_for_them(given: str, stays: bool) -> None:
+    """What it makes of a configuration is no model in a wrapper, unless some configuration has a module for one."""
+    by_arguments = "    def build(self, name, *args, **kwargs):\n        return self.classes[name](*args, **kwargs)\n"
+    by_config = "    def build(self, config):\n        return self.classes[config.pop('type')](**config)\n"
+    registry = REGISTRY.replace(by_arguments, by_config)
+    program = HEAD + (
+        "from registry import MODELS, WRAPPERS\n\nWRAPPERS.register(module=DDP)\n\n\n"
+        "@MODELS.register()\nclass Head(nn.Module):\n    def scores(self, x):\n        return x @ self.weight\n\n\n"
+        "def is_wrapped(model):\n    return isinstance(model, tuple(WRAPPERS.classes.values()))\n\n\n"
+        f"def main(config, net, x):\n    {given or 'print(net)'}\n    head = MODELS.build(config)\n    return head.scores(x)\n"
+    )
+    assert ("return head.scores(x)" in migrated(train=program, registry=registry)["train"]) is stays

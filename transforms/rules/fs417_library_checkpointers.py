@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from ..findings import Level
+from ..flow.values import ClassValue
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.file import File
@@ -25,8 +26,22 @@ def saving_whole(site: Site, migration: Migration) -> Outcome | None:
     if _only_loads(site.file, call):
         return Outcome("it only loads here, which all ranks do", level=Level.OK)
     name = migration.helper(site, "saving_whole")
+    if _hooks_save_alone(site.file, call):
+        return Outcome(_ALONE, [around(site.file, call, f"{name}({{it}})")], Level.MANUAL, advice=_ON_ALL)
     return Outcome("every rank holds the model whole while the library saves it on one of them",
                    [around(site.file, call, f"{name}({{it}})")], Level.REVIEW)  # fmt: skip
+
+
+_ALONE = "detectron2's trainer has its PeriodicCheckpointer on the main process alone: its save waits there for the other ranks"
+_ON_ALL = "Override build_hooks() and put PeriodicCheckpointer(self.checkpointer, period) in on every rank."
+_TRAINERS = ("detectron2.engine.DefaultTrainer", "detectron2.engine.defaults.DefaultTrainer")
+
+
+def _hooks_save_alone(file: File, call: ast.Call) -> bool:
+    """Whether a trainer that is made here goes on with the library's own hooks (``DefaultTrainer.build_hooks`` in detectron2)."""
+    flow, around_it = file.program.flow, file.enclosing_class(call)
+    classes = [v for v in file.values(around_it) if isinstance(v, ClassValue)] if around_it is not None else []
+    return any(base in _TRAINERS for cls in classes if not flow.has_member(cls, "build_hooks") for base in flow.external_bases(cls))
 
 
 def _only_loads(file: File, call: ast.Call) -> bool:
@@ -48,6 +63,34 @@ RULE = Rule(
     why="All ranks call their save(), which goes on to the model's state on the main process alone: a gather hangs there.",
     fallback=saving_whole,
     examples=(
+        Example(
+            before=(
+                "from detectron2.checkpoint import DetectionCheckpointer\n"
+                "from detectron2.engine import DefaultTrainer\n"
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "class Trainer(DefaultTrainer):\n"
+                "    def __init__(self, net, options, folder):\n"
+                "        model = DDP(net, **options)\n"
+                "        self.checkpointer = DetectionCheckpointer(model, folder)\n"
+                "        self.register_hooks(self.build_hooks())\n"
+            ),
+            after=(
+                "from detectron2.checkpoint import DetectionCheckpointer\n"
+                "from detectron2.engine import DefaultTrainer\n"
+                "from fsdp2_helpers import saving_whole, shard_like_ddp\n"
+                "\n"
+                "\n"
+                "class Trainer(DefaultTrainer):\n"
+                "    def __init__(self, net, options, folder):\n"
+                "        model = shard_like_ddp(net, **options)\n"
+                "        self.checkpointer = saving_whole(DetectionCheckpointer(model, folder))\n"
+                "        self.register_hooks(self.build_hooks())\n"
+            ),
+            level=Level.MANUAL,
+            note="What the library's trainer does on one rank is out of sight: its hooks are to be on all.",
+        ),
         Example(
             before=(
                 "from detectron2.checkpoint import DetectionCheckpointer\n"
