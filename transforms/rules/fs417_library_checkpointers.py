@@ -38,10 +38,11 @@ _TRAINERS = ("detectron2.engine.DefaultTrainer", "detectron2.engine.defaults.Def
 
 
 def _hooks_save_alone(file: File, call: ast.Call) -> bool:
-    """Whether a trainer that is made here goes on with the library's own hooks (``DefaultTrainer.build_hooks`` in detectron2)."""
+    """Whether a trainer goes on with the library's own hooks (``DefaultTrainer.build_hooks`` in detectron2)."""
     flow, around_it = file.program.flow, file.enclosing_class(call)
     classes = [v for v in file.values(around_it) if isinstance(v, ClassValue)] if around_it is not None else []
-    return any(base in _TRAINERS for cls in classes if not flow.has_member(cls, "build_hooks") for base in flow.external_bases(cls))
+    inheriting = [cls for cls in classes if not flow.has_member(cls, "build_hooks")]
+    return any(base in _TRAINERS for cls in inheriting for base in flow.external_bases(cls))
 
 
 def _only_loads(file: File, call: ast.Call) -> bool:
