@@ -30,7 +30,8 @@ def holds_assigned(*values: Any) -> bool:
 def compute_with_assigned(function: Any, arguments: Any, keywords: Any, target: Any) -> Any:
     """What a function gives for the gradients as they were assigned; of those in its `target`, which it writes, shards follow."""
     result = function(*map_tensors(assigned, arguments), **map_tensors(assigned, keywords))
-    for tensor in tensors_in(target):
+    found: list[Any] = list(tensors_in(target))
+    for tensor in found:
         value = assigned(tensor)
         if value is not tensor:
             write_shard(tensor, value)
