@@ -73,3 +73,19 @@ def test_an_assignment_that_repeats_the_one_in_front(front: str, comment: str, i
     return inner.state_dict()
 """
     assert ("    if distributed:\n" in migrated(train=program)["train"]) is is_left
+
+
+@pytest.mark.parametrize(("choice", "new"), [
+    ("list(model.module.children()) if distributed else list(model.children())", "list(model.children())"),
+    ("list(model.module.children()) if distributed else list(net.parts)",
+     "list(model.children()) if distributed else list(net.parts)"),
+    ("list(model.module.children()) if next(distributed) else list(model.children())",
+     "list(model.children()) if next(distributed) else list(model.children())"),
+])  # fmt: skip
+def test_a_choice_of_two_that_are_the_same(choice: str, new: str) -> None:
+    program = HEAD + f"""def main(net, options, distributed):
+    model = DDP(net, **options)
+    inner = {choice}
+    return inner
+"""
+    assert f"    inner = {new}\n" in migrated(train=program)["train"]

@@ -1,10 +1,12 @@
 """What ranks may answer differently, made the same on all of them."""
 
+from datetime import timedelta
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 from torch.distributed.tensor import DTensor
 
 
@@ -19,6 +21,21 @@ def true_on_any_rank(condition: Any, group: Any = None) -> bool:
     answer = torch.tensor(bool(condition), dtype=torch.uint8, device=_device())
     dist.all_reduce(answer, dist.ReduceOp.MAX, group)
     return bool(answer)
+
+
+def wait_for_all_ranks() -> None:
+    """Wait until every rank has come here, for a day at most: a collective ends with the process group's timeout, which is ten
+    minutes by default, while one rank may still work alone. Every rank calls it.
+    """
+    if not dist.is_initialized():
+        return
+    store = PrefixStore("all_ranks", _get_default_store())
+    arrived = store.add("arrived", 1)
+    times = (arrived - 1) // dist.get_world_size()
+    if arrived % dist.get_world_size() == 0:
+        store.set(f"complete/{times}", "")
+        store.delete_key(f"complete/{times - 1}")
+    store.wait([f"complete/{times}"], timedelta(days=1))
 
 
 def ranks_where(conditions: list[bool]) -> list[list[int]]:

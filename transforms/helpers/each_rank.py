@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from .agreement import from_rank, held_by_all_ranks, ranks_where, true_on_any_rank
+from .agreement import from_rank, held_by_all_ranks, ranks_where, true_on_any_rank, wait_for_all_ranks
 from .parameters import note_change, resharded
 from .sharding_hooks import without_sharding_hooks
 from .whole import shard_like, whole
@@ -267,6 +267,8 @@ def _keep_what_was_written(held: list[tuple[DTensor, torch.Tensor, bool]]) -> No
 
     A rank that an exception ends takes part.
     """
+    if held:
+        wait_for_all_ranks()
     writers = ranks_where([is_written and value.shape == live.shape for live, value, is_written in held])
     for (live, value, _), ranks in zip(held, writers, strict=True):
         if ranks:

@@ -25,6 +25,18 @@ def does_the_same(test: cst.If) -> bool:
     return len(texts) == len(blocks) and texts[0] == texts[1]
 
 
+def gives_the_same(original: cst.IfExp, new: cst.IfExp) -> bool:
+    """Whether the two values of a conditional expression have come to be the same: ``model if parallel else model``."""
+    if new.body is original.body and new.orelse is original.orelse:
+        return False
+    before, after = ([_dump(value) for value in (choice.body, choice.orelse)] for choice in (original, new))
+    return after[0] == after[1] and before[0] != before[1] and asks_only(new.test)
+
+
+def _dump(value: cst.BaseExpression) -> str:
+    return ast.dump(ast.parse(f"({cst.Module([]).code_for_node(value)})", mode="eval"))
+
+
 def repeats(test: cst.If, before: cst.CSTNode) -> bool:
     """Whether all that is behind an ``if`` without comments is a name's value that the statement in front has given it."""
     if test.orelse is not None or not isinstance(before, cst.SimpleStatementLine) or "#" in cst.Module([]).code_for_node(test):

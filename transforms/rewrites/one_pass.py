@@ -11,7 +11,7 @@ import libcst as cst
 from ..text.source import Source
 from .alignment import realigned
 from .changes import Change, Statement, Where
-from .idle_tests import asks_only, does_the_same, repeats
+from .idle_tests import asks_only, does_the_same, gives_the_same, repeats
 from .positions import NodeMap
 from .printed import Printed
 
@@ -58,6 +58,8 @@ class _OnePass(cst.CSTTransformer):
             node = realigned(self._nodes, original_node, node)
         if isinstance(node, cst.FormattedString):
             node = cst.ensure_type(node.visit(_OtherQuotes(node.quote)), cst.FormattedString)
+        if isinstance(original_node, cst.IfExp) and isinstance(node, cst.IfExp) and gives_the_same(original_node, node):
+            return node.body.with_changes(lpar=node.lpar or node.body.lpar, rpar=node.rpar or node.body.rpar)
         if isinstance(original_node, cst.SimpleStatementLine) and isinstance(node, cst.SimpleStatementLine):
             return self._line(original_node, node)
         if isinstance(original_node, cst.SimpleStatementSuite) and isinstance(node, cst.SimpleStatementSuite):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import time
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -14,6 +16,7 @@ from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.each_rank import entered, everything_whole_on_each_rank, whole_on_each_rank
 from to_fsdp2.transforms.helpers.state import load_model_state, load_state, state_of
 from to_fsdp2.transforms.helpers.whole import whole
+from torch.distributed import distributed_c10d
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -38,6 +41,16 @@ def check_what_one_rank_writes_all_get() -> None:
         for p in model.parameters():
             p.data.fill_(dist.get_rank())
     assert {float(p.full_tensor().max()) for p in model.parameters()} <= {0.0, 1.0}  # each rank has cut its own
+
+
+def check_one_rank_works_longer_than_a_collective_may_wait() -> None:
+    model, optimizer = trained()
+    distributed_c10d._set_pg_timeout(timedelta(seconds=1), dist.group.WORLD)
+    for _ in range(2):
+        with whole_on_each_rank(model, optimizer):
+            if dist.get_rank() == 0:
+                time.sleep(3)
+    assert close(parameters_of(model), parameters_of(trained()[0]))
 
 
 class Trainer:
