@@ -143,3 +143,13 @@ def test_methods_that_turn_texts_into_numbers(given: str, stays: bool) -> None:
     run = "def run(kind, tokenizer, options, x):\n    model = DDP(Net(kind, tokenizer), **options)\n"
     new = migrated(train=HEAD + net + run + "    return model.module.numbers(x)\n")["train"]
     assert ("forward_method(" not in new) is stays
+
+
+@pytest.mark.parametrize(("others", "stays"), [("'name', {'depth': 2},", True), ("'name',", False)])
+def test_methods_of_what_may_be_anything(others: str, stays: bool) -> None:
+    """A walk through a configuration, in which the model is one value of many."""
+    text = HEAD + (
+        "def prepare(thing):\n    thing.defrost()\n    return thing\n\n\n"
+        f"def run(net, options):\n    model = DDP(net, **options)\n    return [prepare(one) for one in [{others} model]]\n"
+    )
+    assert ("    thing.defrost()\n" in migrated(train=text)["train"]) is stays

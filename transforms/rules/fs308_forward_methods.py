@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import libcst as cst
 
 from ..findings import Form, Level
-from ..flow.values import Bound, FunctionValue, Value
+from ..flow.values import Bound, Constant, Container, FunctionValue, Value
 from ..migration import Migration
 from ..queries.backwards import is_without_gradients, may_learn
 from ..queries.called_on_plain import is_called_on_plain
@@ -35,7 +35,7 @@ def registered(site: Site, migration: Migration) -> Outcome | None:
     values = site.file.values(method)
     if values and not any(isinstance(value, (Bound, FunctionValue)) for value in values):
         return None
-    if migration.is_before_wrap(site):
+    if migration.is_before_wrap(site) or (not values and _may_be_anything(site)):
         return None
     if migration.is_held(site.file, site.node) and migration.guards.all_lead_to(site.file, site.node):
         return Outcome("whoever comes here holds the model whole", level=Level.OK)
@@ -86,6 +86,13 @@ def registered(site: Site, migration: Migration) -> Outcome | None:
             return Outcome(_OTHER_ROUNDS, [replace(site.file, method, build)], Level.MANUAL, advice=_AS_MANY)
         return Outcome(LEARNS_APART, [replace(site.file, method, build)], Level.REVIEW, advice=WHERE_SAME)
     return Outcome(f"{member} gathers parameters as forward does", [replace(site.file, method, build)])
+
+
+def _may_be_anything(site: Site) -> bool:
+    """Whether texts and dictionaries come to a place beside models: a configuration that is walked through."""
+    found = site.file.values(site.receiver) if site.receiver is not None else []
+    kinds = {type(v) for v in found if not (isinstance(v, Constant) and not isinstance(v.value, str))}
+    return {Constant, Container} <= kinds
 
 
 def _learns(site: Site, migration: Migration, called: Sequence[Value]) -> bool:
