@@ -10,8 +10,11 @@ from .guards import Guard, guard_of
 from .sure_names import assigns
 
 
-def is_made_behind(file: File, thing: ast.expr, guard: Guard) -> bool:
-    """Whether an expression begins with something that is made behind the guard, or behind one like it."""
+def is_made_behind(file: File, thing: ast.expr, guard: Guard, place: ast.AST | None = None) -> bool:
+    """Whether an expression begins with something that is made behind the guard, or behind one like it.
+
+    What is made after a ``place``, such as a model that is loaded anew once it has been saved, is not what stands there.
+    """
     base = thing
     while isinstance(base, (ast.Attribute, ast.Subscript, ast.Call)):
         base = base.func if isinstance(base, ast.Call) else base.value
@@ -27,11 +30,22 @@ def is_made_behind(file: File, thing: ast.expr, guard: Guard) -> bool:
     inside: set[ast.AST] = set()
     if not guard.function:
         block, index = file.block_of(guard.statement)
-        inside = {n for s in (block[index:] if guard.leaves else [guard.statement]) for n in ast.walk(s)}
+        behind = block[index:] if guard.leaves else [guard.statement]
+        inside = {n for s in behind for n in ast.walk(s) if place is None or not _is_after(file, n, place, guard)}
     stored = {n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     if any(isinstance(n, ast.Name) and n.id in stored for n in ast.walk(thing)):
         return True  # models[name] in a loop over names
     return any(store in inside or (_is_behind_test(file, store) and _comes_before(file, store, guard)) for store in stores)
+
+
+def _is_after(file: File, node: ast.AST, place: ast.AST, guard: Guard) -> bool:
+    """Whether something behind a guard is reached after a place there alone: further down, and not in the same loop."""
+    ways = [{a for a in file.ancestors(n) if isinstance(a, _LOOPS)} for n in (node, place)]
+    shared = (loop for loop in ways[0] & ways[1] if guard.statement in file.ancestors(loop) or loop is guard.statement)
+    return getattr(node, "lineno", 0) > (getattr(place, "end_lineno", None) or 0) > 0 and next(shared, None) is None
+
+
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 def _is_behind_test(file: File, store: ast.Name) -> bool:

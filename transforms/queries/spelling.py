@@ -71,7 +71,7 @@ class Spelling:
             else:
                 text = ast.unparse(source)
             for holder in _holders(text) if text is not None else ():
-                if is_made_behind(guard.file, holder, guard):
+                if is_made_behind(guard.file, holder, guard, calls[-1][1] if calls else self.node):
                     continue
                 if ast.unparse(holder) != "self":
                     return ast.unparse(holder)
