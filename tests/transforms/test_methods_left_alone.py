@@ -153,3 +153,16 @@ def test_methods_of_what_may_be_anything(others: str, stays: bool) -> None:
         f"def run(net, options):\n    model = DDP(net, **options)\n    return [prepare(one) for one in [{others} model]]\n"
     )
     assert ("    thing.defrost()\n" in migrated(train=text)["train"]) is stays
+
+
+@pytest.mark.parametrize(("own", "stays"), [("nn.CrossEntropyLoss()", True), ("{}", True), ("nn.Linear(2, 2)", False)])
+@pytest.mark.parametrize("makes", ["Net()", "build('net')"])
+def test_methods_that_read_a_loss_or_a_table(own: str, stays: bool, makes: str) -> None:
+    read = "self.own[x] = self.own.get(x, 0) + 1" if own == "{}" else "return self.own(x)"
+    net = (
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.layer = nn.Linear(2, 2)\n"
+        f"        self.own = {own}\n\n    def note(self, x):\n        {read}\n\n\n"
+        "def build(name):\n    return globals()[name.title()]()\n\n\n"
+    )
+    run = f"def run(options, x):\n    model = DDP({makes}, **options)\n    return model.module.note(x)\n"
+    assert ("forward_method(" not in migrated(train=HEAD + net + run)["train"]) is stays

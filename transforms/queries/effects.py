@@ -6,8 +6,11 @@ import ast
 import re
 from collections.abc import Iterable
 
-from ..flow.values import Bound, ClassValue, Constant, Derived, FunctionValue, Value
+from ..facts.facts import ANY_KEY
+from ..flow.library import has_no_parameters
+from ..flow.values import Bound, ClassValue, Constant, Container, Derived, FunctionValue, Opaque, Unknown, Value
 from .annotated_types import says_text
+from .assignments import assigned_values
 from .file import File
 from .plain_objects import makes_modules
 from .program import Program
@@ -62,7 +65,8 @@ def _function_only_asks(program: Program, value: FunctionValue, seen: set[Functi
 
 
 def _leaves_its_object_alone(file: File, function: ast.AST) -> bool:
-    """Whether a method reads nothing off the object that it is called on but numbers and strings."""
+    """Whether a method reads nothing off the object that it is called on but numbers, strings, tables of such, and modules
+    without parameters, such as a loss."""
     if not isinstance(function, ast.FunctionDef) or not isinstance(file.parents.get(function), ast.ClassDef):
         return False
     if not function.args.args or (own := function.args.args[0].arg) not in ("self", "cls"):
@@ -74,8 +78,26 @@ def _leaves_its_object_alone(file: File, function: ast.AST) -> bool:
 
 
 def _is_of_literals(file: File, node: ast.AST) -> bool:
-    values = file.values(node) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) else []
-    return bool(values) and all(isinstance(value, Constant) for value in values)
+    if not isinstance(node, ast.Attribute):
+        return False
+    if values := file.values(node):
+        return all(_has_no_parameters(file.program, value) for value in values)
+    made = assigned_values(file, node)  # of a class of which no object is seen
+    names = [file.external(one.func) if isinstance(one, ast.Call) else None for one in made]
+    return bool(made) and all(name is not None and has_no_parameters(name) for name in names)
+
+
+def _has_no_parameters(program: Program, value: Value, depth: int = 0) -> bool:
+    if isinstance(value, Container) and depth < _DEEPEST:
+        flow = program.flow
+        fields = (flow.fields.get((flow.ids[value], key)) for key in _ENTRIES)
+        held = (v for field in fields if field is not None for v in flow.values_of(field))
+        return all(_has_no_parameters(program, v, depth + 1) for v in held)
+    is_entry = isinstance(value, Unknown) and depth > 0  # of a table, which is no part of a module
+    return is_entry or isinstance(value, Constant) or (isinstance(value, Opaque) and has_no_parameters(value.name))
+
+
+_ENTRIES = (ANY_KEY, "[any]", "[0]", "[1]")
 
 
 def _call_only_asks(program: Program, file: File, call: ast.Call, seen: set[FunctionValue]) -> bool:
