@@ -221,8 +221,9 @@ RULE = Rule(
                 "def f(nets, options, batch):\n"
                 "    models = [DDP(net, **options) for net in nets]\n"
                 "    contexts = [model.no_sync for model in models]\n"
-                "    with contexts[0]():\n"
-                "        models[0](batch).sum().backward()\n"
+                "    for context in contexts:\n"
+                "        with context():\n"
+                "            sum(model(batch).sum() for model in models).backward()\n"
             ),
             after=(
                 "from fsdp2_helpers import no_gradient_sync, shard_like_ddp\n"
@@ -231,8 +232,9 @@ RULE = Rule(
                 "def f(nets, options, batch):\n"
                 "    models = [shard_like_ddp(net, **options) for net in nets]\n"
                 "    contexts = [(lambda model=model: no_gradient_sync(model)) for model in models]\n"
-                "    with contexts[0]():\n"
-                "        models[0](batch).sum().backward()\n"
+                "    for context in contexts:\n"
+                "        with context():\n"
+                "            sum(model(batch).sum() for model in models).backward()\n"
             ),
             level=Level.SAFE,
             note="A bound method keeps its model when the loop goes on to the next one.",
