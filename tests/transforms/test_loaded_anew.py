@@ -37,3 +37,22 @@ def test_not_where_the_next_round_finds_the_new_one(reloaded: str) -> None:
     text = migrated(train=PROGRAM.format(saving=saving))["train"]
     in_loop = text[text.index("for number") : text.index("inner = ")]
     assert ("whole_on_each_rank(model)" in in_loop) is (reloaded == "pass")
+
+
+def test_a_comprehension_binds_its_name_before_what_stands_in_front_of_it() -> None:
+    program = HEAD + """def main(nets, rank):
+    models = {name: DDP(net) for name, net in nets.items()}
+    if rank == 0 and len(models) > 1:
+        found = {
+            f"{name}/{key}": [p.std().item(), p.abs().max().item()]
+            for name, model in models.items()
+            for key, p in model.named_parameters()
+        }
+        print(found)
+
+
+main({"a": nn.Linear(4, 4)}, int(torch.distributed.get_rank()))
+"""
+    text = migrated(train=program)["train"]
+    assert "whole_on_each_rank(models" in text or "everything_whole_on_each_rank(" in text
+    assert "whole_on_each_rank(model," not in text and "whole_on_each_rank(model)" not in text

@@ -40,12 +40,14 @@ def is_made_behind(file: File, thing: ast.expr, guard: Guard, place: ast.AST | N
 
 def _is_after(file: File, node: ast.AST, place: ast.AST, guard: Guard) -> bool:
     """Whether something behind a guard is reached after a place there alone: further down, and not in the same loop."""
+    if file.function(place) is not file.function(guard.statement):
+        return False  # it runs when its function is called
     ways = [{a for a in file.ancestors(n) if isinstance(a, _LOOPS)} for n in (node, place)]
     shared = (loop for loop in ways[0] & ways[1] if guard.statement in file.ancestors(loop) or loop is guard.statement)
     return getattr(node, "lineno", 0) > (getattr(place, "end_lineno", None) or 0) > 0 and next(shared, None) is None
 
 
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def _is_behind_test(file: File, store: ast.Name) -> bool:
