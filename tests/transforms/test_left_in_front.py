@@ -24,6 +24,13 @@ main([torch.ones(2, 4)], 3, 2)
 """
 
 
+@pytest.mark.parametrize("asked", ["", " and next(flags)", " and x.sum() > 0"])
+def test_a_test_that_is_known_in_part_has_no_known_contrary(asked: str) -> None:
+    program = PROGRAM.format(leave="return", between="pass", second="print(float(model.weight.sum()))")
+    program = program.replace("step == last:", f"step == last{asked}:").replace("batches, last", "batches, flags, last")
+    assert ("step != last" in migrated(train=program)["train"]) is (not asked)
+
+
 @pytest.mark.parametrize(("leave", "between", "is_missed"), [
     ("return", "pass", True), ("break", "pass", True), ("print('saved')", "pass", False), ("return", "last = step", False),
 ])  # fmt: skip

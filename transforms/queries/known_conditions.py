@@ -135,8 +135,8 @@ def unless_left(file: File, statement: ast.stmt, needed: Needed | None) -> Neede
         block, index = file.block_of(statement)
         left = needed_for(file, [test], [test.body[-1]])
         between = [n for part in block[block.index(test) + 1 : index] for n in ast.walk(part)]
-        if left is None or left.differing:
-            continue
+        if left is None or left.differing or not _is_all_of(file, test, known_conditions(file, [test], test.body[-1])):
+            continue  # of a test that is known in part, the contrary is not known
         asked = ast.parse(left.text, mode="eval").body
         names = {n.id for n in ast.walk(asked) if isinstance(n, ast.Name)}
         if any(isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and n.id in names for n in between):
@@ -335,6 +335,14 @@ def _chains(node: ast.AST) -> Iterator[str]:
 
 def _is_part(chain: str, other: str) -> bool:
     return chain == other or chain.startswith(f"{other}.")
+
+
+def _is_all_of(file: File, test: ast.If, known: Sequence[str]) -> bool:
+    """Whether conditions are all that a test asks for beside the rank."""
+    is_both = isinstance(test.test, ast.BoolOp) and isinstance(test.test.op, ast.And)
+    parts = test.test.values if is_both else [test.test]  # type: ignore[attr-defined]
+    asked = [part for part in parts if not is_rank_condition(file, part)]
+    return len(asked) == len(known) and len(parts) > len(asked)
 
 
 class _OfSomeRanks:
