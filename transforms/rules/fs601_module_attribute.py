@@ -42,7 +42,7 @@ def the_model_itself(site: Site, migration: Migration) -> Outcome | None:
         return _told(site, migration, choice, "wrapped or not, the model is its own module", change)
     if site.sharding.in_place or _is_own(site) or not (migration.is_sharded_here(site) or _was_always_wrapped(site, migration)):
         return None
-    if unwrapping_choice(site.file, node) is not None or _ends_with_module(site):
+    if unwrapping_choice(site.file, node) is not None or _ends_with_module(site) or _may_be_in_data_parallel(site):
         return None
     if migration.compiled_models.may_hold(site.file.values(site.receiver)):
         return None  # what is compiled holds the model, and has other keys
@@ -51,6 +51,12 @@ def the_model_itself(site: Site, migration: Migration) -> Outcome | None:
     if isinstance(assign, ast.Assign) and [ast.unparse(target) for target in assign.targets] == [ast.unparse(site.receiver)]:
         change = remove_statement(site.file, assign)  # `model = model`
     return _told(site, migration, node, "there is no wrapper to look into: the model is its own module", change)
+
+
+def _may_be_in_data_parallel(site: Site) -> bool:
+    """Whether DataParallel comes here too, as on one machine without ranks: it keeps its ``.module``."""
+    assert site.receiver is not None
+    return any(isinstance(v, Opaque) and v.name.endswith(".DataParallel") for v in site.file.values(site.receiver))
 
 
 def _was_always_wrapped(site: Site, migration: Migration) -> bool:
