@@ -63,7 +63,10 @@ def uses_behind(
                 continue  # it is whole on each rank that the context makes it whole on
             values = file.called_values(cast(ast.Call, parent)) if is_called else file.values(node)
             variable = file.variable(node)
-            apart = sharding.called_apart(file, cast(ast.Call, parent)) if is_called else sharding.made_apart(variable, values)
+            if is_called:
+                apart = sharding.called_apart(file, cast(ast.Call, parent))
+            else:
+                apart = sharding.made_apart(variable, values, file.path)
             found = sharding.of_owners(values, apart)
             if not found.wrappers or not _is_only_models(values) or is_made_behind(file, node, guard):
                 continue

@@ -130,7 +130,7 @@ class Migration:
     @cached_property
     def programs(self) -> Programs:
         """Which programs a file is part of."""
-        return Programs(self.program, self.options.scripts)
+        return Programs(self.program, self.options.scripts, self.options.is_package)
 
     def names(self, file: File) -> Names:
         """The names that generated code uses in a file."""

@@ -28,7 +28,6 @@ from .values import (
 )
 
 _OF_ELEMENTS = frozenset(f"builtins.{name}" for name in ("next", "max", "min", "sum"))
-_DICTIONARIES = frozenset({"builtins.dict", "collections.OrderedDict"})
 
 
 class Calls(NamedAttributes):
@@ -404,7 +403,7 @@ class Calls(NamedAttributes):
         arguments = call.arguments[1:] if name in ("builtins.filter", "builtins.map") else call.arguments
         for argument in arguments:
             if argument != NOTHING:
-                self.load_later(argument, VALUES if name in _DICTIONARIES else ANY_KEY, self.field(container, "[any]"))
+                self.load_later(argument, VALUES if name in library.DICTIONARIES else ANY_KEY, self.field(container, "[any]"))
                 self.connect(self.field(container, "[any]"), self.field(container, ANY_KEY))
                 if name == "builtins.dict":
                     self.connect(argument, self.field(container, "**"))

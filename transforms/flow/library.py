@@ -24,6 +24,7 @@ COLLECT: frozenset[str] = frozenset(
 )  # fmt: skip
 """Functions whose result holds the elements of their arguments."""
 
+DICTIONARIES = frozenset({"builtins.dict", "collections.OrderedDict"})
 NAMESPACES = frozenset({"argparse.Namespace", "types.SimpleNamespace"})
 """Classes whose objects hold what they are called with, under the same names."""
 PARTIAL: frozenset[str] = frozenset({"functools.partial", "functools.partialmethod"})

@@ -317,18 +317,23 @@ def _take_shards(unit: Any) -> bool:
 @contextmanager
 def _whole_optimizer(optimizer: Optimizer) -> Iterator[None]:
     """Whole tensors in the place of sharded ones in the optimizer's state: in dictionaries of its own, so that a state dict
-    that is taken inside stays whole."""
+    that is taken inside stays whole, as one does that is loaded."""
     gathered: dict[int, dict[Any, Any]] = {}
     for entry, key, value in _sharded_entries(optimizer):
         gathered.setdefault(id(entry), {})[key] = whole(value)
     kept = [(p, entry) for p, entry in optimizer.state.items() if id(entry) in gathered]
     before = {id(value): (value, _content(value)) for wholes in gathered.values() for value in wholes.values()}
     held: list[tuple[DTensor, torch.Tensor, bool]] = []
+    optimizer._held_whole = True  # pyright: ignore[reportAttributeAccessIssue]
     try:
         for p, entry in kept:
             optimizer.state[p] = {**entry, **gathered[id(entry)]}
         yield
     finally:
+        vars(optimizer).pop("_held_whole", None)
+        known = {p for p, _ in kept}
+        loaded = {p: entry for p, entry in optimizer.state.items() if p not in known and isinstance(entry, dict)}
+        optimizer.state.update((p, _cut_state(entry, p)) for p, entry in loaded.items())
         for p, entry in kept:
             written = optimizer.state.get(p, entry)
             entry.update((key, value) for key, value in written.items() if key not in gathered[id(entry)])

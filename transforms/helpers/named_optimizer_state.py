@@ -132,11 +132,13 @@ def rekey_optim_state_dict(
 
 
 def _state_groups(model: nn.Module, optim_input: Any, optim: Any) -> list[list[torch.Tensor]]:
-    """The parameters of an optimizer, group by group: `optim`'s, else those that it was made from, else the model's."""
+    """The parameters of an optimizer, group by group: `optim`'s, else those that it was made from, else the model's. Of a
+    model that is held whole, the whole ones."""
     given = list(resharded(model).parameters() if optim_input is None else optim_input)
     if optim is None and not isinstance(given[0], dict):
         return [given]
-    return [list(group["params"]) for group in (given if optim is None else optim.param_groups)]
+    groups = given if optim is None else optim.param_groups
+    return [[getattr(p, "_held_whole", p) for p in group["params"]] for group in groups]
 
 
 def _names(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -23,7 +23,7 @@ def load_optimizer_state(optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
     Step counters and other tensors of another shape than their parameter's are copied. What is passed is not changed.
     """
     parameters = list(chain.from_iterable(group["params"] for group in getattr(optimizer, "param_groups", ())))
-    if any(isinstance(p, DTensor) for p in parameters):
+    if any(isinstance(p, DTensor) for p in parameters) and not getattr(optimizer, "_held_whole", False):
         args = tuple(shard_by_position(arg, parameters) for arg in args)
         kwargs = {name: shard_by_position(value, parameters) for name, value in kwargs.items()}
     return optimizer.load_state_dict(*args, **kwargs)

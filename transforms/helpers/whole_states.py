@@ -125,6 +125,8 @@ def _keep_whole(optimizer: Optimizer, *_: Any) -> None:
         return
 
     def shard(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        if getattr(optimizer, "_held_whole", False):
+            return state
         return shard_by_position(state, [p for group in optimizer.param_groups for p in group["params"]])
 
     optimizer.register_load_state_dict_pre_hook(shard)

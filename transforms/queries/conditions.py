@@ -182,7 +182,7 @@ def is_own_object(file: File, node: ast.expr, depth: int = 0) -> bool:
     if not isinstance(node, (ast.Name, ast.Attribute)) or depth >= _DEEPEST:
         return False
     values = assigned_values(file, node)
-    if any(_is_broadcast(file, value) for value in values):
+    if any(_is_agreed_on(file, value, depth) for value in values):
         return False
     if _is_made_by_some_ranks(file, node, depth):
         return True
@@ -205,6 +205,14 @@ def _is_made_by_some_ranks(file: File, node: ast.expr, depth: int) -> bool:
 
 def _is_none(value: Value) -> bool:
     return isinstance(value, Constant) and value.value is None
+
+
+def _is_agreed_on(file: File, value: ast.expr, depth: int) -> bool:
+    """Whether a value was broadcast, or is a variable that was given such a one."""
+    if _is_broadcast(file, value):
+        return True
+    is_named = isinstance(value, (ast.Name, ast.Attribute)) and depth < _DEEPEST
+    return is_named and any(_is_agreed_on(file, v, depth + 1) for v in assigned_values(file, value))
 
 
 def _is_broadcast(file: File, value: ast.expr) -> bool:

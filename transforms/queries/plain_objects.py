@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from ..facts.facts import NOTHING
 from ..flow.flow import Flow
-from ..flow.library import is_optimizer, makes_no_modules
+from ..flow.library import DICTIONARIES, is_optimizer, makes_no_modules
 from ..flow.values import ClassValue, External, Instance
 
 
 def hands_on(flow: Flow, value: Instance) -> bool:
-    """Whether an object gives attributes of others for its own."""
+    """Whether an object gives attributes of others for its own; one that is a dictionary gives its items for them."""
+    if not DICTIONARIES.isdisjoint(flow.external_bases(value.cls)):
+        return False
     return any(flow.has_member(value.cls, name) for name in ("__getattr__", "__getattribute__"))
 
 

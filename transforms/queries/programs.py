@@ -8,6 +8,7 @@ from functools import cached_property
 
 from ..facts.facts import FileFacts
 from ..flow.values import Wrapped
+from .imports_by_name import ImportsByName
 from .names_at_run_time import imports_by_name
 from .program import Program
 
@@ -20,14 +21,17 @@ class Programs:
     A program goes by the path of its entry point: a file with an ``if __name__ == "__main__"``, one that works or wraps a
     model at module level, or a command. What none of these reaches (a library, dead code) belongs to the files that
     nobody imports and that lead to it; where such code wraps a model, these count as programs for all that they reach.
+    Code of a package (``is_package``) may be imported from outside.
     """
 
-    def __init__(self, program: Program, scripts: Collection[str] = ()) -> None:
+    def __init__(self, program: Program, scripts: Collection[str] = (), is_package: bool = False) -> None:
         self.program = program
         self.scripts = scripts
+        self.is_package = is_package
         self._of: dict[int, tuple[str, ...]] = {}
         self._sharing: dict[str, list[str]] = {}
         self._by_name: dict[int, bool] = {}
+        self._meeting: dict[tuple[str, str], bool] = {}
 
     def of(self, path: str) -> tuple[str, ...]:
         """The entry points of the programs that reach a file, sorted."""
@@ -45,6 +49,23 @@ class Programs:
             own = set(self.of(path))
             self._sharing[path] = [file.path for file in self.program.facts if not own.isdisjoint(self.of(file.path))]
         return self._sharing[path]
+
+    def may_meet(self, path: str, other: str) -> bool:
+        """Whether some process may run both files, as far as imports by name and code from outside allow to tell."""
+        if (path, other) not in self._meeting:
+            self._meeting[path, other] = self._may_meet(path, other)
+        return self._meeting[path, other]
+
+    def _may_meet(self, path: str, other: str) -> bool:
+        own, others = set(self.of(path)), set(self.of(other))
+        if not own.isdisjoint(others) or not (self.is_reached(path) and self.is_reached(other)):
+            return True
+        scripts = own == {path}, others == {other}
+        if self.is_package and not any(scripts):
+            return True
+        by_names = self.program.once(ImportsByName)
+        finds = (by_names.may_find_script if is_script else by_names.may_find for is_script in scripts)
+        return any(find(file) for find, file in zip(finds, (path, other), strict=True))
 
     def is_reached(self, path: str) -> bool:
         """Whether a file is run, or imported by one that is."""

@@ -110,11 +110,33 @@ class ShardingQueries:
                 if isinstance(inner, (Instance, Opaque)) or (isinstance(inner, Unknown) and inner.variable >= 0):
                     yield inner, value, variable
 
-    def made_apart(self, variable: int, values: Iterable[Value]) -> frozenset[Value]:
-        """Those of the values that a variable holds which other calls made than made what wrappers got."""
-        handed = [v for v in values if v in self._handed_to_wrappers]
-        places = {v: [*self._handed_at[v], *self._held_at.get(v, ())] for v in handed}
-        return frozenset(v for v in handed if not self._origins.may_be_one(v, variable, places[v]))
+    def made_apart(self, variable: int, values: Iterable[Value], path: str = "") -> frozenset[Value]:
+        """Those of the values that a variable holds which other calls made than made what wrappers got.
+
+        With ``path``, the file where the variable is read, those too that only wrappers of other programs get.
+        """
+        known = [v for v in values if v in self._handed_to_wrappers or v in self._parts_of_handed]
+        return frozenset(v for v in known if self._is_of_other_programs(v, path) or not self._may_be_one(v, variable))
+
+    def _may_be_one(self, value: Value, variable: int) -> bool:
+        places = [*self._handed_at.get(value, ()), *self._held_at.get(value, ())]
+        return not places or self._origins.may_be_one(value, variable, places)
+
+    def _is_of_other_programs(self, value: Value, path: str) -> bool:
+        """Whether a value is a wrapper that no process has which runs this file, or a model that only such wrappers get."""
+        wrapped_in = self._files_of_wraps(value) if isinstance(value, Wrapped) else self._wrapped_in.get(value, ())
+        return bool(path and wrapped_in) and not any(self.programs.may_meet(path, other) for other in wrapped_in)
+
+    @cached_property
+    def _wrapped_in(self) -> dict[Value, frozenset[str]]:
+        """The files of the wrappers that models get into, by themselves or as parts of others."""
+        found: dict[Value, frozenset[str]] = {}
+        for inner, wrapped, _ in self._wrapped_modules():
+            found[inner] = found.get(inner, frozenset()) | self._files_of_wraps(wrapped)
+        for path in {path for paths in found.values() for path in paths}:
+            for part in self.with_parts([inner for inner, paths in found.items() if path in paths]):
+                found[part] = found.get(part, frozenset()) | {path}
+        return found
 
     def comes_out_of_wrapper(self, file: File, node: ast.AST) -> bool:
         """Whether an expression may be what was read out of a wrapper, as ``model.module``."""
@@ -124,15 +146,18 @@ class ShardingQueries:
 
     @cached_property
     def _held_at(self) -> dict[Value, set[int]]:
-        """The variables of attributes in which what wrappers get holds modules that they get alone as well."""
+        """The variables in which what wrappers get holds its parts, those among them that wrappers get alone as well."""
         flow = self.program.flow
         found: dict[Value, set[int]] = {}
         for holder in self.with_parts(self._handed_to_wrappers):
-            for variable in self._holders.parts.get(flow.ids.get(holder, -1), ()):
+            for variable in self._held_in(holder):
                 for value in flow.values_of(variable):
-                    if value in self._handed_to_wrappers:
+                    if value in self._handed_to_wrappers or value in self._parts_of_handed:
                         found.setdefault(value, set()).add(variable)
         return found
+
+    def _files_of_wraps(self, wrapped: Wrapped) -> frozenset[str]:
+        return frozenset({self.program.facts[self.program.flow.file_of_call(wrapped.site)].path} if wrapped.site >= 0 else ())
 
     def wraps_of(self, model: object) -> list[Wrapped] | None:
         """The wrappers that a model made in the repository is handed to; None where there may be others."""
@@ -149,14 +174,16 @@ class ShardingQueries:
         found = dict(pending)
         while pending:
             holder, model = pending.pop()
-            number = flow.ids.get(holder)
-            variables = [*(self._holders.parts.get(number, ()) if number is not None else ()), *self._given_to_container(holder)]
-            for variable in variables:
+            for variable in self._held_in(holder):
                 for part in flow.values_of(variable):
                     if part not in found and (isinstance(part, Container) or self._may_be_part(part)):
                         found[part] = model
                         pending.append((part, model))
         return found
+
+    def _held_in(self, holder: Value) -> Iterable[int]:
+        """The variables of what an object holds."""
+        return *self._holders.parts.get(self.program.flow.ids.get(holder, NOTHING), ()), *self._given_to_container(holder)
 
     def _given_to_container(self, holder: Value) -> Iterable[int]:
         """What the constructor of a ModuleList, or of a class derived from one, was called with: its entries."""
@@ -243,7 +270,7 @@ class ShardingQueries:
 
     def of_owners(self, owners: Iterable[Value], apart: Collection[Value] = ()) -> Sharding:
         """Whether parameters (or what was computed from them) that were taken from these modules are sharded."""
-        return self.of_values([self._parts_of_handed.get(owner, owner) for owner in owners], apart)
+        return self.of_values([o if o in apart else self._parts_of_handed.get(o, o) for o in owners], apart)
 
     def of_called(self, file: File, call: ast.Call) -> Sharding:
         """Whether what is called is a sharded model."""
@@ -253,13 +280,14 @@ class ShardingQueries:
         """As ``made_apart``, of what is called; of ``self.model(x)`` what the attribute holds."""
         read = file.program.flow.read_and_called.get(file.call_site(call), ())
         variables = [file.variable(call.func)] if file.values(call.func) else read
-        apart = [self.made_apart(variable, file.called_values(call)) for variable in variables]
+        apart = [self.made_apart(variable, file.called_values(call), file.path) for variable in variables]
         return frozenset.intersection(*apart) if apart else frozenset()
 
     def of(self, file: File, node: ast.AST) -> Sharding:
         """Whether an expression is a sharded model."""
         values = file.values(node)
-        found = unless_unseen(file, node, self.of_values(values, self.made_apart(file.variable(node), values)))
+        values = [v for v in values if not (isinstance(v, Wrapped) and self._is_of_other_programs(v, file.path))] or values
+        found = unless_unseen(file, node, self.of_values(values, self.made_apart(file.variable(node), values, file.path)))
         if (said := self._said.of(file, node)) is Answer.YES or (said is Answer.NO and found.answer is not Answer.YES):
             kinds = {v.kind.lower() for v in list(self.program.flow.values) if isinstance(v, Wrapped) and not self.kept(v)}
             return replace(found, answer=said, wrappers=found.wrappers or frozenset(kinds if said is Answer.YES else ()))
@@ -273,7 +301,7 @@ class ShardingQueries:
     def _before(self) -> ShardingQueries | None:
         """The same questions without what a run has shown."""
         before = self.program.baseline
-        return before and ShardingQueries(before, Programs(before, self.programs.scripts), self.kept)
+        return before and ShardingQueries(before, Programs(before, self.programs.scripts, self.programs.is_package), self.kept)
 
     def of_values(self, values: Iterable[Value], apart: Collection[Value] = ()) -> Sharding:
         """Whether what may be any of these values is a sharded model; those apart are not the ones that wrappers got."""
@@ -287,7 +315,7 @@ class ShardingQueries:
         kinds = {v.kind.lower() for v in wrapped}.union(*(self._handed_to_wrappers[v] for v in handed))
         others = [v for v in values if v not in wrapped and v not in handed]
         if not wrapped and not handed:
-            surely_not = all(self._is_no_model(v) for v in others)
+            surely_not = all(self._is_no_model(v, apart) for v in others)
             return Sharding(Answer.NO if surely_not else Answer.UNKNOWN)
         certain = all(isinstance(v, Wrapped) and v in wrapped for v in values)
         return Sharding(Answer.YES if certain else Answer.UNKNOWN, frozenset(kinds), (wrapped or handed)[0], in_place=not wrapped,
@@ -370,7 +398,7 @@ class ShardingQueries:
         """The steps by which a sharded model comes to an expression; empty where none is known to."""
         return self.program.provenance(file, node, sharding.value) if sharding.value is not None else ()
 
-    def _is_no_model(self, value: Value, depth: int = 0) -> bool:
+    def _is_no_model(self, value: Value, apart: Collection[Value] = (), depth: int = 0) -> bool:
         """Whether a value is surely no module that may be sharded."""
         if isinstance(value, (Wrapped, Annotated)):
             return self.kept(value)
@@ -380,7 +408,7 @@ class ShardingQueries:
             return False  # a unit, or a part of one
         if isinstance(value, (*_NO_OBJECTS, Optimizer, Derived)):
             return True
-        if value in self._parts_of_handed:
+        if value in self._parts_of_handed and value not in apart and not (isinstance(value, Opaque) and is_tensor(value.name)):
             return False
         if isinstance(value, Opaque):
             if is_scheduler(value.name) or is_optimizer(value.name) or makes_no_modules(value.name):
@@ -396,6 +424,8 @@ class ShardingQueries:
         """Whether a library made an object of nothing that may be a model here, and no wrapper gets it."""
         if value.name == UNKNOWN:
             return self.new_objects.is_plain_from_factory(value)
+        if is_tensor(value.name):
+            return True
         if value.name.startswith(_MAKERS_OF_ANYTHING) or depth > 2:
             return False
         if not self.new_objects.all_wrapped_known(value):
@@ -405,7 +435,7 @@ class ShardingQueries:
         held = [v for argument in given if argument != NOTHING for v in self.program.flow.values_of(argument)]
         return all(
             isinstance(v, (Constant, External, ModuleValue, Optimizer)) or (isinstance(v, Unknown) and v.variable < 0)
-            or (v not in self._handed_to_wrappers and isinstance(v, Opaque) and self._is_no_model(v, depth + 1))
+            or (v not in self._handed_to_wrappers and isinstance(v, Opaque) and self._is_no_model(v, depth=depth + 1))
             for v in held
         )  # fmt: skip
 

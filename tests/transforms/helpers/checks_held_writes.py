@@ -14,6 +14,8 @@ from models import Net, batch, close, parameters_of
 from to_fsdp2.transforms.helpers.agreement import true_on_any_rank
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.each_rank import entered, everything_whole_on_each_rank, whole_on_each_rank
+from to_fsdp2.transforms.helpers.named_optimizer_state import optim_state_dict, optim_state_dict_to_load
+from to_fsdp2.transforms.helpers.optimizer_state import load_optimizer_state, optimizer_state
 from to_fsdp2.transforms.helpers.state import load_model_state, load_state, state_of
 from to_fsdp2.transforms.helpers.whole import whole
 from torch.distributed import distributed_c10d
@@ -41,6 +43,47 @@ def check_what_one_rank_writes_all_get() -> None:
         for p in model.parameters():
             p.data.fill_(dist.get_rank())
     assert {float(p.full_tensor().max()) for p in model.parameters()} <= {0.0, 1.0}  # each rank has cut its own
+
+
+def trained_ddp() -> tuple[Net, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = shard_like_ddp(Net())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    model(*batch(0)).backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def check_what_one_rank_loads_into_an_optimizer_all_get() -> None:
+    for make, load in ((trained_ddp, torch.optim.Optimizer.load_state_dict), (trained, load_optimizer_state)):
+        model, optimizer = make()
+        state = optimizer_state(optimizer)
+        other = {**state, "state": {key: {**e, "exp_avg": e["exp_avg"] + 1} for key, e in state["state"].items()}}
+        wanted = {key: entry["exp_avg"] for key, entry in other["state"].items()}
+        with whole_on_each_rank(model, optimizer):
+            if dist.get_rank() == 0:
+                load(optimizer, other)
+                assert all(torch.equal(e["exp_avg"], wanted[key]) for key, e in optimizer.state_dict()["state"].items())
+        assert all(close([e["exp_avg"]], [wanted[key]]) for key, e in optimizer_state(optimizer)["state"].items())
+        assert all(isinstance(entry["exp_avg"], DTensor) for entry in optimizer.state.values())
+
+
+def check_all_ranks_load_into_a_new_optimizer() -> None:
+    """By position, and by the names of FSDP1's own functions: the steps afterwards are those of one that was never cut."""
+    expected, (model, optimizer) = None, trained()
+    saved, positions, named = copy.deepcopy((state_of(model), optimizer_state(optimizer), optim_state_dict(model, optimizer)))
+    for give in (None, lambda *_: positions, lambda net, new: optim_state_dict_to_load(net, new, named)):
+        if give is not None:
+            load_state(model, saved)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+            with whole_on_each_rank(optimizer, model):
+                load_optimizer_state(optimizer, give(model, optimizer))
+        assert all(isinstance(entry["exp_avg"], DTensor) for entry in optimizer.state.values())
+        optimizer.zero_grad()
+        model(*batch(7)).backward()
+        optimizer.step()
+        expected = expected or parameters_of(model)
+        assert close(parameters_of(model), expected)
 
 
 def check_one_rank_works_longer_than_a_collective_may_wait() -> None:
