@@ -101,13 +101,21 @@ class Contract:
         """Whether the tool has let a model's state dicts, and those of its optimizers, come and go whole."""
         return self._held.by("keep_state_dicts_whole", calls)
 
+    def is_copied_plain(self, calls: ShardCalls) -> bool:
+        """Whether the tool has let copies of a model be plain ones."""
+        return self._held.by("copy_as_plain", calls)
+
+    def runs_parameter_hooks(self, calls: ShardCalls) -> bool:
+        """Whether the tool has let hooks run that parameters had before they were sharded."""
+        return self._held.by("keep_parameter_hooks", calls)
+
     def is_of_helpers(self, file: File, node: ast.AST) -> bool:
         """Whether a place is in a helper that the tool wrote, into the file or into a module of helpers."""
         return is_generated(file.source.text) or _is_copied(file, node)
 
-    def is_after(self, file: File, node: ast.AST, calls: ShardCalls) -> bool:
-        """Whether a place is surely reached only when its model has been sharded."""
-        return self.order.is_after(file, node, calls)
+    def is_after(self, file: File, node: ast.AST, calls: ShardCalls, model: ast.expr | None = None) -> bool:
+        """Whether a place is surely reached only when its ``model`` has been sharded."""
+        return self.order.is_after(file, node, calls, model)
 
     def values(self, file: File, node: ast.AST) -> list[Value]:
         """What an expression may be, but for None."""

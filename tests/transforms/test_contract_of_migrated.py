@@ -113,9 +113,10 @@ def test_a_number_of_a_shard_is_still_one_where_nothing_holds_the_model_whole() 
 
 
 _TWO = """\
+import copy
 import torch
 from torch.distributed.fsdp import fully_shard
-from fsdp2_helpers import compute_as_whole, keep_state_dicts_whole
+from fsdp2_helpers import compute_as_whole, copy_as_plain, keep_parameter_hooks, keep_state_dicts_whole
 
 
 def make():
@@ -142,8 +143,40 @@ student, teacher = make()
     ("fully_shard(student); fully_shard(teacher); compute_as_whole(teacher)", "student.{number}", ""),
     ("fully_shard(student)", "student.{number}", "FS933"),
     ("fully_shard(student); compute_as_whole(student)", "model = student if x else other()\nmodel.{number}", "FS933"),
+    ("fully_shard(student)", "copy.deepcopy(student)", "FS915"),
+    ("fully_shard(student); copy_as_plain(student)", "copy.deepcopy(student)", ""),
+    ("student.weight.register_hook(print); fully_shard(student)", "pass", "FS934"),
+    ("student.weight.register_hook(print); fully_shard(student); keep_parameter_hooks(student)", "pass", ""),
 ])  # fmt: skip
 def test_a_helper_holds_what_it_is_given(shard: str, use: str, rule: str) -> None:
     use = use.format(load='load_state_dict(torch.load("a.pt"))', number="weight.norm().item()")
     found = look({"train.py": _TWO.format(shard=shard, use=use)}, contract=True).findings
+    assert [f.rule for f in found if f.rule.startswith("FS9")] == ([rule] if rule else [])
+
+
+_ANEW = """\
+import torch
+from torch.distributed.fsdp import fully_shard
+
+
+def build():
+    return torch.nn.Linear(4, 4)
+
+
+def wrap(model):
+    fully_shard(model)
+    return model
+
+
+def main():
+    model = wrap(build())
+    model = {second}
+    model.load_state_dict(torch.load("a.pt"))
+    model = wrap(model)
+"""
+
+
+@pytest.mark.parametrize(("second", "rule"), [("build()", ""), ("wrap(build())", "FS914")])
+def test_a_name_for_a_new_model(second: str, rule: str) -> None:
+    found = look({"train.py": _ANEW.format(second=second)}, contract=True).findings
     assert [f.rule for f in found if f.rule.startswith("FS9")] == ([rule] if rule else [])

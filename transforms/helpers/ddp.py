@@ -163,8 +163,10 @@ def _shard_new_modules(module: Any) -> None:
             fully_shard(part, mesh=mesh, **given)
             rebind_parameters(slots)  # needed for: earlier_holders
             reshard_after_forward(part)
+            keep_parameter_hooks(part)  # needed for: parameter_hooks
             keep_state_dicts_whole(part)  # needed for: state_dicts
             compute_as_whole(part)  # needed for: whole_math
+            copy_as_plain(part)  # needed for: model_copies
     if any(p.requires_grad and not isinstance(p, DTensor) and p not in plain for p in module.parameters()):
         raise NotImplementedError("a parameter came to a module after it was sharded: give it to a module of its own")
 

@@ -37,15 +37,21 @@ class ShardingOrder:
             self._before[calls] = BeforeWraps(self.program, self.programs, [((call.file, call.node), None) for call in calls])
         return self._before[calls].holds(file, node)
 
-    def is_after(self, file: File, node: ast.AST, calls: ShardCalls) -> bool:
-        """Whether one of these calls surely has been made, where it is made at all, when a place is reached."""
-        return self._is_after(file, node, calls, set())
+    def is_after(self, file: File, node: ast.AST, calls: ShardCalls, model: ast.expr | None = None) -> bool:
+        """Whether one of these calls surely has been made, where it is made at all, when a place is reached.
 
-    def _is_after(self, file: File, node: ast.AST, calls: ShardCalls, asked: set[ast.AST]) -> bool:
+        For a ``model`` that is bound anew in between, it has to be one behind that.
+        """
+        return self._is_after(file, node, calls, set(), model)
+
+    def _is_after(
+        self, file: File, node: ast.AST, calls: ShardCalls, asked: set[ast.AST], model: ast.expr | None = None
+    ) -> bool:
         function = file.function(node)
         scope = function or file.tree
-        if any(precedes(file, place, node) for place in self._places(calls).get(scope, ())):
-            return True
+        in_front = [place for place in self._places(calls).get(scope, ()) if precedes(file, place, node)]
+        if in_front:
+            return model is None or not all(_is_bound_between(file, place, node, model) for place in in_front)
         if function is None or function in asked or len(asked) > _DEEPEST:
             return False
         asked.add(function)
@@ -80,6 +86,17 @@ class ShardingOrder:
         if constructor is None or constructor is function or constructor not in self._places(calls):
             return False
         return not any(file.function(call) is constructor for _, call in self.program.callers(file, function))
+
+
+def _is_bound_between(file: File, place: ast.AST, node: ast.AST, model: ast.expr) -> bool:
+    """Whether a name, or what an attribute is read off, stands for something else at a node than where a place in front is."""
+    part = model
+    while isinstance(part, (ast.Name, ast.Attribute)):
+        for bound in file.bindings.get(ast.unparse(part), ()):
+            if precedes(file, place, bound) and precedes(file, bound, node):
+                return True
+        part = part.value if isinstance(part, ast.Attribute) else None
+    return False
 
 
 def _share_loop(file: File, node: ast.AST, places: Sequence[ast.AST]) -> bool:

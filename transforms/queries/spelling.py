@@ -228,8 +228,8 @@ def _as_seen_from(file: File, thing: ast.expr, node: ast.AST, calls: Calls) -> s
         relay = _relay(caller, call, function)
         given = handed_in(file, place, base.id, call) if relay is None else _handed_through(relay, function, base.id, call)
         if given is None:
-            is_global = caller is file and base.id not in {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}
-            if not is_global or _is_assigned_in(function, base.id):
+            scope = _scope_of(file, place, base.id)
+            if caller is not file or scope is function or scope is not _scope_of(caller, call, base.id):
                 return None
             given = base
         if not isinstance(given, (ast.Name, ast.Attribute, ast.Subscript)):
@@ -259,5 +259,13 @@ def _handed_through(
     return given[names.index(name)] if name in names and names.index(name) < len(given) else None
 
 
-def _is_assigned_in(function: ast.AST, name: str) -> bool:
+def _scope_of(file: File, place: ast.AST, name: str) -> ast.AST:
+    """The function around a place that a name is bound in, or the module."""
+    functions = (a for a in file.ancestors(place) if isinstance(a, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)))
+    return next((function for function in functions if _binds(function, name)), file.tree)
+
+
+def _binds(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, name: str) -> bool:
+    if any(isinstance(a, ast.arg) and a.arg == name for a in ast.walk(function.args)):
+        return True
     return any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store) for n in ast.walk(function))

@@ -22,7 +22,7 @@ def plain_tensors(contract: Contract) -> Iterator[Breach]:
         if not call.args or not _is_of_a_whole_file(contract, file, call.args[0]):
             continue
         calls = contract.sharded(file, function.value)
-        if calls and contract.is_after(file, call, calls) and not contract.has_whole_states(calls):
+        if calls and contract.is_after(file, call, calls, function.value) and not contract.has_whole_states(calls):
             message = f"{ast.unparse(function.value)} is sharded, the file holds whole tensors"
             yield Breach(file, call, message, "torch.nn.Module.load_state_dict", model=function.value)
 

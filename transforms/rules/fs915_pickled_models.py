@@ -20,7 +20,7 @@ def as_objects(contract: Contract) -> Iterator[Breach]:
         if not isinstance(given, (ast.Name, ast.Attribute, ast.Subscript)):
             continue
         calls = contract.sharded(file, given)
-        if calls and contract.is_after(file, call, calls):
+        if calls and contract.is_after(file, call, calls, given) and not (symbol in _COPIES and contract.is_copied_plain(calls)):
             what = "pickled" if symbol in SAVES else "copied"
             yield Breach(file, call, f"{ast.unparse(given)} is sharded by now, and cannot be {what}", symbol, model=given)
 

@@ -15,7 +15,10 @@ def never_run(contract: Contract) -> Iterator[Breach]:
         calls = contract.models.of_owners(file, function.value, ("parameters",))
         if not calls or not contract.modes.agree(file, call, calls):
             continue
-        if function.attr == "register_hook" or contract.order.is_before(file, call, calls):
+        is_before = contract.order.is_before(file, call, calls)
+        if is_before and contract.runs_parameter_hooks(calls):
+            continue
+        if function.attr == "register_hook" or is_before:
             message = f"{function.attr} has no effect here: the hook never runs on a sharded model"
             yield Breach(file, call, message, f"torch.Tensor.{function.attr}", model=function.value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -309,7 +310,10 @@ def check_methods_of_parts() -> None:
 
 
 def check_parts_that_come_later() -> None:
-    """A head that a model gets between two wraps is trained as by a DDP that is made anew, by the optimizer that lives on."""
+    """A head that a model gets between two wraps is trained as by a DDP that is made anew, by the optimizer that lives on.
+
+    Hooks on its gradients run, and copies of the model are plain ones.
+    """
 
     def use(wrap: Callable[..., Any]) -> dict[str, Any]:
         model = nn.ModuleDict({"body": Residual(), "heads": nn.ModuleDict({"a": nn.Linear(6, 1)})})
@@ -330,6 +334,8 @@ def check_parts_that_come_later() -> None:
         torch.manual_seed(rank())
         net.heads.add_module("b", nn.Linear(6, 1))
         optimizer.add_param_group({"params": net.heads.get_submodule("b").parameters()})
+        for parameter in net.heads.get_submodule("b").parameters():
+            parameter.register_hook(lambda gradient: gradient * 2)
         run = wrap(net)
         losses = []
         for step in range(3):
@@ -338,7 +344,7 @@ def check_parts_that_come_later() -> None:
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
-        return result(run, losses)
+        return result(run, [*losses, copy.deepcopy(net)(ones(4)).item()])
 
     compare(use, 1e-6)
 
