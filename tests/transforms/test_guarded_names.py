@@ -269,3 +269,38 @@ IN_COPIES = """
 def test_what_is_reached_by_other_ways_too_is_named_once(other: str, held: str) -> None:
     text = migrated(dedent(IN_COPIES.replace("OTHER", other))).texts["train.py"]
     assert f"    with {held}:\n        if dist.get_rank() == 0:\n" in text
+
+
+CLOSURE = """
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+    def in_chunks(fn, size):
+        def run(x):
+            return [fn(part) for part in x.split(size)]
+
+        return run
+
+
+    def render(views, net):
+        with torch.no_grad():
+            for i in range(dist.get_rank(), len(views), dist.get_world_size()):
+                print(in_chunks(net, 2)(views[i]))
+
+
+    render(load(), DDP(torch.nn.Linear(4, 4)))
+"""
+
+
+def test_the_name_that_an_inner_function_has_from_around_it_is_none_of_its_caller() -> None:
+    text = migrated(dedent(CLOSURE)).texts["train.py"]
+    assert "with whole_on_each_rank(net):" in text
+
+
+def test_a_name_of_the_function_that_both_stand_in_is_good_at_the_guard() -> None:
+    code = "import os\nimport torch\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n\n\ndef main(net):\n"
+    code += "    model = DDP(net)\n\n    def save():\n        torch.save(model.state_dict(), 'last.pt')\n\n"
+    code += "    if int(os.environ['RANK']) == 0:\n        save()\n\n\nmain(torch.nn.Linear(2, 2))\n"
+    assert "    with whole_on_each_rank(model):\n" in migrated(code).texts["train.py"]
