@@ -101,7 +101,7 @@ def _is_of_plain(
     if any(isinstance(v, (FunctionValue, ClassValue, ModuleValue, External)) for v in file.values(model)):
         return False
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    return is_fresh(file, call, model) and not any(sharding.of_owners(file.values(one)).wrappers for one in given)
+    return is_fresh(file, call, model) and not any(sharding.of_owners(file.values(one), path=file.path).wrappers for one in given)
 
 
 def _handed_on(hidden: Hidden) -> ast.expr | None:

@@ -67,7 +67,7 @@ def uses_behind(
                 apart = sharding.called_apart(file, cast(ast.Call, parent))
             else:
                 apart = sharding.made_apart(variable, values, file.path)
-            found = sharding.of_owners(values, apart)
+            found = sharding.of_owners(values, apart, file.path)
             if not found.wrappers or not _is_only_models(values) or is_made_behind(file, node, guard):
                 continue
             if (handed_to := _handed_to(file, node)) is not None and guard_of(file, handed_to) is None:
@@ -127,7 +127,7 @@ def _keeps_parameters(sharding: ShardingQueries, file: File, node: ast.Attribute
     """Whether an attribute keeps parameters of a sharded model, as an average's owner does."""
     values = file.values(node)
     is_collection = bool(values) and all(isinstance(v, (Container, Constant)) for v in values)
-    return is_collection and bool(sharding.of_owners(list(sharding.owners(values))).wrappers)
+    return is_collection and bool(sharding.of_owners(list(sharding.owners(values)), path=file.path).wrappers)
 
 
 def _handed_beside(program: Program, file: File, sharding: ShardingQueries, parent: ast.AST) -> Iterator[ast.expr]:
@@ -142,7 +142,7 @@ def _handed_beside(program: Program, file: File, sharding: ShardingQueries, pare
 def names_model(file: File, sharding: ShardingQueries, body: Iterable[ast.AST]) -> bool:
     """Whether some name or attribute in a block stands for a sharded model, or a part of one."""
     names = (n for part in body for n in ast.walk(part) if isinstance(n, (ast.Name, ast.Attribute)))
-    return any(sharding.of_owners(file.values(name)).wrappers for name in names)
+    return any(sharding.of_owners(file.values(name), path=file.path).wrappers for name in names)
 
 
 def _whole(file: File, sharding: ShardingQueries, node: ast.expr) -> str | None:

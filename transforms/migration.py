@@ -40,7 +40,7 @@ from .queries.unseen_wraps import wraps_nothing_seen
 from .queries.unwrapping import unwrapping_choice
 from .queries.whole_states import WholeStates
 from .queries.wrapped_again import may_be_wrapped_again
-from .rewrites.ddp_plan import DdpPlan, ddp_plan, wants_buffers
+from .rewrites.ddp_plan import DdpPlan, ddp_plan, shards_all, wants_buffers
 from .rewrites.fsdp1_plan import Fsdp1Plan, fsdp1_plan, shards_alike
 from .rewrites.names import Names
 from .rewrites.needs import Needs
@@ -335,9 +335,9 @@ class Migration:
             return False
         file, call = self.program.call_node(value.site)
         site = next((s for s in self.sites.get(file.path, ()) if s.call is call and s.role == "call"), None)
-        if site is None or site.symbol != FSDP1:
-            return site is not None and self.ddp_plan(site) is not None
-        return shards_alike(self.program, call)
+        if site is None or site.symbol == FSDP1:
+            return site is not None and shards_alike(self.program, call)
+        return self.ddp_plan(site) is not None or shards_all(self.program, self.programs, self.sharding, site)
 
     def is_plain_or_sharded_alike(self, value: object) -> bool:
         """Whether a model is in no wrapper but in ones that shard all of it alike, if it comes to one at all."""

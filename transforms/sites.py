@@ -315,7 +315,7 @@ def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:
             continue
         if node.attr == "data" and isinstance(node.ctx, ast.Store):
             owners = [v.owner for v in values if isinstance(v, Derived) and v.kind == "parameters"]
-            found = sharding.of_owners(owners)  # type: ignore[arg-type]
+            found = sharding.of_owners(owners, path=file.path)  # type: ignore[arg-type]
             if found.wrappers:
                 yield Site(file, node, DATA, "store", None, node.value, found)
             continue
@@ -400,7 +400,7 @@ def _writes_from_parameters(file: File, sharding: ShardingQueries, call: ast.Cal
     if not is_of_parameters and all(is_own_parameter(sharding, file, p) for p in given):
         return False
     owners = [v.owner for p in (*given, *parameters_in(file, call)) for v in file.values(p) if isinstance(v, Derived)]
-    return bool(given) and bool(sharding.of_owners(owners).wrappers)  # type: ignore[arg-type]
+    return bool(given) and bool(sharding.of_owners(owners, path=file.path).wrappers)  # type: ignore[arg-type]
 
 
 def _state_entries(file: File, sharding: ShardingQueries) -> Iterator[Site]:
@@ -416,7 +416,7 @@ def _state_entries(file: File, sharding: ShardingQueries) -> Iterator[Site]:
         owners = [v.owner for v in values if isinstance(v, Derived) and v.kind == "parameters"]
         if not values or any(isinstance(v, Unknown) for v in values):
             owners += [state.owner for state in states]
-        found = sharding.of_owners(owners)  # type: ignore[arg-type]
+        found = sharding.of_owners(owners, path=file.path)  # type: ignore[arg-type]
         if found.wrappers:
             yield Site(file, node, STATE_ENTRY, "store", None, node.value, found)
 
@@ -437,7 +437,7 @@ def _tested_shapes(file: File, sharding: ShardingQueries) -> Iterator[Site]:
         if not is_tested and (node.attr not in _COUNTS or any(True for _ in summoned_around(file, node))):
             continue
         owners = [v.owner for v in file.values(node.value) if isinstance(v, Derived) and v.kind == "parameters"]
-        found = sharding.of_owners(owners)  # type: ignore[arg-type]
+        found = sharding.of_owners(owners, path=file.path)  # type: ignore[arg-type]
         if found.wrappers and not _is_of_forward(file, node.value):
             yield Site(file, node, SHAPE if is_tested else COUNT, "read", None, node.value, found)
 

@@ -101,3 +101,19 @@ def test_the_largest_gradient_is_not_left_to_torch(order: str, is_torchs: bool) 
     for wrap, clip in (("DDP(Net().cuda())", CLIP[:-1]), ("FSDP(Net().cuda())", "model.clip_grad_norm_(1.0")):
         _, text = level_and_text(wrap, f"{clip}{order})")
         assert ("torch.nn.utils.clip_grad_norm_(" in text) == is_torchs, text
+
+
+GENERAL = PROGRAM.replace("{wrap}", "DDP(Net(), find_unused_parameters=True)").replace("{clip}", CLIP).replace("{{}}", "{}")
+
+
+@pytest.mark.parametrize(("old", "new", "by_torch"), [
+    ("", "", True),
+    ("super().__init__()", "super().__init__(); self.scale = torch.nn.Parameter(torch.tensor(1.0))", False),
+    ("super().__init__()", "super().__init__(); import other; self.body = other.make()", False),
+    ("    model(x).backward()", "    with model.no_sync():\n        model(x).backward()", False),
+    (CLIP, "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, options['norm'])", False),
+])  # fmt: skip
+def test_where_the_general_form_shards_every_parameter_torch_clips(old: str, new: str, by_torch: bool) -> None:
+    text = migrated(train=GENERAL.replace(old, new))["train"]
+    assert "shard_like_ddp(Net(), find_unused_parameters=True)" in text
+    assert ("    torch.nn.utils.clip_grad_norm_(model.parameters(), " in text) is by_torch

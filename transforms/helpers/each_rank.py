@@ -332,8 +332,8 @@ def _whole_optimizer(optimizer: Optimizer) -> Iterator[None]:
     finally:
         vars(optimizer).pop("_held_whole", None)
         known = {p for p, _ in kept}
-        loaded = {p: entry for p, entry in optimizer.state.items() if p not in known and isinstance(entry, dict)}
-        optimizer.state.update((p, _cut_state(entry, p)) for p, entry in loaded.items())
+        loaded = [(p, entry) for p, entry in optimizer.state.items() if isinstance(p, DTensor) and p not in known]
+        optimizer.state.update((p, _cut_state(entry, p)) for p, entry in loaded)
         for p, entry in kept:
             written = optimizer.state.get(p, entry)
             entry.update((key, value) for key, value in written.items() if key not in gathered[id(entry)])

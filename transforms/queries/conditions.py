@@ -211,8 +211,9 @@ def _is_agreed_on(file: File, value: ast.expr, depth: int) -> bool:
     """Whether a value was broadcast, or is a variable that was given such a one."""
     if _is_broadcast(file, value):
         return True
-    is_named = isinstance(value, (ast.Name, ast.Attribute)) and depth < _DEEPEST
-    return is_named and any(_is_agreed_on(file, v, depth + 1) for v in assigned_values(file, value))
+    if not isinstance(value, (ast.Name, ast.Attribute)) or depth >= _DEEPEST:
+        return False
+    return any(_is_agreed_on(file, v, depth + 1) for v in assigned_values(file, value))
 
 
 def _is_broadcast(file: File, value: ast.expr) -> bool:

@@ -76,7 +76,7 @@ class Evaluations:
         callees = program.callees(file, call)
         if not callees and name in _RUNS_NOTHING and not program.flow.methods_by_name().get(name):
             return False
-        if self.sharding.of_owners(file.called_values(call)).wrappers or self._may_be_model(file, function):
+        if self.sharding.of_owners(file.called_values(call), path=file.path).wrappers or self._may_be_model(file, function):
             return True
         if name not in _RUNS_NOTHING and isinstance(function, ast.Attribute) and self._may_be_model(file, function.value):
             return True

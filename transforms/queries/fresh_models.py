@@ -82,13 +82,13 @@ class FreshModels:
         function = file.function(place)
         if isinstance(function, ast.FunctionDef) and isinstance(owner, ast.Name) and _is_being_made(file, function, owner):
             handed = [a for a in ast.walk(function.args) if isinstance(a, ast.arg) and a.arg != owner.id]
-            return not any(self.sharding.of_owners(file.values(argument)).wrappers for argument in handed)
+            return not any(self.sharding.of_owners(file.values(argument), path=file.path).wrappers for argument in handed)
         if not made:  # of an object that a caller has just made
             values = file.values(part)
             return bool(values) and not self.sharding.of_values(values).wrappers and not wraps_inside(self.sharding, file, part)
         given = [a for call in made for n in ast.walk(call or part) if isinstance(n, ast.Call)
                  for a in (*n.args, *(k.value for k in n.keywords))]  # fmt: skip
-        return not any(self.sharding.of_owners(file.values(argument)).wrappers for argument in given)
+        return not any(self.sharding.of_owners(file.values(argument), path=file.path).wrappers for argument in given)
 
     def _wraps_around(self, file: File, place: ast.AST, model: ast.expr) -> list[ast.AST]:
         """What may wrap the model: calls that lead to a wrap, unseen code that it is handed to, and all that its holder is."""

@@ -35,7 +35,7 @@ def kept_things(sharding: ShardingQueries, file: File, node: ast.expr) -> str | 
     if is_local and any(file.function(call) is not file.function(node) for call in calls):
         return None
     given = [one for call in calls for one in (*call.args, *(keyword.value for keyword in call.keywords))]
-    kept = [one for one in given if sharding.of_owners(file.values(one)).wrappers]
+    kept = [one for one in given if sharding.of_owners(file.values(one), path=file.path).wrappers]
     for optimizer in (one for one in given if "optim" in ast.unparse(one)):
         if (of_optimizer := sharding.of_optimizer(file, optimizer)).wrappers:
             kept.append(optimizer)

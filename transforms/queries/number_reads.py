@@ -67,7 +67,7 @@ def _number(
     """A tensor that is read, or a collection with the values in it."""
     values = file.values(read) if values is None else values
     owners = [v.owner for v in values if isinstance(v, Derived) and v.kind in TENSORS]
-    found = sharding.of_owners(owners)  # type: ignore[arg-type]
+    found = sharding.of_owners(owners, path=file.path)  # type: ignore[arg-type]
     if found.wrappers or (not any(map(_says_something, values)) and any(_is_unknown_gradient(file, n) for n in ast.walk(read))):
         if not is_setting(file, read) and not _is_key(file, read):
             yield node, read, found

@@ -86,7 +86,7 @@ def _model_of(file: File, sharding: ShardingQueries, node: ast.expr) -> tuple[as
             return part
         if (found := sharding.of(file, node)).wrappers:
             return node, found
-        if (found := sharding.of_owners(file.values(node))).wrappers:
+        if (found := sharding.of_owners(file.values(node), path=file.path)).wrappers:
             part = node, found
 
 

@@ -251,7 +251,8 @@ class ShardingQueries:
 
     def of_part(self, file: File, node: ast.AST) -> Sharding:
         """Whether an expression is a module inside of a model that is sharded, read by code outside of that model."""
-        parts = [v for v in file.values(node) if v in self._parts_of_handed and not isinstance(v, Container)]
+        apart = self.made_apart(file.variable(node), file.values(node), file.path)
+        parts = [v for v in file.values(node) if v in self._parts_of_handed and v not in apart and not isinstance(v, Container)]
         if not parts or not all(map(self.is_module, parts)):
             return Sharding(Answer.UNKNOWN)
         if self._is_gathered_by_caller(file, node):
@@ -268,8 +269,13 @@ class ShardingQueries:
         holders = file.values(holder)
         return not holders or any(v in self._handed_to_wrappers or v in self._parts_of_handed for v in holders)
 
-    def of_owners(self, owners: Iterable[Value], apart: Collection[Value] = ()) -> Sharding:
-        """Whether parameters (or what was computed from them) that were taken from these modules are sharded."""
+    def of_owners(self, owners: Iterable[Value], apart: Collection[Value] = (), path: str = "") -> Sharding:
+        """Whether parameters (or what was computed from them) that were taken from these modules are sharded.
+
+        With ``path``, the file where that is asked, by wrappers of its programs.
+        """
+        owners = list(owners)
+        apart = {*apart, *(owner for owner in owners if self._is_of_other_programs(owner, path))}
         return self.of_values([o if o in apart else self._parts_of_handed.get(o, o) for o in owners], apart)
 
     def of_called(self, file: File, call: ast.Call) -> Sharding:

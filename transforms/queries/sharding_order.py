@@ -90,7 +90,7 @@ class ShardingOrder:
 
 def _is_bound_between(file: File, place: ast.AST, node: ast.AST, model: ast.expr) -> bool:
     """Whether a name, or what an attribute is read off, stands for something else at a node than where a place in front is."""
-    part = model
+    part: ast.expr | None = model
     while isinstance(part, (ast.Name, ast.Attribute)):
         for bound in file.bindings.get(ast.unparse(part), ()):
             if precedes(file, place, bound) and precedes(file, bound, node):

@@ -36,7 +36,7 @@ from ..queries.wraps_inside import wraps_inside
 from ..sites import MODULE_METHODS, OPTIMIZER, Site
 from .fully_shard_lines import Spell, broadcast_loop, indented
 from .needs import Needs
-from .wrap_place import WrapPlace, wrap_place
+from .wrap_place import WrapPlace, wrap_place, wrapped_argument
 
 _PERFORMANCE = frozenset(
     {"module", "device_ids", "output_device", "gradient_as_bucket_view", "bucket_cap_mb", "static_graph", "check_reduction",
@@ -48,6 +48,8 @@ _NEEDS_GENERAL_FORM = (
     r"|register_hook|(?<!self)(?<!super\(\))\.forward\(|register_(?:post_accumulate_grad|multi_grad)_hook|is_meta|device=[\"']meta"
 )
 """What a program does that plain units do not bear: second backwards, hooks of parameters, memory layouts, forward by name."""
+_LEAVES_PLAIN = r"_ddp_params_and_buffers_to_ignore|\bno_sync\b|require_backward_grad_sync"
+"""What leaves parameters out, or gradients on each rank for a while."""
 MIXED_DTYPES = (
     r"\.data\s*=.*\.(?:half|bfloat16|to|type)\(|\b(?:convert|cast)\w*(?:fp16|bf16|half|float16)|\.apply\(\w*(?:fp16|bf16|half)"
     r"|\bself\.[\w.\[\]]+\.(?:half|bfloat16)\(\)|\bnn\.\w+\([^()]*dtype=|keep_(?:in_)?(?:fp|float)32"
@@ -126,6 +128,17 @@ class DdpPlan:
             return lines + (f'{module}._wrapped_like = "ddp"  # {self.mark}\n' if self.mark else "")
 
         return text
+
+
+def shards_all(program: Program, programs: Programs, sharding: ShardingQueries, site: Site) -> bool:
+    """Whether the general form of a call shards every parameter, and all have their gradients when they are asked for."""
+    assert site.call is not None
+    module, own = wrapped_argument(site.call), site.file.call_site(site.call)
+    if any(re.search(f"{_LEAVES_PLAIN}|{MIXED_DTYPES}", program.text(path)) for path in programs.sharing_entries(site.file.path)):
+        return False
+    models = [v for v in site.file.values(module) if not (isinstance(v, Wrapped) and v.site == own)] if module is not None else []
+    structure = ModelStructure(program, sharding, models)
+    return bool(models) and structure.is_known and not has_scalar_parameters(structure)
 
 
 def ddp_plan(

@@ -115,7 +115,7 @@ def _are_plain(site: Site, migration: Migration) -> bool:
     owners = [v.owner for v in values if isinstance(v, Derived)]
     if not values or any(isinstance(v, Unknown) for v in values):
         return False
-    return bool(owners) and migration.sharding.of_owners(owners).answer is Answer.NO  # type: ignore[arg-type]
+    return bool(owners) and migration.sharding.of_owners(owners, path=site.file.path).answer is Answer.NO  # type: ignore[arg-type]
 
 
 def _clipped_own_shards(site: Site, migration: Migration) -> bool:
@@ -126,7 +126,7 @@ def _clipped_own_shards(site: Site, migration: Migration) -> bool:
     owners = [v.owner for v in site.file.values(given) if isinstance(v, Derived)] if given is not None else []
     if owners and all(isinstance(owner, Wrapped) and _is_whole(owner, migration) for owner in owners):
         return False
-    found = migration.sharding.of_owners(owners)  # type: ignore[arg-type]
+    found = migration.sharding.of_owners(owners, path=site.file.path)  # type: ignore[arg-type]
     return "fsdp1" in (found.wrappers or migration.wrapper_kinds_near(site.file.path))
 
 

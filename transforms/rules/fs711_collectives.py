@@ -28,7 +28,7 @@ def as_before(site: Site, migration: Migration) -> Outcome | None:
     if not given:
         return None
     owners = [v.owner for a in given for v in site.file.values(a) if isinstance(v, Derived) and v.kind in TENSORS]
-    found = migration.sharding.of_owners(owners)  # type: ignore[arg-type]
+    found = migration.sharding.of_owners(owners, path=site.file.path)  # type: ignore[arg-type]
     if len(found.wrappers) != 1 or migration.runs_before_wraps(site.file, site.call):
         return None
     if is_before_wrap(migration.program, site.file, site.call, found):
