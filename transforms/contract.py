@@ -105,6 +105,10 @@ class Contract:
         """Whether the tool has let copies of a model be plain ones."""
         return self._held.by("copy_as_plain", calls)
 
+    def gathers_for_parts(self, calls: ShardCalls) -> bool:
+        """Whether the tool has let parts of a model that are called by themselves gather what they need."""
+        return self._held.by("gather_for_parts", calls)
+
     def runs_parameter_hooks(self, calls: ShardCalls) -> bool:
         """Whether the tool has let hooks run that parameters had before they were sharded."""
         return self._held.by("keep_parameter_hooks", calls)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from .behind_guards import is_held_behind
 from .facts.facts import NOTHING
 from .flow.values import Constant, Instance, Value
 from .migration import Migration
@@ -55,7 +56,7 @@ def taker_of_state(site: Site, migration: Migration) -> str | None:
             return "model_state"
     if not inside and _holds_ddp(site, migration):
         return "model_state"
-    if migration.stays_whole(site):
+    if migration.stays_whole(site) or _is_held(site, migration):
         return None
     return "optimizer_state" if optimizer.wrappers and not site.sharding.wrappers else "state_of"
 
@@ -84,10 +85,17 @@ def loader_of_state(site: Site, migration: Migration) -> str | None:
     assert site.receiver is not None and site.sharding is not None
     if migration.stays_whole(site):
         return None
+    is_held = _is_held(site, migration)
     optimizer = migration.sharding.of_optimizer(site.file, site.receiver)
     if optimizer.wrappers and not site.sharding.wrappers:
-        return "load_optimizer_state"
+        return None if is_held else "load_optimizer_state"
     is_wrapped = bool(site.sharding.wrappers) or _holds_ddp(site, migration)
     if is_wrapped and not any(map(migration.sharding.is_no_module, site.file.values(site.receiver))):
         return "load_model_state"
-    return "load_state"
+    return None if is_held else "load_state"
+
+
+def _is_held(site: Site, migration: Migration) -> bool:
+    """Whether a guard in the function of a site has what it works on held whole: its own method is right there."""
+    guards = (guard for guard, hidden in migration.hidden.items() if any(h.site is site and not h.calls for h in hidden))
+    return any(isinstance(guard, ast.stmt) and is_held_behind(site.file, guard, migration.hidden[guard]) for guard in guards)

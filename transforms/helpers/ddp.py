@@ -162,6 +162,7 @@ def _shard_new_modules(module: Any) -> None:
             given: Any = {"ignored_params": sharded} if sharded else {}  # needs torch 2.7
             fully_shard(part, mesh=mesh, **given)
             rebind_parameters(slots)  # needed for: earlier_holders
+            gather_for_parts(part, [])
             reshard_after_forward(part)
             keep_parameter_hooks(part)  # needed for: parameter_hooks
             keep_state_dicts_whole(part)  # needed for: state_dicts

@@ -1,8 +1,10 @@
 """Tensor hooks of parameters that are sharded."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
@@ -23,10 +25,19 @@ def keep_parameter_hooks(module: Any) -> None:
             if isinstance(parameter, DTensor)
         ]
 
-        def share(*_: Any, places: Any = places) -> None:
-            for owner, name, parameter in places:
-                gathered = owner._parameters[name]
-                if gathered is not parameter and gathered._backward_hooks is not parameter._backward_hooks:
-                    gathered._backward_hooks = parameter._backward_hooks
+        group = unit._get_fsdp_state()._fsdp_param_group
+        if group is not None:
+            group.wait_for_unshard = torch.compiler.disable(_sharing(group.wait_for_unshard, places))
 
-        unit.register_forward_pre_hook(torch.compiler.disable(share))
+
+def _sharing(gather: Callable[[], None], places: list[tuple[nn.Module, str, DTensor]]) -> Callable[[], None]:
+    """Whoever gathers: a forward, a part that is called by itself, a method."""
+
+    def gather_and_share() -> None:
+        gather()
+        for owner, name, parameter in places:
+            gathered: Any = owner._parameters[name]
+            if gathered is not parameter and gathered._backward_hooks is not parameter._backward_hooks:
+                gathered._backward_hooks = parameter._backward_hooks
+
+    return gather_and_share

@@ -14,7 +14,7 @@ MAKERS_OF_HOOKS = frozenset(
      "_shard_entries", "_summed", "_weigh_gradients", "_whole_model", "_whole_parameters", "_with_prefix", "after_backward",
      "allow_double_backward", "gather_once_in_evaluation",
      "allow_inference_first", "broadcast_buffers_before_forward", "drop_unused_gradients", "enter_by_objects", "gather_for_parts",
-     "gather_irregular_blocks", "keep_parameter_hooks", "keep_state_dicts_whole", "learn_in_precision", "live_state",
+     "gather_irregular_blocks", "keep_state_dicts_whole", "learn_in_precision", "live_state",
      "on_all_ranks", "read_sync_at_forwards", "register_comm_hook", "reshard_after_evaluation", "reshard_after_forward",
      "return_no_views", "step_on_parts", "step_on_whole", "whole", "zeros_for_unused"}
 )  # fmt: skip

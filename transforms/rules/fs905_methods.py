@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..contract import Breach, Contract
 from ..findings import Level
@@ -27,7 +27,8 @@ def not_registered(contract: Contract) -> Iterator[Breach]:
                 continue
             methods = contract.program.callees(file, call)
             if methods and all(_is_method(contract, m) and _computes(contract, m) for m in methods):
-                if contract.sharded(file, function.value):
+                calls = contract.sharded(file, function.value)
+                if calls and not (_is_call_of_part(contract, methods, function.attr) and contract.gathers_for_parts(calls)):
                     message = f"{function.attr} computes with parameters that nothing gathers: only the call of the model does"
                     yield Breach(file, call, message, "torch.nn.Module.(method)", model=function.value)
 
@@ -36,6 +37,11 @@ def _name_given(call: ast.Call) -> str | None:
     """The method that a call registers; None where it is not written."""
     named = call.args[1] if len(call.args) > 1 else next((k.value for k in call.keywords if k.arg == "method_name"), None)
     return named.value if isinstance(named, ast.Constant) and isinstance(named.value, str) else None
+
+
+def _is_call_of_part(contract: Contract, methods: Sequence[FunctionValue], name: str) -> bool:
+    """Whether an attribute that is called is a part of the model, whose ``forward`` runs."""
+    return all(getattr(contract.program.function_node(m)[1], "name", name) != name for m in methods)
 
 
 def _is_method(contract: Contract, function: FunctionValue) -> bool:

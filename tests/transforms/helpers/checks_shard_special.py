@@ -312,7 +312,7 @@ def check_methods_of_parts() -> None:
 def check_parts_that_come_later() -> None:
     """A head that a model gets between two wraps is trained as by a DDP that is made anew, by the optimizer that lives on.
 
-    Hooks on its gradients run, and copies of the model are plain ones.
+    Hooks on its gradients run, its layers may be called by themselves, and copies of the model are plain ones.
     """
 
     def use(wrap: Callable[..., Any]) -> dict[str, Any]:
@@ -324,7 +324,8 @@ def check_parts_that_come_later() -> None:
                 self.body, self.heads = model["body"], model["heads"]
 
             def forward(self, x: torch.Tensor) -> torch.Tensor:
-                return sum(head(self.body(x)).tanh().sum() for head in self.heads.values())  # type: ignore[return-value]
+                shown = [self.heads["a"](self.body(x)), *(head[1](head[0](self.body(x))) for head in [*self.heads.values()][1:])]
+                return sum(one.tanh().sum() for one in shown)  # type: ignore[return-value]
 
         net = Net()
         run = wrap(net)
@@ -332,7 +333,7 @@ def check_parts_that_come_later() -> None:
         run(ones(1)).backward()
         optimizer.step()
         torch.manual_seed(rank())
-        net.heads.add_module("b", nn.Linear(6, 1))
+        net.heads.add_module("b", nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 1)))
         optimizer.add_param_group({"params": net.heads.get_submodule("b").parameters()})
         for parameter in net.heads.get_submodule("b").parameters():
             parameter.register_hook(lambda gradient: gradient * 2)
@@ -347,6 +348,18 @@ def check_parts_that_come_later() -> None:
         return result(run, [*losses, copy.deepcopy(net)(ones(4)).item()])
 
     compare(use, 1e-6)
+
+
+def check_hooks_of_parameters_run_where_a_part_is_called_by_itself() -> None:
+    found = []
+    for factor in (1, 2):
+        torch.manual_seed(0)
+        net = Residual()
+        for parameter in net.parameters():
+            parameter.register_hook(lambda gradient, factor=factor: gradient * factor)
+        shard_like_ddp(net).up(ones(1)).sum().backward()
+        found.append(net.up.weight.grad.full_tensor())  # type: ignore[union-attr]
+    assert found[0].any() and torch.allclose(found[0] * 2, found[1])
 
 
 class Adapter(nn.Module):
