@@ -44,7 +44,8 @@ def whole_on_each_rank(*things: Any, needed: bool = True) -> Iterator[None]:
                 if not getattr(thing, "_held_whole", False):  # the same model under another name
                     stack.enter_context(_whole_model(thing))
             elif isinstance(thing, Optimizer):
-                stack.enter_context(_whole_optimizer(thing))
+                if not getattr(thing, "_held_whole", False):
+                    stack.enter_context(_whole_optimizer(thing))
             elif isinstance(thing, DTensor) and not hasattr(thing, "_held_whole"):
                 full = whole(thing.detach()).requires_grad_(thing.requires_grad)
                 thing._held_whole = full  # pyright: ignore[reportAttributeAccessIssue]

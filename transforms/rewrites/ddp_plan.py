@@ -130,15 +130,30 @@ class DdpPlan:
         return text
 
 
+class _Known:
+    """Of which calls the general form shards every parameter."""
+
+    def __init__(self, _: Program) -> None:
+        self.shards_all: dict[ast.Call, bool] = {}
+
+
 def shards_all(program: Program, programs: Programs, sharding: ShardingQueries, site: Site) -> bool:
     """Whether the general form of a call shards every parameter, and all have their gradients when they are asked for."""
     assert site.call is not None
-    module, own = wrapped_argument(site.call), site.file.call_site(site.call)
-    if any(re.search(f"{_LEAVES_PLAIN}|{MIXED_DTYPES}", program.text(path)) for path in programs.sharing_entries(site.file.path)):
-        return False
+    known = program.once(_Known).shards_all
+    if site.call not in known:
+        known[site.call] = _shards_all(program, programs, sharding, site, site.call)
+    return known[site.call]
+
+
+def _shards_all(program: Program, programs: Programs, sharding: ShardingQueries, site: Site, call: ast.Call) -> bool:
+    module, own = wrapped_argument(call), site.file.call_site(call)
     models = [v for v in site.file.values(module) if not (isinstance(v, Wrapped) and v.site == own)] if module is not None else []
     structure = ModelStructure(program, sharding, models)
-    return bool(models) and structure.is_known and not has_scalar_parameters(structure)
+    if not models or not structure.is_known or has_scalar_parameters(structure):
+        return False
+    texts = map(program.text, programs.sharing_entries(site.file.path))
+    return not any(re.search(f"{_LEAVES_PLAIN}|{MIXED_DTYPES}", text) for text in texts)
 
 
 def ddp_plan(
