@@ -1,12 +1,12 @@
 """Sharded parameters in computations that take each rank's own part, as FSDP1 showed it."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from .sharded_math import answer_with, is_called_for_shards, mark_as_part
-from .whole import map_tensors
+from .whole import map_tensors, shard_like
 
 OF_ALL = frozenset(
     {"size", "dim", "stride", "register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad",
@@ -26,8 +26,8 @@ def compute_with_parts(module: Any) -> Any:
 
     What is made of a part, element by element, is sharded as it is; everything else is plain and each rank's own, such as
     a sum, a norm or the number of elements. What is written in place, or set as `data` or `grad`, is written into the part.
-    With a plain tensor of another shape than the part's, operators raise as FSDP2 does: nobody knows which of its elements
-    belong to the part. Returns `module`.
+    Of a plain tensor that is made like the whole one, as `torch.rand(p.shape)` is, they take the part's elements; with one
+    of any other shape they raise as FSDP2 does: nobody knows which of its elements belong to the part. Returns `module`.
     """
     for parameter in module.parameters():  # needed for: both_math
         mark_as_part(parameter)
@@ -65,8 +65,18 @@ def _compute_with_parts(function: Any, arguments: Any, keywords: Any, caller: An
         given.append(min(alike, key=lambda number: (number in given, number)))  # lists come out in the order of the first
         return sharded_as(sharded[given[-1]], tensor)
 
+    def cut(tensor: torch.Tensor) -> torch.Tensor:
+        like = next((one for one in sharded if one.shape == tensor.shape), None)
+        if like is None or isinstance(tensor, DTensor) or tensor.shape in shapes:
+            return tensor
+        return cast(DTensor, shard_like(tensor, like)).to_local()
+
     taken, named = map_tensors(take, arguments), map_tensors(take, keywords)
     shapes = [part.shape for part in parts if part.ndim]
+    writes = name.endswith("_") or name.startswith("__i") or "out" in keywords
+    if sharded and not (writes and arguments and arguments[0] is taken[0]):  # else the plain one is written
+        taken, named = map_tensors(cut, taken), map_tensors(cut, named)
+        others = [cut(other) for other in others]
     pairs_each = name not in OF_ANY_SHAPE and not name.startswith("_foreach_")  # lists are paired entry by entry
     if shapes and pairs_each and any(other.numel() != 1 and other.shape not in shapes for other in others):
         return function(*arguments, **keywords)

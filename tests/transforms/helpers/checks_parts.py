@@ -172,6 +172,20 @@ def check_vectors_of_all_parts() -> None:
     require_alike(edit)
 
 
+def check_what_is_made_like_the_whole_parameter_is_cut() -> None:
+    """As noise of a gradient's shape is, and a mask; written into it is what the part has."""
+    model = built("fsdp2")
+    weight = model.emb.weight
+    mask = torch.rand(weight.shape, generator=torch.Generator().manual_seed(3))
+    before = weight.full_tensor().clone()
+    assert torch.equal((weight.detach() * mask).full_tensor(), before * mask)
+    weight.data.mul_(1 + mask).add_(mask, alpha=0.5)
+    assert close(weight.full_tensor(), before * (1 + mask) + mask * 0.5)
+    weight.data.copy_(mask)
+    assert torch.equal(weight.full_tensor(), mask)
+    assert "mixed torch.Tensor and DTensor" in str(error_of(lambda: mask.mul_(weight.detach())))
+
+
 def check_shapes_that_fit_no_part_raise() -> None:
     model = built("fsdp2")
     weight, before = model.emb.weight, model.emb.weight.full_tensor().clone()
