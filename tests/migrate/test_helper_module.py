@@ -207,6 +207,21 @@ def test_what_lies_below_the_folder_of_a_script_imports_it_as_the_script_does(re
     assert subprocess.run([sys.executable, "main.py"], cwd=folder, check=False).returncode == 0
 
 
+def test_a_module_of_a_package_imports_it_from_where_its_own_imports_climb_to(real: Real, tmp_path: Path) -> None:
+    """Though a script lies there too, which has that folder on its path."""
+    folder = tmp_path / "pkg"
+    (folder / "sub").mkdir(parents=True)
+    for package in (folder, folder / "sub"):
+        (package / "__init__.py").write_text("")
+    (folder / "names.py").write_text("NAME = 'x'\n")
+    (folder / "sub" / "saves.py").write_text("from ..names import NAME\n" + SAVE.replace("wrap(", "save("))
+    (folder / "convert.py").write_text(WRAP + "\n\nif __name__ == '__main__':\n    print(wrap)\n")
+    assert real("apply")[0] == 0
+    command = [sys.executable, "-c", "from pkg.sub.saves import save"]
+    assert subprocess.run(command, cwd=tmp_path, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "pkg/convert.py"], cwd=tmp_path, check=False).returncode == 0
+
+
 @pytest.mark.parametrize("command", ["tools/train.py", "-m tools.train"])
 def test_a_script_imports_what_lies_beside_it_as_it_is_run(real: Real, tmp_path: Path, command: str) -> None:
     """By its path, unless something says that it is run as a module: its own folder is on Python's path, not the root."""

@@ -108,13 +108,25 @@ def _share(
         for path in served:
             spelled = styles[path].spelling(folder)
             assert spelled is not None
-            placement.imported_from[path] = HELPER_MODULE if is_root and spelled.startswith("..") else spelled
+            ends_below = is_root and spelled.startswith("..") and not _climbs_as_far(program, path, spelled)
+            placement.imported_from[path] = HELPER_MODULE if ends_below else spelled
             del left[path]
 
 
 def _is_on_path(program: Program, folder: PurePosixPath) -> bool:
     """Whether a script is run in a folder, which is no package then whatever lies in it: relative imports end below it."""
     return any(file.is_run and PurePosixPath(file.path).parent == folder for file in program.facts)
+
+
+def _climbs_as_far(program: Program, path: str, spelled: str) -> bool:
+    """Whether a file has relative imports from as far up as a new one would be."""
+    facts = program.facts[program.index(path)]
+    modules = {item.module for item in facts.imports} | set(facts.stars)
+    return any(_level(module) >= _level(spelled) for module in modules)
+
+
+def _level(module: str) -> int:
+    return len(module) - len(module.lstrip("."))
 
 
 def _best_folder(
