@@ -81,6 +81,7 @@ def test_models_of_the_repository_alone_need_little() -> None:
     [
         (("torch.ones(3)", "torch.tensor(1.0)"), "plain_parameters"),
         (("torch.ones(3)", "values()"), "plain_parameters"),
+        (("torch.ones(3)", "torch.empty(0)"), "plain_parameters"),
         (("torch.ones(3)", "torch.ones(3).half()"), "plain_parameters"),
         (("x * self.scale", "print(type(self).__name__)"), "keep_class_name"),
         (("x * self.scale", "self.update(x)" + UPDATE), "keep_writes_in_forward"),

@@ -74,8 +74,8 @@ def _walk_past(node: ast.AST, left_out: list[Any]) -> Iterator[ast.AST]:
 
 
 def plain_parameters(model: nn.Module, blocks: Iterable[nn.Module]) -> set[nn.Parameter]:
-    """Parameters that fully_shard cannot take: scalars, complex ones, those with sparse gradients, and trainable ones of
-    another dtype than most of their unit, because a unit reduces its gradients in one piece.
+    """Parameters that fully_shard cannot take: scalars, empty and complex ones, those with sparse gradients, and trainable
+    ones of another dtype than most of their unit, because a unit reduces its gradients in one piece.
     """
     plain: set[nn.Parameter] = set()
     seen: set[nn.Parameter] = set()
@@ -84,7 +84,7 @@ def plain_parameters(model: nn.Module, blocks: Iterable[nn.Module]) -> set[nn.Pa
         own = [p for p in unit.parameters() if p not in seen]
         seen.update(own)
         sparse = {p for m in unit.modules() if getattr(m, "sparse", False) is True for p in m.parameters(recurse=False)}
-        refused = {p for p in own if p.dim() == 0 or p.is_complex() or p in sparse}
+        refused = {p for p in own if p.dim() == 0 or p.numel() == 0 or p.is_complex() or p in sparse}
         for p in own:
             if p.requires_grad and p not in refused:
                 sizes[p.dtype] += p.numel()

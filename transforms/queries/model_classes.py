@@ -57,6 +57,7 @@ def _is_entry(node: ast.AST) -> bool:
 
 
 _CHANGING = re.compile(r"BatchNorm|track_running_stats|InstanceNorm")
+_BY_SIZES = frozenset({"zeros", "ones", "empty", "randn", "rand"})
 _SIZED = frozenset({"zeros", "ones", "empty", "randn", "rand", "full", "randint", "normal"})
 
 
@@ -106,7 +107,7 @@ def has_scalars(file: File) -> bool:
 
 
 def makes_scalar(file: File, call: ast.Call) -> bool:
-    """Whether a call may make a parameter without dimensions, which fully_shard refuses."""
+    """Whether a call may make a parameter without dimensions, or without elements, which fully_shard refuses."""
     return _makes_parameter(file, call) and not _has_dimensions(file, call)
 
 
@@ -130,6 +131,8 @@ def _has_dimensions(file: File, call: ast.Call) -> bool:
     if name not in _SIZED or not value.args:
         return False
     first = value.args[0]
+    if name in _BY_SIZES and any(isinstance(size, ast.Constant) and size.value == 0 for size in value.args):
+        return False
     return not (isinstance(first, (ast.List, ast.Tuple)) and not first.elts)
 
 

@@ -18,6 +18,7 @@ from .assignments import assigned_values
 from .container_items import items_of
 from .file import File
 from .plain_branches import is_in_plain_branch
+from .returned_items import returned_items
 from .sharding import ShardingQueries
 
 INNER = frozenset({"module", "_fsdp_wrapped_module"})
@@ -212,6 +213,8 @@ def is_unwrapped(file: File, node: ast.expr, by_name: bool = True, depth: int = 
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if name == "getattr" and any(isinstance(a, ast.Constant) and a.value == "module" for a in node.args):
             return True
+        if len(node.args) == 2 and file.external(node.func) == "typing.cast":
+            return is_unwrapped(file, node.args[1], by_name, depth, surely)
         callees = file.program.callees(file, node) if depth <= _DEEPEST else []
         if _INSIDE.search(name) is not None or any(_reads_module(file, v, depth) for v in callees):
             return True
@@ -230,6 +233,8 @@ def is_unwrapped(file: File, node: ast.expr, by_name: bool = True, depth: int = 
     values = assigned_values(file, node) if depth < _DEEPEST else []
     if any(isinstance(v, Wrapped) for value in values if isinstance(value, ast.Call) for v in file.values(value)):
         by_name = False  # what is called `base_model` is what goes into the wrapper
+    if depth < _DEEPEST and any(is_unwrapped(*item, False, depth + 1, surely) for item in returned_items(file, node)):
+        return True
     inside = [value for value in values if is_unwrapped(file, value, by_name, depth + 1, surely)]
     return bool(inside) and not (surely and any(_is_wrapped_later(file, value, inside) for value in values))
 

@@ -362,6 +362,18 @@ def check_hooks_of_parameters_run_where_a_part_is_called_by_itself() -> None:
     assert found[0].any() and torch.allclose(found[0] * 2, found[1])
 
 
+def check_a_parameter_without_elements() -> None:
+    """As one that only says on which device a model is, beside a search for unused ones."""
+
+    def use(wrap: Callable[..., Any]) -> dict[str, Any]:
+        net = Residual()
+        net.register_parameter("device_indicator", nn.Parameter(torch.empty(0)))
+        run = wrap(net, find_unused_parameters=True)
+        return loop(run, lambda step: run(ones(step)).tanh().sum())
+
+    compare(use, 1e-6)
+
+
 class Adapter(nn.Module):
     """A small trained path beside a layer that has been sharded before."""
 
