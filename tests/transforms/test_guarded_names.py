@@ -304,3 +304,41 @@ def test_a_name_of_the_function_that_both_stand_in_is_good_at_the_guard() -> Non
     code += "    model = DDP(net)\n\n    def save():\n        torch.save(model.state_dict(), 'last.pt')\n\n"
     code += "    if int(os.environ['RANK']) == 0:\n        save()\n\n\nmain(torch.nn.Linear(2, 2))\n"
     assert "    with whole_on_each_rank(model):\n" in migrated(code).texts["train.py"]
+
+
+HANDED_ON = """
+    import os
+    import torch
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+    def improved(x, judge):
+        return x + judge(x).sum()
+
+
+    def images(x, judge, improve):
+        return improved(x, judge) if improve else x
+
+
+    class Worker:
+        def __init__(self, judge):
+            self.judge = judge
+
+        def show(self):
+            print(images(torch.ones(1, 2), judge=self.judge, improve=True))
+
+
+    def main(net):
+        worker = Worker(DDP(net))
+        print(images(torch.ones(1, 2), "none", False))
+        if int(os.environ["RANK"]) == 0:
+            worker.show()
+
+
+    main(torch.nn.Linear(2, 2))
+"""
+
+
+def test_what_is_handed_on_this_way_counts_and_not_what_others_hand_in() -> None:
+    text = migrated(dedent(HANDED_ON)).texts["train.py"]
+    assert "    with whole_on_each_rank(worker.judge):\n        if int(os.environ" in text

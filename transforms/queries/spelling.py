@@ -47,7 +47,10 @@ class Spelling:
             given = handed_in(file, place, current.id, call)
             if given is None:
                 return False
-            if all(about.answer is Answer.NO for about in self._about(caller, given)) or _may_be_text(caller, given):
+            is_followed = isinstance(given, ast.Name) and call is not calls[0][1]  # what it is by this way shows further out
+            if all(about.answer is Answer.NO for about in self._about(caller, given)):
+                return True
+            if not is_followed and _may_be_text(caller, given):
                 return True
             if not isinstance(given, ast.Name):
                 return False
