@@ -23,6 +23,8 @@ from .queries.summoned import is_summoned
 from .queries.unwrapping import is_unwrapped
 from .queries.worked_on import objects_of
 
+_OF_MODELS = frozenset({"parameters", "named_parameters"})
+"""Methods by which a model is one, whatever else comes to its name."""
 _HARMLESS_FUNCTIONS = frozenset(
     {"print", "len", "type", "isinstance", "str", "repr", "id", "hasattr", "getattr", "format", "sum", "info", "debug", "watch"}
 )
@@ -68,7 +70,8 @@ def uses_behind(
             else:
                 apart = sharding.made_apart(variable, values, file.path)
             found = sharding.of_owners(values, apart, file.path)
-            if not found.wrappers or not _is_only_models(values) or is_made_behind(file, node, guard):
+            is_model = _is_only_models(values) or (isinstance(parent, ast.Attribute) and parent.attr in _OF_MODELS)
+            if not found.wrappers or not is_model or is_made_behind(file, node, guard):
                 continue
             if (handed_to := _handed_to(file, node)) is not None and guard_of(file, handed_to) is None:
                 continue  # the ranks that do not come here make this call elsewhere

@@ -211,3 +211,22 @@ def test_names_that_are_bound_behind_a_test_that_leaves_are_not_asked_in_front_o
     """
     (line,) = contexts(program)
     assert line == "with whole_on_each_rank(model, needed=args.deep > 0):"
+
+
+@pytest.mark.parametrize("other", ["pass", "log((model, 1), args)"])
+def test_loops_over_parameters_count_whatever_else_has_the_name(other: str) -> None:
+    program = f"""
+        def log(model, args):
+            if is_main() and args.log:
+                for name, p in model.named_parameters():
+                    print(p.data.mean())
+                    if args.kind == "l0":
+                        print((p - 1).sum().item())
+
+        def main(net, options, args):
+            model = DDP(net, **options)
+            log(model, args)
+            {other}
+    """
+    (line,) = contexts(program)
+    assert line == "with whole_on_each_rank(model):"  # inside of `if args.log:`

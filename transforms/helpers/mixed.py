@@ -59,6 +59,9 @@ def _compute_as_whole(function: Any, arguments: Any, keywords: Any, caller: Any)
         function(arguments[0], map_tensors(lambda value: shard_like(value, arguments[0]), arguments[1]))
         note_assigned(*arguments)  # needed for: assigned_gradients
         return None
+    kinds = [isinstance(tensor, DTensor) for tensor in arguments[0]] if name.startswith("_foreach_") else []
+    if any(kinds) and not all(kinds):
+        return _by_kind(function, kinds, arguments, keywords, caller)
     target = arguments[0] if arguments else keywords.get("tensor")  # of functions of torch.nn.init
     target = keywords.get("out", target) if _writes(name, keywords) else None
     if holds_assigned(arguments, keywords) and _is_for_program(caller):  # needed for: assigned_gradients
@@ -94,6 +97,22 @@ def _compute_as_whole(function: Any, arguments: Any, keywords: Any, caller: Any)
     if name == "__deepcopy__":
         return _copied(arguments[0])
     return _given(function, arguments, keywords, caller, function(*take(arguments), **take(keywords)))
+
+
+def _by_kind(function: Any, kinds: list[bool], arguments: Any, keywords: Any, caller: Any) -> Any:
+    """An optimizer's step over lists of plain tensors, which are each rank's own, and sharded ones: for each kind by itself."""
+
+    def picked(value: Any, kind: bool) -> Any:
+        is_paired = isinstance(value, (list, tuple)) and len(value) == len(kinds)
+        return [one for one, its_kind in zip(value, kinds, strict=True) if its_kind is kind] if is_paired else value
+
+    found: dict[bool, Any] = {}
+    for kind in (False, True):
+        given = tuple(picked(value, kind) for value in arguments)
+        named = {name: picked(value, kind) for name, value in keywords.items()}
+        found[kind] = _compute_as_whole(function, given, named, caller) if kind else function(*given, **named)
+    results = {kind: iter(result or ()) for kind, result in found.items()}
+    return [next(results[kind]) for kind in kinds] if found[True] is not None else None
 
 
 def _is_made_of_parameters(function: Any, given: Any, result: Any) -> bool:

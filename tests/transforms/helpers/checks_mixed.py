@@ -299,6 +299,24 @@ class Sum(torch.optim.Optimizer):
             p.sub_(p.grad / (1 + self.state[p]["sum"].sqrt()))
 
 
+def check_steps_over_shards_and_parameters_that_are_a_ranks_own() -> None:
+    """As experts are, which DDP leaves out: whichever way the optimizer steps."""
+    for make in (torch.optim.SGD, torch.optim.AdamW):
+        found = []
+        for foreach in (False, True):
+            torch.manual_seed(0)
+            model = sharded()
+            own = torch.nn.Parameter(torch.full((3,), float(dist.get_rank())))
+            optimizer = make([own, *model.parameters()], lr=0.1, foreach=foreach)
+            for step in range(2):
+                (model(*batch(step)) + (own * own).sum()).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            found.append({"own": own.detach(), **parameters_of(model)})
+        assert close(*found)
+        assert dist.get_rank() == 0 or not torch.equal(found[0]["own"], torch.ones(3))
+
+
 def check_only_parameters_gradients_and_states_are_sharded() -> None:
     net = sharded()
     net(*batch(0)).backward()

@@ -324,7 +324,8 @@ def check_parts_that_come_later() -> None:
                 self.body, self.heads = model["body"], model["heads"]
 
             def forward(self, x: torch.Tensor) -> torch.Tensor:
-                shown = [self.heads["a"](self.body(x)), *(head[1](head[0](self.body(x))) for head in [*self.heads.values()][1:])]
+                heads: Any = self.heads
+                shown = [heads["a"](self.body(x)), *(head[1](head[0](self.body(x))) for head in [*heads.values()][1:])]
                 return sum(one.tanh().sum() for one in shown)  # type: ignore[return-value]
 
         net = Net()
