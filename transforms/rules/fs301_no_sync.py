@@ -8,7 +8,7 @@ import libcst as cst
 
 from ..facts.symbols import DDP, FSDP1
 from ..findings import Level
-from ..flow.values import Wrapped
+from ..flow.values import Constant, Opaque, Wrapped
 from ..migration import Migration
 from ..queries.answers import Answer
 from ..queries.file import File
@@ -87,12 +87,22 @@ def _adds_in_low_precision(site: Site, migration: Migration) -> bool:
     value = site.sharding.value if site.sharding is not None else None
     if not isinstance(value, Wrapped) or value.kind != "FSDP1" or not migration.program.mentions(r"\breduce_dtype\b"):
         return False
-    _, call = migration.program.call_node(value.site)
+    file, call = migration.program.call_node(value.site)
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     precision = given.get("mixed_precision")
     if precision is None:
         return None in given
-    return not (isinstance(precision, ast.Constant) and precision.value is None)
+    values = [v for v in file.values(precision) if not (isinstance(v, Constant) and v.value is None)]
+    made = [v for v in values if isinstance(v, Opaque) and v.name.endswith(".MixedPrecision")]
+    if len(made) < len(values) or not made:
+        return not (isinstance(precision, ast.Constant) and precision.value is None)
+    return not all(_is_in_one_type(migration.program.call_node(v.site)[1]) for v in made)
+
+
+def _is_in_one_type(policy: ast.Call) -> bool:
+    """Whether a policy names one type for parameters and for the reduction of gradients."""
+    given = {keyword.arg: ast.unparse(keyword.value) for keyword in policy.keywords}
+    return None not in given and given.get("param_dtype") == given.get("reduce_dtype")
 
 
 def _choice(file: File, call: ast.Call) -> tuple[ast.With, str, bool, list[ast.stmt]] | None:
