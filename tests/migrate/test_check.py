@@ -141,3 +141,43 @@ def test_helpers_of_another_version_are_a_finding(real: Real, tmp_path: Path) ->
     assert code == 1 and "fsdp2_helpers.py:5:1 review FS991" in out
     (tmp_path / "fsdp2_helpers.py").write_text((tmp_path / "fsdp2_helpers.py").read_text() + "# ours now\n")
     assert real("check")[0] == 0
+
+
+JOINED = """\
+import torch
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Uneven:
+    def __init__(self, model):
+        self.join = Join([model])
+
+    def __enter__(self):
+        self.join.__enter__()
+
+    def __exit__(self, *error):
+        return self.join.__exit__(*error)
+
+
+def train(net, batches, optimizer):
+    model = DDP(net)
+    with Uneven(model):
+        for batch in batches:
+            model(batch).sum().backward()
+            optimizer.step()
+
+
+train(torch.nn.Linear(2, 2), [], None)
+"""
+
+
+def test_what_apply_could_not_finish_fails_check_until_somebody_does(real: Real, tmp_path: Path) -> None:
+    train = tmp_path / "train.py"
+    train.write_text(JOINED)
+    code, out, _ = real("apply")
+    assert code == 1 and "FS306" in out
+    code, out, _ = real("check")
+    assert code == 1 and rules_of(out) == ["FS936"]
+    train.write_text(train.read_text().replace("in batches:", "in until_all_ranks_finish(batches, model):"))
+    assert real("check")[0] == 0

@@ -60,7 +60,7 @@ def test_a_context_that_is_chosen_first_joins_what_is_sharded() -> None:
     )
     new = migrated(train=text)["train"]
     assert "context = (lambda **options: join([model], **options)) if engine == 'ddp' else nullcontext" in new
-    assert "import join, shard_like_ddp, until_all_ranks_finish\n" in new, "the advice speaks of it"
+    assert "import join, repeats_batch, shard_like_ddp, until_all_ranks_finish\n" in new, "the advice speaks of them"
     (found,) = (finding for finding in findings(train=text) if finding.rule == "FS306")
     assert found.level is Level.MANUAL
 

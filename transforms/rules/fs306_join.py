@@ -34,6 +34,7 @@ def joined(site: Site, migration: Migration) -> Outcome | None:
         assert isinstance(site.node, ast.Attribute)
         context = f"(lambda **options: {migration.helper(site, 'join')}([{{receiver}}], **options))"
         migration.names(site.file).offer(_IN_LOOPS)
+        migration.names(site.file).offer("repeats_batch")
         return Outcome(_CHOSEN, [attribute_as_call(site.file, site.node, context)], Level.MANUAL, advice=_ADVICE)
     if call is None or models is None:
         return Outcome(_BY_HAND, level=Level.MANUAL, advice=_ADVICE)
@@ -41,6 +42,7 @@ def joined(site: Site, migration: Migration) -> Outcome | None:
     changes = [_context(site, migration)]
     if not entered:
         migration.names(site.file).offer(_IN_LOOPS)
+        migration.names(site.file).offer("repeats_batch")
         return Outcome(_ELSEWHERE, changes, Level.MANUAL, advice=_ADVICE)
     loops = [(loop, named) for loop, named in entered if not _is_answered_for(site, migration, loop)]
     repeats_all = False
@@ -158,7 +160,8 @@ _ELSEWHERE = "the loop that trains stands elsewhere: its ranks would wait for ea
 _COUNTS = "finished ranks repeat their last batch: what this loop counts, logs or schedules they count once more"
 _ASK = "Ask `repeats_batch(model)` where it counts and logs; what all ranks step with, as a schedule, has to run on all."
 _BY_HAND = "what is joined is not written out here"
-_ADVICE = "Write `for batch in until_all_ranks_finish(loader, model):` in the loop, inside `with join([model]):`."
+_ADVICE = ("Loop over until_all_ranks_finish(loader, model) inside of `with join([model]):`, "
+           "and skip what counts or logs where repeats_batch(model).")  # fmt: skip
 
 RULE = Rule(
     id="FS306",
