@@ -22,6 +22,7 @@ from .queries.model_hazards import changes_buffers as structure_changes_buffers
 from .queries.model_structure import ModelStructure
 from .queries.packages import NO_GRADIENTS, strange_packages
 from .queries.parameter_writes import writes_parameters
+from .queries.program import Program
 from .rewrites.ddp_plan import MIXED_DTYPES
 from .rewrites.fsdp1_plan import keeps_originals
 from .rewrites.helper_source import definitions, features_by_file, with_needs
@@ -87,6 +88,21 @@ def absent_features(migration: Migration, used: Collection[str]) -> frozenset[st
     if _has_both_maths(migration, used, known - present):
         present.add("both_math")
     return known - present
+
+
+class _Known:
+    """What has been found out about the models of a program."""
+
+    def __init__(self, _: Program) -> None:
+        self.sends_buffers: bool | None = None
+
+
+def sends_buffers(migration: Migration) -> bool:
+    """Whether wraps of DDP send buffers, because training may change some: else forwards past them are as all others."""
+    known = migration.program.once(_Known)
+    if known.sends_buffers is None:
+        known.sends_buffers = "changing_buffers" in _by_models(migration)
+    return known.sends_buffers
 
 
 def _by_words(migration: Migration) -> set[str]:

@@ -198,3 +198,11 @@ def main(loader, several, device):
 @pytest.mark.parametrize("last", ["model = model.to(device)", "print(device)"])
 def test_a_model_that_is_wrapped_last_runs_through_the_wrapper(last: str) -> None:
     assert "    model(x).sum()" in migrated(train=CHOSEN.format(last=last))["train"]
+
+
+@pytest.mark.parametrize(("norm", "is_kept"), [("nn.BatchNorm1d", True), ("nn.LayerNorm", False)])
+def test_where_no_wrap_sends_buffers_nothing_has_to_be_kept(norm: str, is_kept: bool) -> None:
+    """Though something else has buffers that change, and not all that is called is seen."""
+    use = "print(nn.BatchNorm1d)\n    evaluate(load(), batches)\n    evaluate(model.module, batches)"
+    text = migrated(train="from other import load\n" + PROGRAM.format(use=use, norm=norm))["train"]
+    assert ("past_ddp" in text) is is_kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..findings import Form, Level
 from ..flow.values import Bound, Instance, Opaque
+from ..helper_features import sends_buffers
 from ..migration import Migration
 from ..queries.backwards import may_learn
 from ..queries.gradient_reads import takes_powers
@@ -23,7 +24,7 @@ def own_buffers(site: Site, migration: Migration) -> Outcome | None:
     if migration.is_fresh(site.file, site.call, site.call.func):
         return None
     changes = []
-    if migration.follows_buffers and not _has_no_buffers(site, migration):
+    if migration.follows_buffers and sends_buffers(migration) and not _has_no_buffers(site, migration):
         changes.append(around(site.file, site.call.func, f"{migration.helper(site, 'past_ddp')}({{it}})"))
     if may_learn(site.file, site.call) and takes_powers(site.file, site.call):
         return Outcome(_OTHER_POWERS, changes, Level.MANUAL, None if changes else Form.NOTE, advice=_BY_AUTOGRAD)
