@@ -30,6 +30,7 @@ from .queries.backward_inputs import inputs_of_backwards
 from .queries.class_reads import classes_read
 from .queries.class_tests import TESTS, tests_of
 from .queries.file import File
+from .queries.hidden_attributes import hidden_attributes
 from .queries.library_checkpointers import own_checkpointers
 from .queries.local_parameters import parameters_left_behind
 from .queries.named_methods import may_have_method
@@ -49,6 +50,7 @@ MODULE_METHODS = "torch.nn.Module.(method)"
 """The symbol of methods that a model's own class defines."""
 OWN_ATTRIBUTE = "torch.nn.Module.(attribute)"
 """The symbol of attributes that are set on a wrapper."""
+HIDDEN_ATTRIBUTE = "torch.nn.parallel.DistributedDataParallel.(what it hid)"
 DATA = "torch.Tensor.data"
 """The symbol of ``.data`` of a sharded parameter."""
 IN_PLACE = "torch.Tensor.(in place)"
@@ -192,6 +194,7 @@ def find_sites(file: File, sharding: ShardingQueries, is_known: Callable[[str, s
     sites += [Site(file, call, PAST_DDP, "call", call, call.func, found) for call, found in runs_past_ddp(file, sharding)]
     sites += [Site(file, c, UNEVEN_CALL, "call", c, c.func, found) for c, found in called_in_uneven_loops(file, sharding)]
     sites += [Site(file, c, SECOND_BACKWARD, "call", c, m, sharding.of(file, m)) for c, m in second_backwards(file, sharding)]
+    sites += [Site(file, c, HIDDEN_ATTRIBUTE, "call", c, m, found) for c, m, found in hidden_attributes(file, sharding, MEMBERS)]
     sites += [Site(file, node, BACKWARD_INPUTS, "read") for node in inputs_of_backwards(file, sharding)]
     sites += [Site(file, node, LOCAL_PARAMETER, "read") for node in parameters_left_behind(file, sharding)]
     sites += [Site(file, call, base, "call", call) for call, base in own_checkpointers(file)]

@@ -1,0 +1,67 @@
+"""What DDP's wrapper hid of its model: questions to it get the old answer, those to the model the model's own."""
+
+from __future__ import annotations
+
+import pytest
+from migrated_texts import HEAD, findings, migrated
+
+PROGRAM = HEAD + """class Net(nn.Module):
+    classes = 80
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.strides = [8, 16]
+
+    def no_weight_decay(self):
+        return []
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+class Trainer:
+    def __init__(self):
+        self.patience = 3
+
+
+def ask(model):
+    return {asked}
+
+
+def main(options):
+    net = Net()
+    model = DDP(net, **options)
+    {more}
+    print(ask({given}))
+
+
+main(dict())
+"""
+
+
+def text(asked: str, given: str = "model", more: str = "pass") -> str:
+    return migrated(train=PROGRAM.format(asked=asked, given=given, more=more))["train"]
+
+
+@pytest.mark.parametrize("asked", ['getattr(model, "classes", 10)', 'hasattr(model, "no_weight_decay")', 'hasattr(model, "strides")'])
+def test_the_wrapper_is_asked(asked: str) -> None:
+    assert f"    return {asked.replace('model,', 'on_wrapper(model),')}\n" in text(asked)
+    assert f"    return {asked}\n" in text(asked, given="model.module")
+    assert f"    return {asked}\n" in text(asked, given="net")
+
+
+@pytest.mark.parametrize("asked", ['hasattr(model, "patience")', 'hasattr(model, "training")', 'getattr(model, "classes")',
+                                   'hasattr(model, "other")', 'getattr(model, "_buffers", None)'])  # fmt: skip
+def test_what_the_wrapper_has_or_no_model_is_left(asked: str) -> None:
+    assert f"    return {asked}\n" in text(asked)
+
+
+def test_what_is_set_on_wrappers_is_theirs() -> None:
+    assert '    return hasattr(model, "strides")\n' in text('hasattr(model, "strides")', more="model.strides = []")
+
+
+def test_both_are_told() -> None:
+    program = PROGRAM.format(asked='hasattr(model, "strides")', given="model", more="print(ask(model.module))")
+    assert '    return hasattr(model, "strides")\n' in migrated(train=program)["train"]
+    assert [f.level.value for f in findings(train=program) if f.rule == "FS614"] == ["review"]

@@ -1,0 +1,72 @@
+"""Questions to DDP's wrapper whether it has what only the model in it has: the answer was no."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Container, Iterator
+
+from ..facts.wrapper_members import DDP_ONLY, OF_ALL_MODULES, OF_BOTH
+from ..flow.values import ClassValue, Wrapped
+from .answers import Sharding
+from .file import File
+from .plain_objects import makes_modules
+from .program import Program
+from .sharding import ShardingQueries
+
+_OF_WRAPPERS = DDP_ONLY | OF_BOTH | OF_ALL_MODULES | frozenset(
+    {"training", "dim", "logger", "device_type", "dump_patches", "mixed_precision", "is_multi_device_module"}
+)  # fmt: skip
+"""What DDP's wrapper has itself, beside the members that have rules of their own."""
+_ARGUMENTS = {"builtins.hasattr": 2, "builtins.getattr": 3}
+
+
+class _Names:
+    """The attributes of a program's models, and those that are set on wrappers."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.of_models: set[str] = set()
+        self.of_wrappers: set[str] = set()
+        for file in map(program.file, program.relevant_files()):
+            for cls in filter(lambda one: self._makes_modules(file, one), file.nodes(ast.ClassDef)):
+                targets = (target for s in cls.body if isinstance(s, ast.Assign) for target in s.targets)
+                self.of_models |= {target.id for target in targets if isinstance(target, ast.Name)}
+                self.of_models |= {member.name for member in cls.body if isinstance(member, ast.FunctionDef)}
+            for node in (n for n in file.nodes(ast.Attribute) if isinstance(n.ctx, ast.Store)):
+                if any(isinstance(v, Wrapped) for v in file.values(node.value)):
+                    self.of_wrappers.add(node.attr)
+                elif not _is_of_self(node) or self._makes_modules(file, file.enclosing_class(node)):
+                    self.of_models.add(node.attr)
+
+    def _makes_modules(self, file: File, cls: ast.AST | None) -> bool:
+        values = file.values(cls) if cls is not None else []
+        return any(isinstance(v, ClassValue) and makes_modules(self.program.flow, v) for v in values)
+
+
+def _is_of_self(attribute: ast.Attribute) -> bool:
+    return isinstance(attribute.value, ast.Name) and attribute.value.id == "self"
+
+
+def hidden_attributes(
+    file: File, sharding: ShardingQueries, left_out: Container[str]
+) -> Iterator[tuple[ast.Call, ast.expr, Sharding]]:
+    """The calls ``hasattr(model, "name")`` and ``getattr(model, "name", other)`` of what DDP gave back, for names of models.
+
+    With the model, and what is known of it. Other rules answer for the names that are ``left_out``.
+    """
+    for call in file.nodes(ast.Call):
+        name = call.args[1] if len(call.args) in _ARGUMENTS.values() and not call.keywords else None
+        if not isinstance(call.func, ast.Name) or not isinstance(name, ast.Constant) or not isinstance(name.value, str):
+            continue
+        if name.value in left_out or _is_of_wrappers(name.value):
+            continue
+        if _ARGUMENTS.get(file.external(call.func) or "") != len(call.args):
+            continue
+        found = sharding.of(file, call.args[0])
+        names = file.program.once(_Names) if found.wrapped_in == {"ddp"} else None
+        if names is not None and name.value in names.of_models - names.of_wrappers:
+            yield call, call.args[0], found
+
+
+def _is_of_wrappers(name: str) -> bool:
+    return name.startswith("_") or name in _OF_WRAPPERS
