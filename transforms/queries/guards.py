@@ -243,16 +243,13 @@ def _fewer(found: list[tuple[Guard, Calls]]) -> list[tuple[Guard, Calls]]:
 
 def _dispatching(file: File, call: ast.Call) -> ast.stmt:
     """The statement that calls a method on whatever objects a rank has: the outermost loop over them, or the call's own."""
-    base: ast.AST = call.func
-    while isinstance(base, ast.Attribute):
-        base = base.value
+    called = {n.id for n in ast.walk(call.func) if isinstance(n, ast.Name)}  # also in `getattr(hook, name)(self)`
     found = file.statement(call)
     for around in file.ancestors(call):
         if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             break
-        if isinstance(around, ast.For) and isinstance(base, ast.Name) and base.id in {
-            n.id for n in ast.walk(around.target) if isinstance(n, ast.Name)
-        }:
+        targets = (n.id for n in ast.walk(around.target) if isinstance(n, ast.Name)) if isinstance(around, ast.For) else ()
+        if isinstance(around, ast.For) and not called.isdisjoint(targets):
             found = around
     return found
 
