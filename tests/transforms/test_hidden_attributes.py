@@ -44,7 +44,8 @@ def text(asked: str, given: str = "model", more: str = "pass") -> str:
     return migrated(train=PROGRAM.format(asked=asked, given=given, more=more))["train"]
 
 
-@pytest.mark.parametrize("asked", ['getattr(model, "classes", 10)', 'hasattr(model, "no_weight_decay")', 'hasattr(model, "strides")'])
+@pytest.mark.parametrize("asked", ['getattr(model, "classes", 10)', 'hasattr(model, "no_weight_decay")',
+                                   'hasattr(model, "strides")'])  # fmt: skip
 def test_the_wrapper_is_asked(asked: str) -> None:
     assert f"    return {asked.replace('model,', 'on_wrapper(model),')}\n" in text(asked)
     assert f"    return {asked}\n" in text(asked, given="model.module")
