@@ -213,8 +213,6 @@ def is_unwrapped(file: File, node: ast.expr, by_name: bool = True, depth: int = 
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if name == "getattr" and any(isinstance(a, ast.Constant) and a.value == "module" for a in node.args):
             return True
-        if len(node.args) == 2 and file.external(node.func) == "typing.cast":
-            return is_unwrapped(file, node.args[1], by_name, depth, surely)
         callees = file.program.callees(file, node) if depth <= _DEEPEST else []
         if _INSIDE.search(name) is not None or any(_reads_module(file, v, depth) for v in callees):
             return True
