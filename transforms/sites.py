@@ -6,8 +6,8 @@ import ast
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .facts.symbols import AVERAGES, DDP, FSDP1, is_old, is_old_module
-from .facts.wrapper_members import DDP_ONLY, FSDP1_ONLY, OF_ALL_MODULES, OF_BOTH, STATE_HOOKS
+from .facts.symbols import AVERAGES, DDP, is_old, is_old_module
+from .facts.wrapper_members import MEMBERS, OF_ALL_MODULES, OF_BOTH, ONLY_KNOWN
 from .flow.library import is_optimizer
 from .flow.values import (
     Bound,
@@ -50,7 +50,8 @@ MODULE_METHODS = "torch.nn.Module.(method)"
 """The symbol of methods that a model's own class defines."""
 OWN_ATTRIBUTE = "torch.nn.Module.(attribute)"
 """The symbol of attributes that are set on a wrapper."""
-HIDDEN_ATTRIBUTE = "torch.nn.parallel.DistributedDataParallel.(what it hid)"
+HIDDEN_ATTRIBUTE = f"{DDP}.(what it hid)"
+"""The symbol of questions to the wrapper for what only the model in it has."""
 DATA = "torch.Tensor.data"
 """The symbol of ``.data`` of a sharded parameter."""
 IN_PLACE = "torch.Tensor.(in place)"
@@ -88,67 +89,10 @@ BACKWARD_INPUTS = "torch.Tensor.(inputs of a backward)"
 """The symbol of what a backward is told to give gradients of."""
 _WITHOUT_ARGUMENTS = frozenset({"no_sync", "check_is_root"})
 _IN_PLACE = frozenset({"copy_", "add_", "sub_", "mul_", "div_", "lerp_", "addcmul_", "addcdiv_"})
-MEMBERS: dict[str, str] = {
-    "state_dict": "torch.nn.Module.state_dict",
-    "load_state_dict": "torch.nn.Module.load_state_dict",
-    "module": f"{DDP}.module",
-    "zero_grad": "torch.nn.Module.zero_grad",
-    "named_parameters": "torch.nn.Module.named_parameters",
-    "named_buffers": "torch.nn.Module.named_buffers",
-    "named_modules": "torch.nn.Module.named_modules",
-    "no_sync": f"{DDP}.no_sync",
-    "clip_grad_norm_": f"{FSDP1}.clip_grad_norm_",
-    "require_backward_grad_sync": f"{DDP}.require_backward_grad_sync",
-    "require_forward_param_sync": f"{DDP}.require_forward_param_sync",
-    "summon_full_params": f"{FSDP1}.summon_full_params",
-    "apply": f"{FSDP1}.apply",
-    "state_dict_type": f"{FSDP1}.state_dict_type",
-    "set_state_dict_type": f"{FSDP1}.set_state_dict_type",
-    "get_state_dict_type": f"{FSDP1}.get_state_dict_type",
-    "fsdp_modules": f"{FSDP1}.fsdp_modules",
-    "optim_state_dict": f"{FSDP1}.optim_state_dict",
-    "optim_state_dict_to_load": f"{FSDP1}.optim_state_dict_to_load",
-    "register_comm_hook": f"{DDP}.register_comm_hook",
-    "join": f"{DDP}.join",
-    "consolidate_state_dict": "torch.distributed.optim.ZeroRedundancyOptimizer.consolidate_state_dict",
-    "_set_static_graph": f"{DDP}._set_static_graph",
-    "reducer": f"{DDP}.reducer",
-    "will_sync_module_buffers": f"{DDP}.will_sync_module_buffers",
-    "_get_ddp_logging_data": f"{DDP}._get_ddp_logging_data",
-    "_fsdp_wrapped_module": f"{FSDP1}._fsdp_wrapped_module",
-    "_handle": f"{FSDP1}._handle",
-    "_handles": f"{FSDP1}._handles",
-    "flat_param": f"{FSDP1}.flat_param",
-    "_flat_param": f"{FSDP1}._flat_param",
-    "_fsdp_flattened": f"{FSDP1}._fsdp_flattened",
-    "_fqns": f"{FSDP1}._fqns",
-    "_param_infos": f"{FSDP1}._param_infos",
-    "_shard_param_infos": f"{FSDP1}._shard_param_infos",
-    "sharding_strategy": f"{FSDP1}.sharding_strategy",
-    "check_is_root": f"{FSDP1}.check_is_root",
-    "rank": f"{FSDP1}.rank",
-    "world_size": f"{FSDP1}.world_size",
-    "process_group": f"{FSDP1}.process_group",
-    "device_ids": f"{DDP}.device_ids",
-    "device": f"{DDP}.device",
-    "params": f"{FSDP1}.params",
-    "find_unused_parameters": f"{DDP}.find_unused_parameters",
-    "broadcast_buffers": f"{DDP}.broadcast_buffers",
-    **{name: f"{FSDP1}.{name}" for name in sorted(FSDP1_ONLY)},
-    **{name: f"{DDP}.{name}" for name in sorted(DDP_ONLY | STATE_HOOKS)},
-}
-"""Members of wrapped models and their optimizers that mean something else, or nothing, on a model of FSDP2."""
-ONLY_KNOWN = frozenset(
-    {"apply", "join", "reducer", "named_parameters", "named_buffers", "named_modules", "device", "params", "rank", "world_size",
-     "process_group", "device_ids", "find_unused_parameters", "broadcast_buffers", "sharding_strategy", "state_dict_type",
-     "set_state_dict_type", "get_state_dict_type", "fsdp_modules", "optim_state_dict", "optim_state_dict_to_load",
-     *FSDP1_ONLY, *DDP_ONLY, *STATE_HOOKS}
-)  # fmt: skip
 _METHODS = frozenset({"join", "state_dict_type", "set_state_dict_type", "get_state_dict_type", "fsdp_modules",
                       "optim_state_dict", "optim_state_dict_to_load"})  # fmt: skip
 _SETTINGS = ONLY_KNOWN - {"named_parameters", "named_buffers", "named_modules"}
 """Members that modules may have of their own, under the same names."""
-"""Members whose names say nothing about their owner: a site only where a wrapped model is known to come."""
 _IMPORTS_BY_NAME = frozenset({"importlib.import_module", "builtins.__import__"})
 _DYNAMIC = frozenset({"builtins.getattr", "builtins.hasattr", "builtins.setattr", "builtins.delattr"})
 
@@ -194,7 +138,7 @@ def find_sites(file: File, sharding: ShardingQueries, is_known: Callable[[str, s
     sites += [Site(file, call, PAST_DDP, "call", call, call.func, found) for call, found in runs_past_ddp(file, sharding)]
     sites += [Site(file, c, UNEVEN_CALL, "call", c, c.func, found) for c, found in called_in_uneven_loops(file, sharding)]
     sites += [Site(file, c, SECOND_BACKWARD, "call", c, m, sharding.of(file, m)) for c, m in second_backwards(file, sharding)]
-    sites += [Site(file, c, HIDDEN_ATTRIBUTE, "call", c, m, found) for c, m, found in hidden_attributes(file, sharding, MEMBERS)]
+    sites += [Site(file, c, HIDDEN_ATTRIBUTE, "call", c, m, found) for c, m, found in hidden_attributes(file, sharding)]
     sites += [Site(file, node, BACKWARD_INPUTS, "read") for node in inputs_of_backwards(file, sharding)]
     sites += [Site(file, node, LOCAL_PARAMETER, "read") for node in parameters_left_behind(file, sharding)]
     sites += [Site(file, call, base, "call", call) for call, base in own_checkpointers(file)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from to_fsdp2.transforms.facts import symbols
+from to_fsdp2.transforms.facts.wrapper_members import MEMBERS
 from to_fsdp2.transforms.rule import rule_for
-from to_fsdp2.transforms.sites import MEMBERS
 
 _OF_MODULES = {"torch.nn.Module.state_dict", "torch.nn.Module.load_state_dict"}
 OLD = sorted(symbols._OLD_EXACT | {prefix.rstrip("._") + ".anything" for prefix in symbols._OLD_PREFIXES})

@@ -66,3 +66,12 @@ def test_both_are_told() -> None:
     program = PROGRAM.format(asked='hasattr(model, "strides")', given="model", more="print(ask(model.module))")
     assert '    return hasattr(model, "strides")\n' in migrated(train=program)["train"]
     assert [f.level.value for f in findings(train=program) if f.rule == "FS614"] == ["review"]
+
+
+@pytest.mark.parametrize("members", ["pass", "def __getattr__(self, name):\n        return getattr(self.module, name)"])
+def test_wrappers_of_a_class_of_ones_own_answer_themselves(members: str) -> None:
+    """They may hand on what the model has, and stay wrappers around what is sharded."""
+    program = PROGRAM.format(asked='getattr(model, "classes", 10)', given="model", more="pass")
+    derived = f"class Parallel(DDP):\n    {members}\n\n\nclass Net"
+    program = program.replace("model = DDP(", "model = Parallel(").replace("class Net", derived)
+    assert '    return getattr(model, "classes", 10)\n' in migrated(train=program)["train"]

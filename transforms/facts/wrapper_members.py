@@ -1,5 +1,7 @@
 """Attributes that all modules have, and objects of the old wrappers beside those, as torch 2.13 makes them."""
 
+from .symbols import DDP, FSDP1
+
 FSDP1_ONLY = frozenset(
     {"_all_fsdp_states", "_all_handles", "_buffer_name_to_orig_dtype", "_buffer_names", "_comm_hook", "_comm_hook_state",
      "_default_stream", "_device_handle", "_device_mesh", "_exec_order_data", "_fully_sharded_module_to_handle",
@@ -33,3 +35,60 @@ OF_ALL_MODULES = frozenset(
      "set_reshard_after_backward", "set_unshard_in_backward", "set_post_optim_event"}
 )  # fmt: skip
 """Methods that every module has, or every model of FSDP2, and that mean the same there."""
+MEMBERS: dict[str, str] = {
+    "state_dict": "torch.nn.Module.state_dict",
+    "load_state_dict": "torch.nn.Module.load_state_dict",
+    "module": f"{DDP}.module",
+    "zero_grad": "torch.nn.Module.zero_grad",
+    "named_parameters": "torch.nn.Module.named_parameters",
+    "named_buffers": "torch.nn.Module.named_buffers",
+    "named_modules": "torch.nn.Module.named_modules",
+    "no_sync": f"{DDP}.no_sync",
+    "clip_grad_norm_": f"{FSDP1}.clip_grad_norm_",
+    "require_backward_grad_sync": f"{DDP}.require_backward_grad_sync",
+    "require_forward_param_sync": f"{DDP}.require_forward_param_sync",
+    "summon_full_params": f"{FSDP1}.summon_full_params",
+    "apply": f"{FSDP1}.apply",
+    "state_dict_type": f"{FSDP1}.state_dict_type",
+    "set_state_dict_type": f"{FSDP1}.set_state_dict_type",
+    "get_state_dict_type": f"{FSDP1}.get_state_dict_type",
+    "fsdp_modules": f"{FSDP1}.fsdp_modules",
+    "optim_state_dict": f"{FSDP1}.optim_state_dict",
+    "optim_state_dict_to_load": f"{FSDP1}.optim_state_dict_to_load",
+    "register_comm_hook": f"{DDP}.register_comm_hook",
+    "join": f"{DDP}.join",
+    "consolidate_state_dict": "torch.distributed.optim.ZeroRedundancyOptimizer.consolidate_state_dict",
+    "_set_static_graph": f"{DDP}._set_static_graph",
+    "reducer": f"{DDP}.reducer",
+    "will_sync_module_buffers": f"{DDP}.will_sync_module_buffers",
+    "_get_ddp_logging_data": f"{DDP}._get_ddp_logging_data",
+    "_fsdp_wrapped_module": f"{FSDP1}._fsdp_wrapped_module",
+    "_handle": f"{FSDP1}._handle",
+    "_handles": f"{FSDP1}._handles",
+    "flat_param": f"{FSDP1}.flat_param",
+    "_flat_param": f"{FSDP1}._flat_param",
+    "_fsdp_flattened": f"{FSDP1}._fsdp_flattened",
+    "_fqns": f"{FSDP1}._fqns",
+    "_param_infos": f"{FSDP1}._param_infos",
+    "_shard_param_infos": f"{FSDP1}._shard_param_infos",
+    "sharding_strategy": f"{FSDP1}.sharding_strategy",
+    "check_is_root": f"{FSDP1}.check_is_root",
+    "rank": f"{FSDP1}.rank",
+    "world_size": f"{FSDP1}.world_size",
+    "process_group": f"{FSDP1}.process_group",
+    "device_ids": f"{DDP}.device_ids",
+    "device": f"{DDP}.device",
+    "params": f"{FSDP1}.params",
+    "find_unused_parameters": f"{DDP}.find_unused_parameters",
+    "broadcast_buffers": f"{DDP}.broadcast_buffers",
+    **{name: f"{FSDP1}.{name}" for name in sorted(FSDP1_ONLY)},
+    **{name: f"{DDP}.{name}" for name in sorted(DDP_ONLY | STATE_HOOKS)},
+}
+"""Members of wrapped models and their optimizers that mean something else, or nothing, on a model of FSDP2."""
+ONLY_KNOWN = frozenset(
+    {"apply", "join", "reducer", "named_parameters", "named_buffers", "named_modules", "device", "params", "rank", "world_size",
+     "process_group", "device_ids", "find_unused_parameters", "broadcast_buffers", "sharding_strategy", "state_dict_type",
+     "set_state_dict_type", "get_state_dict_type", "fsdp_modules", "optim_state_dict", "optim_state_dict_to_load",
+     *FSDP1_ONLY, *DDP_ONLY, *STATE_HOOKS}
+)  # fmt: skip
+"""Members whose names say nothing about their owner: a site only where a wrapped model is known to come."""

@@ -16,7 +16,7 @@ from .gathered import reshard_after_forward
 from .own_losses import gradients_of_own_loss, note_gathered_forms
 from .parameters import note_change, write_shard
 from .replaced_data import replace_data
-from .sharded_math import answer_with, is_called_for_shards
+from .sharded_math import answer_with, is_called_for_shards, writes_in_place
 from .tensors import tensors_in
 from .whole import map_tensors, shard_like, whole
 
@@ -63,7 +63,7 @@ def _compute_as_whole(function: Any, arguments: Any, keywords: Any, caller: Any)
     if any(kinds) and not all(kinds):
         return _by_kind(function, kinds, arguments, keywords, caller)
     target = arguments[0] if arguments else keywords.get("tensor")  # of functions of torch.nn.init
-    target = keywords.get("out", target) if _writes(name, keywords) else None
+    target = keywords.get("out", target) if writes_in_place(name, keywords) else None
     if holds_assigned(arguments, keywords) and _is_for_program(caller):  # needed for: assigned_gradients
         return compute_with_assigned(function, arguments, keywords, target)  # needed for: assigned_gradients
     if name in READS:
@@ -154,11 +154,6 @@ def _keep_gradients_sharded(tensor: Any) -> None:
     if tensor.requires_grad and tensor.is_leaf and not hasattr(tensor, "_gets_shards"):
         tensor._gets_shards = True
         tensor.register_hook(as_sharded)
-
-
-def _writes(name: str, keywords: Any) -> bool:
-    """Whether a function writes: `add_`, `__iadd__`, `_foreach_mul_`, `__setitem__`."""
-    return (name.endswith("_") and not name.endswith("__")) or name == "__setitem__" or "out" in keywords
 
 
 def _mixes(name: str, *values: Any) -> bool:

@@ -5,7 +5,7 @@ from typing import Any, cast
 import torch
 from torch.distributed.tensor import DTensor
 
-from .sharded_math import answer_with, is_called_for_shards, mark_as_part
+from .sharded_math import answer_with, is_called_for_shards, mark_as_part, writes_in_place
 from .whole import map_tensors, shard_like
 
 OF_ALL = frozenset(
@@ -73,8 +73,8 @@ def _compute_with_parts(function: Any, arguments: Any, keywords: Any, caller: An
 
     taken, named = map_tensors(take, arguments), map_tensors(take, keywords)
     shapes = [part.shape for part in parts if part.ndim]
-    writes = name.endswith("_") or name.startswith("__i") or "out" in keywords
-    if sharded and not (writes and arguments and arguments[0] is taken[0]):  # else the plain one is written
+    is_written = bool(arguments) and arguments[0] is taken[0] and writes_in_place(name, keywords)
+    if sharded and not is_written:  # else a plain tensor is, of which nothing else may be written
         taken, named = map_tensors(cut, taken), map_tensors(cut, named)
         others = [cut(other) for other in others]
     pairs_each = name not in OF_ANY_SHAPE and not name.startswith("_foreach_")  # lists are paired entry by entry

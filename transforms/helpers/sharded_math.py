@@ -21,6 +21,11 @@ HELPERS: tuple[str, ...] = ()
 """The helpers of this module, where the code of a program stands beside them; where none does, all are."""
 
 
+def writes_in_place(name: str, keywords: Any) -> bool:
+    """Whether a function writes: `add_`, `__iadd__`, `_foreach_mul_`, `__setitem__`."""
+    return (name.endswith("_") and not name.endswith("__")) or name == "__setitem__" or "out" in keywords
+
+
 def answer_with(compute: Callable[..., Any], kind: str) -> None:
     """Let `compute(function, arguments, keywords, caller)` answer what is called with sharded tensors.
 

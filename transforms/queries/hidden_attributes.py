@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Container, Iterator
+import functools
+from collections.abc import Iterator
 
-from ..facts.wrapper_members import DDP_ONLY, OF_ALL_MODULES, OF_BOTH
-from ..flow.values import ClassValue, Wrapped
+from ..facts.wrapper_members import DDP_ONLY, MEMBERS, OF_ALL_MODULES, OF_BOTH
+from ..flow.values import ClassValue, Value, Wrapped
 from .answers import Sharding
 from .file import File
 from .plain_objects import makes_modules
 from .program import Program
 from .sharding import ShardingQueries
 
-_OF_WRAPPERS = DDP_ONLY | OF_BOTH | OF_ALL_MODULES | frozenset(
+_OF_WRAPPERS = DDP_ONLY | OF_BOTH | OF_ALL_MODULES | MEMBERS.keys() | frozenset(
     {"training", "dim", "logger", "device_type", "dump_patches", "mixed_precision", "is_multi_device_module"}
 )  # fmt: skip
-"""What DDP's wrapper has itself, beside the members that have rules of their own."""
+"""What DDP's wrapper has itself, or other rules answer for."""
 _ARGUMENTS = {"builtins.hasattr": 2, "builtins.getattr": 3}
 
 
@@ -47,25 +48,33 @@ def _is_of_self(attribute: ast.Attribute) -> bool:
     return isinstance(attribute.value, ast.Name) and attribute.value.id == "self"
 
 
-def hidden_attributes(
-    file: File, sharding: ShardingQueries, left_out: Container[str]
-) -> Iterator[tuple[ast.Call, ast.expr, Sharding]]:
+def hidden_attributes(file: File, sharding: ShardingQueries) -> Iterator[tuple[ast.Call, ast.expr, Sharding]]:
     """The calls ``hasattr(model, "name")`` and ``getattr(model, "name", other)`` of what DDP gave back, for names of models.
 
-    With the model, and what is known of it. Other rules answer for the names that are ``left_out``.
+    With the model, and what is known of it.
     """
     for call in file.nodes(ast.Call):
         name = call.args[1] if len(call.args) in _ARGUMENTS.values() and not call.keywords else None
         if not isinstance(call.func, ast.Name) or not isinstance(name, ast.Constant) or not isinstance(name.value, str):
             continue
-        if name.value in left_out or _is_of_wrappers(name.value):
+        if _is_of_wrappers(name.value):
             continue
         if _ARGUMENTS.get(file.external(call.func) or "") != len(call.args):
             continue
         found = sharding.of(file, call.args[0])
-        names = file.program.once(_Names) if found.wrapped_in == {"ddp"} else None
-        if names is not None and name.value in names.of_models - names.of_wrappers:
+        if found.wrapped_in != {"ddp"} or any(map(functools.partial(_is_of_own_class, file.program), file.values(call.args[0]))):
+            continue
+        names = file.program.once(_Names)
+        if name.value in names.of_models - names.of_wrappers:
             yield call, call.args[0], found
+
+
+def _is_of_own_class(program: Program, value: Value) -> bool:
+    """Whether a wrapper is of a class derived from DDP: that stays one, and may have more, or hand on what its model has."""
+    if not isinstance(value, Wrapped) or not program.is_written_as_call(value.site):
+        return False
+    file, call = program.call_node(value.site)
+    return any(isinstance(v, ClassValue) for v in file.values(call.func))
 
 
 def _is_of_wrappers(name: str) -> bool:

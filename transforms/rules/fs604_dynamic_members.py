@@ -7,6 +7,7 @@ import ast
 import libcst as cst
 
 from ..facts.symbols import FSDP_MODULE
+from ..facts.wrapper_members import MEMBERS
 from ..findings import Form, Level
 from ..migration import Migration
 from ..queries.unwrapping import INNER, unwrapping_choice
@@ -14,7 +15,7 @@ from ..rewrites.changes import replace
 from ..rewrites.helper_calls import around, as_method, call_instead
 from ..rewrites.templates import call_of, expression
 from ..rule import Example, Outcome, Rule
-from ..sites import MEMBERS, Site
+from ..sites import Site
 from ..state_functions import loader_of_state, taker_of_state
 
 _STATES = {"state_dict": taker_of_state, "load_state_dict": loader_of_state}

@@ -179,6 +179,7 @@ def check_what_is_made_like_the_whole_parameter_is_cut() -> None:
     mask = torch.rand(weight.shape, generator=torch.Generator().manual_seed(3))
     before = weight.full_tensor().clone()
     assert torch.equal((weight.detach() * mask).full_tensor(), before * mask)
+    assert torch.equal((mask == weight.detach()).full_tensor(), mask == before)
     weight.data.mul_(1 + mask).add_(mask, alpha=0.5)
     assert close(weight.full_tensor(), before * (1 + mask) + mask * 0.5)
     weight.data.copy_(mask)
