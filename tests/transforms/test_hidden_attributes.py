@@ -58,8 +58,10 @@ def test_what_the_wrapper_has_or_no_model_is_left(asked: str) -> None:
     assert f"    return {asked}\n" in text(asked)
 
 
-def test_what_is_set_on_wrappers_is_theirs() -> None:
-    assert '    return hasattr(model, "strides")\n' in text('hasattr(model, "strides")', more="model.strides = []")
+def test_what_may_be_set_on_wrappers_is_told() -> None:
+    program = PROGRAM.format(asked='hasattr(model, "strides")', given="model", more="model.strides = []")
+    assert '    return hasattr(model, "strides")\n' in migrated(train=program)["train"]
+    assert [f.level.value for f in findings(train=program) if f.rule == "FS614"] == ["review"]
 
 
 def test_both_are_told() -> None:

@@ -64,9 +64,13 @@ def hidden_attributes(file: File, sharding: ShardingQueries) -> Iterator[tuple[a
         found = sharding.of(file, call.args[0])
         if found.wrapped_in != {"ddp"} or any(map(functools.partial(_is_of_own_class, file.program), file.values(call.args[0]))):
             continue
-        names = file.program.once(_Names)
-        if name.value in names.of_models - names.of_wrappers:
+        if name.value in file.program.once(_Names).of_models:
             yield call, call.args[0], found
+
+
+def may_be_set_on_wrappers(program: Program, name: str) -> bool:
+    """Whether code sets an attribute of this name on what may be a wrapper by then."""
+    return name in program.once(_Names).of_wrappers
 
 
 def _is_of_own_class(program: Program, value: Value) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+
 from ..findings import Form, Level
 from ..migration import Migration
+from ..queries.hidden_attributes import may_be_set_on_wrappers
 from ..queries.unwrapping import comes_unwrapped
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
@@ -17,7 +20,10 @@ def answered_by_the_wrapper(site: Site, migration: Migration) -> Outcome | None:
         return None
     if comes_unwrapped(migration.sharding, site.file, site.receiver, by_name=not site.sharding.certain):
         return None
-    model, name = site.file.text(site.receiver), site.file.text(site.call.args[1])
+    model, name = site.file.text(site.receiver), ast.literal_eval(site.call.args[1])
+    if may_be_set_on_wrappers(migration.program, name):
+        return Outcome(f"models have {name}, which DDP's wrapper hid unless it was set there: now the model always shows it",
+                       level=Level.REVIEW, form=Form.NOTE, advice=_ADVICE)  # fmt: skip
     if migration.sharding.comes_out_of_wrapper(site.file, site.receiver):
         return Outcome(f"the model comes here in DDP's wrapper, which had no {name}, and out of it: now it always has it",
                        level=Level.REVIEW, form=Form.NOTE, advice=_ADVICE)  # fmt: skip
