@@ -42,6 +42,8 @@ from .sites import IN_PLACE, MODULE_METHODS, NUMBER, PARAMETER, Site, parameters
 
 GUARD = "torch.distributed.(rank guard)"
 """The symbol of guards."""
+DEFERRED = "torch.distributed.(deferred call)"
+"""The symbol of what hands functions to threads and signals."""
 STATE_READS = frozenset({"torch.nn.Module.state_dict", f"{FSDP1}.optim_state_dict", f"{FSDP1}.full_optim_state_dict"})
 LOAD = "torch.nn.Module.load_state_dict"
 COLLECTIVE = STATE_READS | {MODULE_METHODS, LOAD, PARAMETER, f"{FSDP1}.summon_full_params",
@@ -63,7 +65,7 @@ def guarded_sites(
         known = hidden.get(guard.statement, [])
         if found.thing is not None and is_summoned(guard.file, guard.statement, ast.parse(found.thing, mode="eval").body):
             continue
-        if is_early(guard.file, _inside(guard.statement)) or is_early(found.file, found.node):
+        if (is_early(guard.file, _inside(guard.statement)) and not guard.deferred) or is_early(found.file, found.node):
             continue
         if found.site is not None and is_plain(found.site):
             continue
@@ -85,7 +87,8 @@ def guarded_sites(
             guards[first] = Guard(guard.file, first)
             hidden[first] = [*hidden.get(first, []), *hidden.pop(guard.statement)]
             del guards[guard.statement]
-    return [Site(g.file, g.statement, GUARD, "guard") for g in guards.values()], hidden
+    sites = [Site(g.file, g.statement, DEFERRED if g.deferred else GUARD, "guard") for g in guards.values()]
+    return sites, hidden
 
 
 def _inside(guard: ast.stmt) -> ast.AST:
@@ -191,7 +194,7 @@ def _guards_around(
             if not spelling.is_plain(guard, calls):
                 worked_on = objects or (objects_of(sharding, file, thing) if thing is not None else objects)
                 yield guard, Hidden(file, node, spelling.at(guard, calls), site, calls, spelling.is_known, thing, guard.many,
-                                    objects=worked_on)  # fmt: skip
+                                    objects=worked_on, is_deferred=guard.deferred)  # fmt: skip
 
 
 def _may_meet_measured_tests(

@@ -19,7 +19,8 @@ class Hidden:
     from the guard to it, none if it stands behind the guard itself. ``known`` says whether a sharded model or its
     optimizer is known to come there, ``model`` how the thing is spelled at its own place; ``many`` that ``calls`` are one way
     of more than are told apart. ``is_kept``: nothing is seen to work on it here, but code out of sight gets what keeps it.
-    ``objects``: the sharded models and optimizers that it can be; empty where there may be others.
+    ``objects``: the sharded models and optimizers that it can be; empty where there may be others. ``is_deferred``: a thread or
+    a signal comes to it, and nothing can be held for that.
     """
 
     file: File
@@ -32,8 +33,9 @@ class Hidden:
     many: bool = False
     is_kept: bool = False
     objects: frozenset[Value] = frozenset()
+    is_deferred: bool = False
 
     @property
     def is_held(self) -> bool:
         """Whether something has to be held whole for it: what nothing is known of, beside the guard, is of some ranks alone."""
-        return self.thing is not None or self.known or bool(self.calls)
+        return not self.is_deferred and (self.thing is not None or self.known or bool(self.calls))

@@ -189,8 +189,8 @@ class Migration:
     @cached_property
     def _held_places(self) -> frozenset[ast.AST]:
         """What is behind guards behind which models are held whole."""
-        held = (hidden for hidden in self.hidden.values() if any(item.site is None or item.site.symbol not in STATE_READS
-                                                                 for item in hidden))  # fmt: skip
+        held = (hidden for hidden in self.hidden.values() if any((item.site is None or item.site.symbol not in STATE_READS)
+                                                                 and not item.is_deferred for item in hidden))  # fmt: skip
         return frozenset(item.node for hidden in held for item in hidden)
 
     def acts_in_parts(self, path: str) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from ..flow.values import ClassValue, FunctionValue, Instance
 from .both_branches import is_made_on_both
 from .conditions import is_rank_condition, is_rank_decorator
+from .deferred_calls import deferred_by
 from .early_leaves import leaves_of_some_ranks, parts_ranks
 from .file import File
 from .measured import leaves_some_ranks_out, lets_some_ranks_in
@@ -29,7 +30,8 @@ class Guard:
     """The outermost statement of a function in which only some ranks come to a place, or some more often than others.
 
     ``leaves`` is set where other ranks leave by the statement (``if rank != 0: return``); ``function`` is set where a
-    decorator guards the whole function; ``many`` is set where more ways lead from it to a place than are told apart.
+    decorator guards the whole function; ``many`` is set where more ways lead from it to a place than are told apart;
+    ``deferred`` where the statement hands a function to a thread or to a signal, and each rank runs it when it comes to that.
     """
 
     file: File
@@ -37,6 +39,7 @@ class Guard:
     leaves: bool = False
     function: bool = False
     many: bool = False
+    deferred: bool = False
 
 
 def guard_of(file: File, node: ast.AST, asked: frozenset[ast.AST] = frozenset(), measured: bool = False) -> Guard | None:
@@ -182,6 +185,9 @@ class Guards:
                 further, guarded = [(Guard(caller, _dispatching(caller, call)), ())], True
             found += [(guard, (*calls, (caller, call))) for guard, calls in further]
             ways.append(guarded)
+        for other, call in deferred_by(self.program, file, function):
+            found.append((Guard(other, other.statement(call), deferred=True), ((other, call),)))
+            ways.append(True)
         self._known[key] = _fewer(found), bool(ways) and all(ways)
         return self._known[key]
 

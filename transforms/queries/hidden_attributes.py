@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterator
 
 from ..facts.wrapper_members import DDP_ONLY, MEMBERS, OF_ALL_MODULES, OF_BOTH
-from ..flow.values import ClassValue, Value, Wrapped
+from ..flow.values import ClassValue, Wrapped
 from .answers import Sharding
 from .file import File
 from .plain_objects import makes_modules
@@ -62,7 +62,8 @@ def hidden_attributes(file: File, sharding: ShardingQueries) -> Iterator[tuple[a
         if _ARGUMENTS.get(file.external(call.func) or "") != len(call.args):
             continue
         found = sharding.of(file, call.args[0])
-        if found.wrapped_in != {"ddp"} or any(map(functools.partial(_is_of_own_class, file.program), file.values(call.args[0]))):
+        wrappers = [v for v in file.values(call.args[0]) if isinstance(v, Wrapped)]
+        if found.wrapped_in != {"ddp"} or (wrappers and all(map(functools.partial(_is_of_own_class, file.program), wrappers))):
             continue
         if name.value in file.program.once(_Names).of_models:
             yield call, call.args[0], found
@@ -73,12 +74,13 @@ def may_be_set_on_wrappers(program: Program, name: str) -> bool:
     return name in program.once(_Names).of_wrappers
 
 
-def _is_of_own_class(program: Program, value: Value) -> bool:
-    """Whether a wrapper is of a class derived from DDP: that stays one, and may have more, or hand on what its model has."""
-    if not isinstance(value, Wrapped) or not program.is_written_as_call(value.site):
+def _is_of_own_class(program: Program, value: Wrapped) -> bool:
+    """Whether a wrapper surely is of a class derived from DDP: that stays one, and may hand on what its model has."""
+    if not program.is_written_as_call(value.site):
         return False
     file, call = program.call_node(value.site)
-    return any(isinstance(v, ClassValue) for v in file.values(call.func))
+    classes = file.values(call.func)
+    return bool(classes) and all(isinstance(v, ClassValue) for v in classes)
 
 
 def _is_of_wrappers(name: str) -> bool:

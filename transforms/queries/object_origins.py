@@ -11,7 +11,7 @@ from functools import cached_property
 
 from ..facts.facts import NOTHING
 from ..flow.flow import Flow
-from ..flow.values import Value
+from ..flow.values import Value, Wrapped
 
 _MOST_VISITED = 3000
 
@@ -34,7 +34,10 @@ class ObjectOrigins:
         return any(origins is None or not found.isdisjoint(origins) for origins in (self._origins(number, o) for o in others))
 
     def comes_through(self, value: Value, variable: int, place: int) -> bool:
-        """Whether a variable may have a value from another one, whatever was done with it in between."""
+        """Whether a variable may have a value from another one, whatever was done with it in between.
+
+        What is either wrapped or left as it is, as by ``return DDP(m) if ranks else m``, was left before as well.
+        """
         number = self.flow.ids[value]
         seen, waiting = {variable}, [variable]
         while waiting and len(seen) <= _MOST_VISITED:
@@ -42,10 +45,16 @@ class ObjectOrigins:
             if current == place:
                 return True
             origins = (before for before in self._predecessors.get(current, ()) if self._holds(number, before))
-            new = [before for before in origins if before not in seen]
+            new = [before for before in origins if before not in seen and not self._is_wrapped_between(before, current)]
             seen.update(new)
             waiting += new
         return False
+
+    def _is_wrapped_between(self, before: int, behind: int) -> bool:
+        """Whether a variable also has wrappers around what another one holds."""
+        inside = (self.flow.fields.get((self.flow.ids[v], "module"), NOTHING)
+                  for v in self.flow.values_of(behind) if isinstance(v, Wrapped))  # fmt: skip
+        return any(before in self._predecessors.get(variable, ()) for variable in inside)
 
     def _origins(self, number: int, variable: int) -> frozenset[int] | None:
         """The calls, by their results, that a variable has a value from; None if it may be right from where it is made."""

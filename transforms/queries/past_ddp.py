@@ -14,6 +14,7 @@ from .unwrapping import comes_unwrapped
 LEARNS_APART = "DDP reduced no gradients of what ran past it: each rank stepped on its own; now all step on their average"
 WHERE_SAME = "Nothing differs where no optimizer steps on them, or where the program averages them by itself."
 """What is told of runs past DDP through which a model learns."""
+_DEEPEST = 4
 
 
 def runs_past_ddp(file: File, sharding: ShardingQueries) -> Iterator[tuple[ast.Call, Sharding]]:
@@ -22,6 +23,17 @@ def runs_past_ddp(file: File, sharding: ShardingQueries) -> Iterator[tuple[ast.C
         found = past_ddp(file, sharding, call)
         if found is not None:
             yield call, found
+
+
+def runs_through_ddp(file: File, sharding: ShardingQueries, node: ast.AST, depth: int = 0) -> bool:
+    """Whether code, or what it calls, may call what DDP gave back: such a forward took the first rank's buffers."""
+    for call in (n for n in ast.walk(node) if isinstance(n, ast.Call)):
+        if sharding.of_called(file, call).wrapped_in == {"ddp"} and past_ddp(file, sharding, call) is None:
+            return True
+        called = map(file.program.function_node, file.program.callees(file, call)) if depth < _DEEPEST else ()
+        if any(runs_through_ddp(owner, sharding, function, depth + 1) for owner, function in called):
+            return True
+    return False
 
 
 def past_ddp(file: File, sharding: ShardingQueries, call: ast.Call) -> Sharding | None:

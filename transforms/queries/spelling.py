@@ -14,6 +14,7 @@ from .guards import Calls, Guard
 from .local_names import comprehension_of, only_source, spelled_out
 from .made_behind import is_made_behind
 from .other_names import names_of_kept, other_name
+from .returned_items import taken_apart
 from .sharding import ShardingQueries
 
 _DEEPEST = 4
@@ -127,6 +128,8 @@ class Spelling:
             for value in assigned_values(self.file, node):
                 if self._leads_there(value) or isinstance(value, (ast.Call, ast.Subscript)):
                     yield from (s for s in self._sources(value, depth + 1) if s is not value or not isinstance(value, ast.Call))
+            yield from (s for given in taken_apart(self.file, node) if self._leads_there(given)
+                        for s in self._sources(given, depth + 1))  # fmt: skip
             yield from _iterated(self.file, node)
 
     def _leads_there(self, node: ast.expr) -> bool:

@@ -18,7 +18,7 @@ from .assignments import assigned_values
 from .container_items import items_of
 from .file import File
 from .plain_branches import is_in_plain_branch
-from .returned_items import returned_items
+from .returned_items import filled_with, returned_items
 from .sharding import ShardingQueries
 
 INNER = frozenset({"module", "_fsdp_wrapped_module"})
@@ -259,7 +259,8 @@ def _reads_module(file: File, function: FunctionValue, depth: int = 0) -> bool:
 def _given_by(file: File, function: ast.AST) -> list[ast.expr]:
     if isinstance(function, ast.Lambda):
         return [function.body]
-    return [statement.value for statement in file.returns_of(function) if statement.value is not None]
+    given = [statement.value for statement in file.returns_of(function) if statement.value is not None]
+    return [*given, *(item for value in given for item in filled_with(file, value))]
 
 
 def _gives_back(file: File, function: FunctionValue, depth: int) -> bool:

@@ -8,7 +8,10 @@ from collections.abc import Collection, Iterable
 from ..facts.facts import NOTHING
 from ..flow.values import Annotated, Constant, Optimizer, Unknown, Value, Wrapped
 from .file import File
+from .program import Program
 from .sharding import ShardingQueries
+
+_DEEPEST = 4
 
 
 def objects_of(sharding: ShardingQueries, file: File, node: ast.expr) -> frozenset[Value]:
@@ -32,8 +35,29 @@ def sharded_objects(sharding: ShardingQueries, values: Iterable[Value]) -> set[V
 
 
 def are_among(sharding: ShardingQueries, objects: Collection[Value], others: Iterable[Value]) -> bool:
-    """Whether objects are known and all are among others, be it in their wrappers or without."""
-    return bool(objects) and _without_wrappers(sharding, objects) <= _without_wrappers(sharding, others)
+    """Whether objects are known and all are among others, be it in their wrappers or without.
+
+    What a function wraps for more than one of its callers is several objects: of those, one is not the others.
+    """
+    known = [other for other in others if not _stands_for_several(sharding.program, other)]
+    return bool(objects) and _without_wrappers(sharding, objects) <= _without_wrappers(sharding, known)
+
+
+def _stands_for_several(program: Program, value: Value) -> bool:
+    if not isinstance(value, Wrapped) or not program.is_written_as_call(value.site):
+        return False
+    flow = program.flow
+    modules = flow.values_of(flow.fields.get((flow.ids.get(value, NOTHING), "module"), NOTHING))
+    file, place = program.call_node(value.site)
+    for _ in range(_DEEPEST if len(modules) > 1 else 0):
+        function = file.function(place)
+        callers = program.callers(file, function) if function is not None else []
+        if len(callers) > 1:
+            return True
+        if not callers:
+            break
+        file, place = callers[0]
+    return False
 
 
 def _without_wrappers(sharding: ShardingQueries, objects: Iterable[Value]) -> set[Value]:

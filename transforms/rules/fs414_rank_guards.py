@@ -27,6 +27,7 @@ from ..queries.file import File
 from ..queries.guards import is_guarded_again
 from ..queries.known_conditions import Needed, asked_about, known_conditions, may_be_missing, needed_for, unless_left
 from ..queries.local_names import loop_of, spelled_out
+from ..queries.past_ddp import runs_through_ddp
 from ..queries.sure_names import is_surely_assigned, surely_there
 from ..queries.worked_on import are_among, sharded_objects
 from ..rewrites.changes import Change, Statement, insert_before, replace
@@ -87,9 +88,7 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
         return Outcome(held, [decorated(site.file, statement, decorator)], level=Level.REVIEW)
     needed = unless_left(site.file, statement, _needed(site, rest, worked_on))
     asking = asked_at(site.file, statement, worked_on) if needed is None and not rest else []
-    advice = _AFTER_EXCEPTION if is_in_cleanup(site.file, statement) else ""
-    if any(item.site is not None and item.site.symbol == LOAD for item in hidden):
-        advice = _ALL_GET
+    advice = _advice(site, migration, hidden)
     statements_held = rest or [statement]
     asked_first = needed.text if needed is not None else ""
     if not unnamed and not asking and not (needed is not None and needed.differing):
@@ -142,12 +141,28 @@ def _answer(site: Site, migration: Migration, needed: Needed) -> str:
 
 def _buffers_first(site: Site, migration: Migration, hidden: Sequence[Hidden]) -> list[Change]:
     """DDP's first forward of an evaluation took the first rank's buffers: so does entering a loop of unequal length."""
+    models = _called_alone(site, migration, hidden)
+    name = migration.helper(site, "sync_buffers") if models else ""
+    return [insert_before(site.file, site.node, lambda: statements(f"{name}({', '.join(models)})\n"))] if models else []
+
+
+def _called_alone(site: Site, migration: Migration, hidden: Sequence[Hidden]) -> list[str]:
+    """The models that ranks call alone in a loop, some more often than others, where that took the first rank's buffers."""
     if not isinstance(site.node, (ast.For, ast.AsyncFor)) or not migration.has_changing_buffers:
         return []
     called = [item for item in hidden if item.thing is not None and isinstance(item.node, ast.Call)]
-    models = {str(i.thing): None for i in called if migration.sharding.of_called(i.file, i.node).wrapped_in}  # type: ignore[arg-type]
-    name = migration.helper(site, "sync_buffers") if models else ""
-    return [insert_before(site.file, site.node, lambda: statements(f"{name}({', '.join(models)})\n"))] if models else []
+    found = (str(i.thing) for i in called if migration.sharding.of_called(i.file, i.node).wrapped_in)  # type: ignore[arg-type]
+    return list(dict.fromkeys(found))
+
+
+def _advice(site: Site, migration: Migration, hidden: Sequence[Hidden]) -> str:
+    if any(item.site is not None and item.site.symbol == LOAD for item in hidden):
+        return _ALL_GET
+    is_loop = isinstance(site.node, (ast.For, ast.AsyncFor)) and migration.has_changing_buffers
+    if is_loop and not _called_alone(site, migration, hidden) and runs_through_ddp(site.file, migration.sharding, site.node):
+        return _OWN_BUFFERS
+    assert isinstance(site.node, ast.stmt)
+    return _AFTER_EXCEPTION if is_in_cleanup(site.file, site.node) else ""
 
 
 def _ask(migration: Migration, file: File, statement: ast.stmt) -> Change:
@@ -199,6 +214,7 @@ _OUT_OF_SIGHT = "code out of sight gets what keeps a sharded model, on some rank
 _BY_ALL = "Let every rank take the state dict, and one of them write the file."
 _AFTER_EXCEPTION = "Save at steps too: after an exception of its own a rank waits here for the others; it used to save alone."
 _ALL_GET = "What these ranks load, all have afterwards; the others went on with weights of their own."
+_OWN_BUFFERS = "Evaluations in this loop go on with each rank's own buffers, where DDP's first forward took the first rank's."
 _ALL_HELD = "which model some ranks work on alone cannot be written here: every rank holds all sharded ones whole for it"
 
 

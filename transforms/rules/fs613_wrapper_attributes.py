@@ -6,6 +6,7 @@ import ast
 
 from ..findings import Form, Level
 from ..migration import Migration
+from ..queries.unwrapping import comes_unwrapped
 from ..queries.wrapper_attributes import is_read_off_wrapper, model_reads
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
@@ -14,8 +15,10 @@ from ..sites import OWN_ATTRIBUTE, Site
 
 def kept_from_the_model(site: Site, migration: Migration) -> Outcome | None:
     """What the wrapper kept to itself, the sharded model does not see either."""
-    assert site.receiver is not None and isinstance(site.node, ast.Attribute)
+    assert site.receiver is not None and site.sharding is not None and isinstance(site.node, ast.Attribute)
     if not migration.options.wraps or migration.is_before_wrap(site):
+        return None
+    if comes_unwrapped(migration.sharding, site.file, site.receiver, by_name=not site.sharding.certain):
         return None
     if not model_reads(migration.program, list(site.file.values(site.receiver)), site.node.attr):
         return Outcome("the model does not ask for it", level=Level.OK)
