@@ -87,8 +87,7 @@ def guarded_sites(
             guards[first] = Guard(guard.file, first)
             hidden[first] = [*hidden.get(first, []), *hidden.pop(guard.statement)]
             del guards[guard.statement]
-    sites = [Site(g.file, g.statement, DEFERRED if g.deferred else GUARD, "guard") for g in guards.values()]
-    return sites, hidden
+    return [Site(g.file, g.statement, DEFERRED if g.deferred else GUARD, "guard") for g in guards.values()], hidden
 
 
 def _inside(guard: ast.stmt) -> ast.AST:

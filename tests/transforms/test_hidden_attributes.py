@@ -77,3 +77,39 @@ def test_wrappers_of_a_class_of_ones_own_answer_themselves(members: str) -> None
     derived = f"class Parallel(DDP):\n    {members}\n\n\nclass Net"
     program = program.replace("model = DDP(", "model = Parallel(").replace("class Net", derived)
     assert '    return getattr(model, "classes", 10)\n' in migrated(train=program)["train"]
+
+
+CHOSEN = HEAD + """class Net(nn.Linear):
+    scale = 0.7
+
+
+class Delegating(DDP):
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.module, name)
+
+
+def wrap(net, ranks, delegate):
+    if not ranks:
+        return net
+    cls = {chosen}
+    return cls(net)
+
+
+def main(ranks, delegate):
+    model = wrap(Net(4, 4), ranks, delegate)
+    head = wrap(nn.Linear(4, 2), ranks, delegate)
+    print(getattr(model, "scale", 1.0), head)
+
+
+main(True, False)
+"""
+
+
+@pytest.mark.parametrize(("chosen", "asked"), [
+    ("Delegating if delegate else DDP", "on_wrapper(model)"), ("DDP", "on_wrapper(model)"), ("Delegating", "model"),
+])  # fmt: skip
+def test_a_class_that_is_chosen_at_run_time_answers_then(chosen: str, asked: str) -> None:
+    assert f'print(getattr({asked}, "scale", 1.0), head)\n' in migrated(train=CHOSEN.format(chosen=chosen))["train"]

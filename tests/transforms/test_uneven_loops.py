@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
+
 import pytest
-from guarded_programs import contexts
+from guarded_programs import HEAD, contexts
 from migrated_texts import migrated
 
 PROGRAM = """import torch
@@ -95,3 +98,42 @@ main([])
 """)["train"]
     assert ("    sync_buffers(model)\n    with whole_on_each_rank(model):\n" in text) == is_synced
     assert "with whole_on_each_rank(model):" in text
+
+
+EPISODES = """
+    def collect(model, game):
+        state, ended, steps = game.reset(), False, 0
+        while {test}:
+            if {alone}:
+                action = game.draw()
+            else:
+                with torch.no_grad():
+                    action = model.module(state)
+            {step}
+            steps += 1
+        return steps
+
+    model = DDP(torch.nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for n in range(4):
+        collect(model, make_game(n))
+        model(torch.ones(2, 2)).sum().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("alone", ["dist.get_rank() == 1", "random.random() < 0.1", "game.numbers.rand() < 0.1",
+                                   "steps == 0 or torch.rand(1) < 0.2"])  # fmt: skip
+@pytest.mark.parametrize(("test", "step", "is_around"), [
+    ("not ended", "state, ended = game.step(action)", True),
+    ("True", "state, ended = game.step(action)\n            if ended:\n                break", True),
+    ("steps < 10", "state = game.step(action)", False),
+    ("not ended", "state, ended = game.step(action)\n            dist.broadcast(ended, 0)", False),
+])  # fmt: skip
+def test_what_some_ranks_run_in_a_loop_of_their_own_length_is_held_around_it(
+    alone: str, test: str, step: str, is_around: bool
+) -> None:
+    text = migrated(train=HEAD + textwrap.dedent(EPISODES.format(alone=alone, test=test, step=step)))["train"]
+    lines = [line.strip() for line in text.splitlines()]
+    (held,) = (place for place, line in enumerate(lines) if re.search(r"whole_(on_each_rank|when_asked)\(model", line))
+    assert (held < lines.index(f"while {test}:")) == is_around

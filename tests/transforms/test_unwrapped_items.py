@@ -39,3 +39,58 @@ def test_keys_of_what_is_taken_out_of_a_dictionary(actor: str, critic: str, is_i
     text = migrated(train=PROGRAM.format(actor=actor, critic=critic))["train"]
     assert ("model_state(net)" in text) is not is_inside
     assert ('model_state(agent.nets()["actor"])' in text) is not is_inside
+
+
+PEELED = HEAD + """
+
+def peel(*models):
+    bare = []
+    for m in models:
+        if isinstance(m, DDP):
+            m = m.module
+        elif hasattr(m, "average"):
+            m = m.average
+        {put}
+    return {given}
+
+
+class Net(nn.Linear):
+    scale = 1.0
+
+    def forward(self, x):
+        return super().forward(x) * self.scale
+
+
+class Average:
+    def __init__(self, net):
+        self.average = Net(4, 4)
+
+
+net = Net(4, 4)
+average = Average(net)
+model = DDP(net)
+{taken}
+inner.scale = 2.0
+torch.save(inner.state_dict(), "inner.pt")
+"""
+
+
+@pytest.mark.parametrize("taken", ["inner, other = peel(model, average)", "inner = peel(model)",
+                                   "inner = peel(model, average)[0]"])  # fmt: skip
+@pytest.mark.parametrize(("put", "given"), [
+    ("bare.append(m)", "bare[0] if len(bare) == 1 else tuple(bare)"),
+    ("bare += [m]", "bare"),
+    ("bare.extend([m])", "list(bare)"),
+    ("bare = [m, *bare]", "bare"),
+])  # fmt: skip
+def test_what_a_function_of_several_models_takes_out_is_inside(put: str, given: str, taken: str) -> None:
+    text = migrated(train=PEELED.format(put=put, given=given, taken=taken))["train"]
+    assert "inner.scale = 2.0\n" in text
+    assert "on_wrapper" not in text
+    assert "torch.save(inner.state_dict()" in text
+
+
+def test_what_such_a_function_gives_back_may_be_the_wrapper() -> None:
+    text = migrated(train=PEELED.format(put="bare.append(m)", given="bare", taken="inner = model"))["train"]
+    assert "on_wrapper(inner).scale = 2.0\n" in text
+    assert "model_state(inner)" in text

@@ -43,7 +43,7 @@ def gather_for_parts(module: Any, blocks: list[Any], elsewhere: Collection[Any] 
     for part in module.modules():
         own = [p for inner in part.modules() if inner not in in_blocks for p in inner.parameters(recurse=False)]
         if part is not module and part not in in_blocks and any(isinstance(p, DTensor) and p not in elsewhere for p in own):
-            part._gather = enter, leave  # needed for: forward_methods
+            part._gather = enter, leave, module  # needed for: forward_methods
             part.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
             part.register_forward_hook(leave)
 

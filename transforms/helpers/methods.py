@@ -50,12 +50,21 @@ def forward_method(model: Any, name: str) -> Any:
 
 def _gathered(part: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
     """A method of a part of a sharded model, run as the part's forward is."""
-    enter, leave = part._gather
+    enter, leave, unit = part._gather
     with _gradients_of(method):
         args, kwargs = enter(part, args, kwargs) or (args, kwargs)
         output = method(*args, **kwargs)
+        _take_writes(unit, part)
         left = leave(part, args, output)
     return output if left is None else left
+
+
+def _take_writes(unit: Any, part: nn.Module) -> None:
+    """What was written into gathered parameters of a part goes into their shards."""
+    group, inside = unit._get_fsdp_state()._fsdp_param_group, {*part.modules()}
+    for managed in group.fsdp_params if group and group.is_unsharded else ():
+        if managed._module_info.module in inside:
+            write_changes(managed.sharded_param, managed.unsharded_param.detach())
 
 
 def _gradients_of(method: Any) -> AbstractContextManager[Any]:
@@ -83,7 +92,7 @@ def _is_without_gradients(context: ast.expr) -> bool:
 
 
 def _register(module: Any, name: str) -> None:
-    method, group = getattr(module, name), module._get_fsdp_state()._fsdp_param_group
+    method = getattr(module, name)
     handed_out: list[dict[str, nn.Parameter]] = []
 
     @functools.wraps(method)
@@ -93,8 +102,7 @@ def _register(module: Any, name: str) -> None:
         output = method(*args, **kwargs)
         if before != [sys.getrefcount(parameter) for parameter in gathered.values()]:
             handed_out.append(gathered)
-        for managed in group.fsdp_params if group and group.is_unsharded else ():
-            write_changes(managed.sharded_param, managed.unsharded_param.detach())
+        _take_writes(module, module)
         return output
 
     setattr(module, name, MethodType(watch, module))

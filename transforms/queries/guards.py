@@ -16,7 +16,7 @@ from .measured import leaves_some_ranks_out, lets_some_ranks_in
 from .module_forwards import is_in_module, runs_in_forwards
 from .packages import is_test
 from .program import Program
-from .uneven_loops import is_uneven
+from .uneven_loops import ends_by_own_data, is_uneven
 
 _DEEPEST = 8
 _MOST_WAYS = 32
@@ -66,6 +66,8 @@ def guard_of(file: File, node: ast.AST, asked: frozenset[ast.AST] = frozenset(),
         by = _guard_by(file, around, inside, measured)
         if by is not None and isinstance(around, ast.If) and by.statement is around and is_made_on_both(file, around, node):
             by = _left_before(file, inside, measured)
+        if found is not None and isinstance(around, ast.While) and inside in around.body and ends_by_own_data(file, around):
+            by = Guard(file, around)  # ranks go round another number of times
         found = by or found
         inside = around
     return _left_before(file, inside, measured) or found if isinstance(inside, ast.stmt) else found

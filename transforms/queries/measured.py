@@ -20,7 +20,8 @@ _ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _SAME_ON_ALL_RANKS = frozenset({"int", "len", "min", "max", "bool", "abs", "round", "range", "ceil", "floor", "getattr", "get",
                                 "get_world_size", "device_count", "is_available", "is_initialized", "float", "str",
                                 "ArgumentParser", "parse_args", "parse_known_args", "add_argument", "safe_load"})  # fmt: skip
-_MEASURES = frozenset({"item", "time", "perf_counter", "monotonic", "time_ns", "random"})
+_DRAWS = frozenset({"random", "rand", "uniform", "randint", "randrange", "binomial", "bernoulli"})
+_MEASURES = frozenset({"item", "time", "perf_counter", "monotonic", "time_ns"}) | _DRAWS
 _AVERAGED = frozenset({"grad", "_scale", "get_scale"})
 """What DDP has averaged, and a gradient scaler's scale, which goes by what infinities these hold."""
 _EVALUATES = frozenset({"item", "eval", "no_grad", "inference_mode"})

@@ -13,6 +13,7 @@ from .file import File
 _TRAINING = re.compile(r"backward|zero_grad|^optim(izers?)?$|^grad_scaler$")
 _OPTIMIZER = re.compile(r"(?i)^optim(izers?)?$|^opt$|^(loss|grad)_scaler$")
 _OF_OPTIMIZERS = frozenset({"step", "zero_grad", "param_groups", "add_param_group", "state", "state_dict", "load_state_dict"})
+_AGREES = re.compile(r"all_?reduce|all_?gather|broadcast")
 _CALLS_DEEP = 2
 
 
@@ -25,6 +26,26 @@ def is_uneven(file: File, loop: ast.For | ast.AsyncFor | ast.comprehension) -> b
         return False
     body = loop.body if isinstance(loop, ast.For | ast.AsyncFor) else [file.parents[loop]]
     return not any(trains(file, statement) for statement in body)
+
+
+def ends_by_own_data(file: File, loop: ast.While) -> bool:
+    """Whether each rank goes on with a loop for as long as its own data say, as ``while not done: state, done = game.step(...)``.
+
+    Loops that train are left out, as above.
+    """
+    asked = {n.id for test in _tests_of_ends(loop) for n in ast.walk(test) if isinstance(n, ast.Name)}
+    set_by_calls = (n for n in ast.walk(loop) if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call))
+    is_set = any(not asked.isdisjoint(name.id for name in _names(n.targets)) for n in set_by_calls)
+    return is_set and not _AGREES.search(ast.unparse(loop)) and not trains(file, loop)
+
+
+def _tests_of_ends(loop: ast.While) -> list[ast.expr]:
+    leaving = (n for n in ast.walk(loop) if isinstance(n, ast.If) and isinstance(n.body[-1], (ast.Break, ast.Return)))
+    return [loop.test, *(n.test for n in leaving)]
+
+
+def _names(targets: list[ast.expr]) -> list[ast.Name]:
+    return [n for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
 
 
 def _skips_others(file: File, loop: ast.For | ast.AsyncFor | ast.comprehension) -> bool:

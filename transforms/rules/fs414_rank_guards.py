@@ -141,6 +141,7 @@ def _answer(site: Site, migration: Migration, needed: Needed) -> str:
 
 def _buffers_first(site: Site, migration: Migration, hidden: Sequence[Hidden]) -> list[Change]:
     """DDP's first forward of an evaluation took the first rank's buffers: so does entering a loop of unequal length."""
+    assert isinstance(site.node, ast.stmt)
     models = _called_alone(site, migration, hidden)
     name = migration.helper(site, "sync_buffers") if models else ""
     return [insert_before(site.file, site.node, lambda: statements(f"{name}({', '.join(models)})\n"))] if models else []

@@ -183,6 +183,38 @@ def check_a_method_that_a_forward_calls() -> None:
     assert not differences(results, 0.0)
 
 
+def check_a_method_of_a_part_that_writes() -> None:
+    """What it writes stays, be it called on its own or behind a forward without gradients."""
+
+    class Headed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(6, 6), nn.Linear(6, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.body(x).relu()).square().mean()
+
+    results: list[Any] = []
+    for wrap in (DDP, shard_like_ddp):
+        torch.manual_seed(0)
+        model = Headed()
+        run, losses = wrap(model), []
+        optimizer = torch.optim.SGD(run.parameters(), lr=0.5)
+        for step in range(4):
+            loss = run(torch.full((2, 6), 1.0 + step))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step == 2:
+                with torch.no_grad():
+                    losses.append(run(torch.ones(2, 6)).item())
+            torch.manual_seed(step)
+            forward_method(model.head, "reset_parameters")()
+            losses.append(loss.item())
+        results.append(result(run, losses))
+    assert not differences(results, 0.0)
+
+
 def check_methods_that_hand_out_parameters() -> None:
     """Optimizers and groups hold the sharded parameters, also where the root stays gathered after the method."""
     results: list[Any] = []
