@@ -356,7 +356,8 @@ def saving_whole(checkpointer: Any) -> Any:
 
     @functools.wraps(save)
     def saved(*args: Any, **kwargs: Any) -> Any:
-        with whole_on_each_rank(checkpointer):
+        held = [*_models_and_optimizers([checkpointer], depth=4)]  # a trainer in it has a trainer that has the optimizer
+        with whole_on_each_rank(*sorted(held, key=lambda one: isinstance(one, Optimizer))):
             return save(*args, **kwargs)
 
     checkpointer.save = saved

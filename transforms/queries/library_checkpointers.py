@@ -15,6 +15,13 @@ CHECKPOINTERS = (
     "detectron2.checkpoint.detection_checkpoint.DetectionCheckpointer",
 )
 
+PERIODIC = (
+    "fvcore.common.checkpoint.PeriodicCheckpointer",
+    "detectron2.checkpoint.PeriodicCheckpointer",
+    "detectron2.engine.hooks.PeriodicCheckpointer",
+)
+"""What calls their ``save`` now and then, for all ranks or where one alone has it: they themselves ask which rank writes."""
+
 
 def own_checkpointers(file: File) -> Iterator[tuple[ast.Call, str]]:
     """Calls that make an object of a class of the repository which saves as one of these does, with the base's name."""

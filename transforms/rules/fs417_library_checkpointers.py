@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import ast
 
-from ..findings import Level
+import libcst as cst
+
+from ..findings import Form, Level
 from ..flow.values import ClassValue
 from ..migration import Migration
 from ..queries.answers import Answer
+from ..queries.conditions import is_rank_condition
 from ..queries.file import File
-from ..queries.library_checkpointers import CHECKPOINTERS
+from ..queries.guards import guard_of
+from ..queries.kept_models import keeps_model
+from ..queries.library_checkpointers import CHECKPOINTERS, PERIODIC
+from ..rewrites.changes import Statement, replace, replace_statement
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -18,6 +24,8 @@ from ..sites import Site
 def saving_whole(site: Site, migration: Migration) -> Outcome | None:
     """Its `save`, which all ranks call, runs with the model whole on each of them."""
     call = site.call
+    if site.symbol in PERIODIC:
+        return on_every_rank(site, migration)
     if call is None or not call.args or migration.sharding.of(site.file, call.args[0]).answer is Answer.NO:
         return None
     parent = site.file.parents[call]
@@ -32,6 +40,33 @@ def saving_whole(site: Site, migration: Migration) -> Outcome | None:
                    [around(site.file, call, f"{name}({{it}})")], Level.REVIEW)  # fmt: skip
 
 
+def on_every_rank(site: Site, migration: Migration) -> Outcome | None:
+    """What calls `save` now and then is there on every rank: which of them writes, the checkpointer asks itself."""
+    file, call = site.file, site.call
+    if call is None or not call.args or guard_of(file, call) is None:
+        return None
+    if not any(keeps_model(migration.program, migration.sharding, value) for value in file.values(call.args[0])):
+        return None
+    choice = file.parents[call]
+    if isinstance(choice, ast.IfExp) and choice.body is call and is_rank_condition(file, choice.test):
+        return Outcome(_EVERYWHERE, [replace(file, choice, lambda node: cst.ensure_type(node, cst.IfExp).body)], Level.REVIEW)
+    guard = file.parents[file.statement(call)]
+    if isinstance(guard, ast.If) and len(guard.body) == 1 and not guard.orelse and is_rank_condition(file, guard.test):
+        return Outcome(_EVERYWHERE, [replace_statement(file, guard, _without_test)], Level.REVIEW)
+    return Outcome(_BEHIND_TEST, level=Level.MANUAL, form=Form.NOTE, advice=_ON_EVERY_RANK)
+
+
+def _without_test(node: Statement) -> list[Statement]:
+    guard = cst.ensure_type(node, cst.If)
+    first, *rest = guard.body.body
+    assert isinstance(first, cst.SimpleStatementLine | cst.BaseCompoundStatement)
+    lines = [*guard.leading_lines, *first.leading_lines]
+    return [first.with_changes(leading_lines=lines), *(s for s in rest if isinstance(s, cst.SimpleStatementLine))]
+
+
+_EVERYWHERE = "every rank has it, since its save() takes all of them; the checkpointer writes on the main process alone"
+_BEHIND_TEST = "what saves now and then is there on some ranks alone: its save() waits for the others"
+_ON_EVERY_RANK = "Let every rank have it: its checkpointer writes on one."
 _ALONE = "detectron2's trainer has its PeriodicCheckpointer on the main process alone: its save waits there for the other ranks"
 _ON_ALL = "Override build_hooks() and put PeriodicCheckpointer(self.checkpointer, period) in on every rank."
 _TRAINERS = ("detectron2.engine.DefaultTrainer", "detectron2.engine.defaults.DefaultTrainer")
@@ -59,7 +94,7 @@ def _only_loads(file: File, call: ast.Call) -> bool:
 RULE = Rule(
     id="FS417",
     title="checkpointers of libraries",
-    symbols=CHECKPOINTERS,
+    symbols=(*CHECKPOINTERS, *PERIODIC),
     roles=("call",),
     why="All ranks call their save(), which goes on to the model's state on the main process alone: a gather hangs there.",
     fallback=saving_whole,
@@ -91,6 +126,33 @@ RULE = Rule(
             ),
             level=Level.MANUAL,
             note="What the library's trainer does on one rank is out of sight: its hooks are to be on all.",
+        ),
+        Example(
+            before=(
+                "from detectron2.checkpoint import DetectionCheckpointer\n"
+                "from detectron2.engine import hooks\n"
+                "from detectron2.utils import comm\n"
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "def f(net, options, trainer, folder):\n"
+                "    model = DDP(net, **options)\n"
+                "    checkpointer = DetectionCheckpointer(model, folder, trainer=trainer)\n"
+                "    if comm.is_main_process():\n"
+                "        trainer.register_hooks([hooks.PeriodicCheckpointer(checkpointer, 1000)])\n"
+            ),
+            after=(
+                "from detectron2.checkpoint import DetectionCheckpointer\n"
+                "from detectron2.engine import hooks\n"
+                "from fsdp2_helpers import saving_whole, shard_like_ddp\n"
+                "\n"
+                "\n"
+                "def f(net, options, trainer, folder):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                "    checkpointer = saving_whole(DetectionCheckpointer(model, folder, trainer=trainer))\n"
+                "    trainer.register_hooks([hooks.PeriodicCheckpointer(checkpointer, 1000)])\n"
+            ),
+            level=Level.REVIEW,
         ),
         Example(
             before=(

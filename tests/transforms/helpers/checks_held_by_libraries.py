@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch.distributed as dist
@@ -33,6 +34,32 @@ def check_checkpointers_that_save_on_one_rank() -> None:
     with whole_on_each_rank(model, optimizer):
         if dist.get_rank() == 0:
             checkpointer.save()
+    assert close(checkpointer.saved, expected) if dist.get_rank() == 0 else not checkpointer.saved
+    model(*batch(1)).backward()
+    optimizer.step()
+
+
+def check_checkpointers_that_save_a_trainer() -> None:
+    """As detectron2's keeps a proxy of the trainer, which has a trainer of its own that has the optimizer."""
+    model, optimizer = trained()
+    expected = {"model": state_of(model), "optimizer": state_of(optimizer)}
+
+    class Trainer:
+        def __init__(self, **held: Any) -> None:
+            vars(self).update(held)
+
+    trainer = Trainer(_hooks=[], _trainer=Trainer(model=model, optimizer=optimizer))
+
+    class OfTrainers(MainCheckpointer):
+        def save(self) -> None:
+            if dist.get_rank() == 0:
+                inner = self.others["trainer"]._trainer
+                self.saved = {"model": self.model.state_dict(), "optimizer": inner.optimizer.state_dict()}
+
+    checkpointer = saving_whole(OfTrainers(model, trainer=weakref.proxy(trainer)))
+    if dist.get_rank() == 0:
+        trainer._hooks.append(Trainer(optimizer=optimizer))  # type: ignore[attr-defined]
+    checkpointer.save()
     assert close(checkpointer.saved, expected) if dist.get_rank() == 0 else not checkpointer.saved
     model(*batch(1)).backward()
     optimizer.step()
