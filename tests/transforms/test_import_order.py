@@ -113,3 +113,15 @@ def test_no_blank_line_begins_a_function_that_lost_its_import() -> None:
         "    # about it\n    return DDP(net, **options)\n"
     )
     assert "def f(net, options):\n    # about it\n    return shard_like_ddp(net, **options)\n" in migrated(train=program)["train"]
+
+
+@pytest.mark.parametrize(("imports", "is_apart"), [
+    ("import os\n\nimport torch\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n", True),
+    ("from torch.nn.parallel import DistributedDataParallel as DDP\n", True),
+    ("import os\nimport torch\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n", False),
+    ("import os\n\nimport torch\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n\nfrom data import load\n", False),
+])  # fmt: skip
+def test_helpers_come_in_a_group_of_their_own_where_the_file_has_groups(imports: str, is_apart: bool) -> None:
+    text = migrated(train=f"{imports}\n\ndef wrapped(net, options):\n    return DDP(net, **options)\n")["train"]
+    assert ("\n\nfrom fsdp2_helpers import shard_like_ddp\n" in text) == is_apart
+    assert "from fsdp2_helpers import shard_like_ddp\n\n\ndef" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +18,8 @@ from .import_order import put_in_order
 _OF_TYPES = frozenset({"Optional", "Union", "List", "Dict", "Tuple", "Type", "Callable", "list", "dict", "tuple", "type"})
 _WORDS = re.compile(r"[A-Za-z_]\w*")
 _LONGEST = 110
+_LIBRARIES = frozenset({"torch", "numpy", "tqdm", "transformers", "timm", "torchvision", "yaml"})
+"""Packages that are surely none of a repository's own."""
 
 
 @dataclass(frozen=True)
@@ -263,7 +266,7 @@ def _with_new_lines(module: cst.Module, wanted: Sequence[Wanted], place: str | N
     for name, line in own.items():
         ordered = put_in_order(module, name, line)
         module = ordered or module
-        others += [] if ordered is not None else [line]
+        others += [] if ordered is not None else [_apart(module, line)]
     return _inserted(_inserted(module, others, behind_torch=False), torch, behind_torch=True)
 
 
@@ -278,6 +281,23 @@ def _inserted(module: cst.Module, lines: Sequence[cst.SimpleStatementLine], behi
         if isinstance(following, (cst.SimpleStatementLine, cst.BaseCompoundStatement)) and not following.leading_lines:
             body[index] = following.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
     return module.with_changes(body=[*body[:index], *lines, *body[index:]])
+
+
+def _apart(module: cst.Module, line: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
+    """The import of a repository's own module, in a group of its own behind those of others, where the file has groups."""
+    index = _place_for_imports(module, behind_torch=False)
+    imports = [s for s in module.body[:index] if isinstance(s, cst.SimpleStatementLine) and _is_import(s)]
+    if not imports or imports[-1] is not module.body[index - 1]:
+        return line
+    kinds = [{_kind(part) for part in statement.body} for statement in imports]
+    is_grouped = any(_blank_lines(statement) for statement in imports[1:]) or len(set().union(*kinds)) == 1
+    is_of_others = kinds[-1] <= {"standard", "library"}
+    return line.with_changes(leading_lines=[cst.EmptyLine(indent=False)]) if is_grouped and is_of_others else line
+
+
+def _kind(part: cst.BaseSmallStatement) -> str:
+    root = _module_of(part).partition(".")[0]
+    return "standard" if root in sys.stdlib_module_names else "library" if root in _LIBRARIES else "other"
 
 
 def _plain_import(want: Wanted) -> cst.SimpleStatementLine:

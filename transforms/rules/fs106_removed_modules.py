@@ -62,6 +62,7 @@ RULE = Rule(
             after=(
                 "from torch import nn\n"
                 "from torch import inf\n"
+                "\n"
                 "from fsdp2_helpers import shard_like_ddp\n"
                 "\n"
                 "\n"
@@ -81,6 +82,7 @@ RULE = Rule(
             ),
             after=(
                 "from torch._six import string_classes\n"
+                "\n"
                 "from fsdp2_helpers import shard_like_ddp\n"
                 "\n"
                 "\n"

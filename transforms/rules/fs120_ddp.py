@@ -111,6 +111,7 @@ _PREPARED = (
 _IMPORTS = (
     "from torch.distributed import broadcast\n"
     "from torch.distributed.fsdp import fully_shard\n"
+    "\n"
     "from fsdp2_helpers import broadcast_buffers_before_forward, rebound_parameters\n"
 )
 

@@ -71,6 +71,7 @@ RULE = Rule(
             ),
             after=(
                 "from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook\n"
+                "\n"
                 "from fsdp2_helpers import register_comm_hook, shard_like_ddp\n"
                 "\n"
                 "\n"

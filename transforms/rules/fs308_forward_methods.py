@@ -208,6 +208,7 @@ RULE = Rule(
             ),
             after=(
                 "import torch\n"
+                "\n"
                 "from fsdp2_helpers import forward_method, shard_like_ddp\n"
                 "\n"
                 "\n"
@@ -244,6 +245,7 @@ RULE = Rule(
             ),
             after=(
                 "import torch\n"
+                "\n"
                 "from fsdp2_helpers import forward_method, shard_like_ddp\n"
                 "\n"
                 "\n"
@@ -277,6 +279,7 @@ RULE = Rule(
             ),
             after=(
                 "from transformers import AutoModel\n"
+                "\n"
                 "from fsdp2_helpers import shard_like_fsdp1, state_of\n"
                 "\n"
                 "\n"

@@ -126,6 +126,7 @@ RULE = Rule(
             after=(
                 "import torch\n"
                 "from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict\n"
+                "\n"
                 "from fsdp2_helpers import shard_like_fsdp1\n"
                 "\n"
                 "\n"
@@ -153,6 +154,7 @@ RULE = Rule(
             ),
             after=(
                 "from torch.distributed.fsdp import StateDictType\n"
+                "\n"
                 "from fsdp2_helpers import model_state, shard_like_fsdp1, state_dict_type\n"
                 "\n"
                 "\n"

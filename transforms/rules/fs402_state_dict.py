@@ -99,6 +99,7 @@ RULE = Rule(
             ),
             after=(
                 "import torch\n"
+                "\n"
                 "from fsdp2_helpers import model_state, shard_like_ddp\n"
                 "\n"
                 "\n"

@@ -70,6 +70,7 @@ RULE = Rule(
             ),
             after=(
                 "import torch\n"
+                "\n"
                 "from fsdp2_helpers import load_model_state, shard_like_fsdp1\n"
                 "\n"
                 "\n"

@@ -300,6 +300,7 @@ RULE = Rule(
             after=(
                 "import torch\n"
                 "import torch.distributed as dist\n"
+                "\n"
                 "from fsdp2_helpers import model_state, shard_like_ddp\n"
                 "\n"
                 "\n"

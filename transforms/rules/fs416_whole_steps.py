@@ -90,6 +90,7 @@ RULE = Rule(
             ),
             after=(
                 "from timm.optim import create_optimizer\n"
+                "\n"
                 "from fsdp2_helpers import in_wrapper, shard_like_ddp, step_on_whole\n"
                 "\n"
                 "\n"
@@ -161,6 +162,7 @@ RULE = Rule(
             ),
             after=(
                 "import torch\n"
+                "\n"
                 "from fsdp2_helpers import on_whole_parameters, shard_like_ddp\n"
                 "\n"
                 "\n"

@@ -106,6 +106,7 @@ RULE = Rule(
             ),
             after=(
                 "from torch.nn.utils import prune\n"
+                "\n"
                 "from fsdp2_helpers import shard_like_ddp\n"
                 "\n"
                 "\n"

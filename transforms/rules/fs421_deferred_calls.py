@@ -51,6 +51,7 @@ RULE = Rule(
                 "import signal\n"
                 "\n"
                 "import torch\n"
+                "\n"
                 "from fsdp2_helpers import shard_like_ddp\n"
                 "\n"
                 "\n"

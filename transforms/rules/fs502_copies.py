@@ -200,6 +200,7 @@ RULE = Rule(
             ),
             after=(
                 "import torch\n"
+                "\n"
                 "from fsdp2_helpers import as_plain, shard_like_ddp\n"
                 "\n"
                 "\n"
@@ -223,6 +224,7 @@ RULE = Rule(
             ),
             after=(
                 "import torch\n"
+                "\n"
                 "from fsdp2_helpers import laid_out_like, shard_like_fsdp1\n"
                 "\n"
                 "\n"

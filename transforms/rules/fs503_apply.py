@@ -60,7 +60,7 @@ RULE = Rule(
             before=_BEFORE,
             after=_BEFORE.replace(
                 "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n",
-                "from fsdp2_helpers import apply_to_full, shard_like_fsdp1\n",
+                "\nfrom fsdp2_helpers import apply_to_full, shard_like_fsdp1\n",
             )
             .replace("FSDP(net, **options)", "shard_like_fsdp1(net, **options)")
             .replace("model.apply(set_up)", "apply_to_full(model, set_up)"),

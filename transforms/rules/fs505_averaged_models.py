@@ -110,6 +110,7 @@ RULE = Rule(
             ),
             after=(
                 "from timm.utils import ModelEma\n"
+                "\n"
                 "from fsdp2_helpers import in_wrapper, shard_like_ddp, wrapped_copy\n"
                 "\n"
                 "\n"
@@ -136,6 +137,7 @@ RULE = Rule(
             ),
             after=(
                 "from torch.optim.swa_utils import AveragedModel\n"
+                "\n"
                 "from fsdp2_helpers import as_plain, shard_like_ddp\n"
                 "\n"
                 "\n"
@@ -161,6 +163,7 @@ RULE = Rule(
             ),
             after=(
                 "from torch.optim.swa_utils import AveragedModel\n"
+                "\n"
                 "from fsdp2_helpers import as_plain, shard_like_ddp, wrapped_copy\n"
                 "\n"
                 "\n"

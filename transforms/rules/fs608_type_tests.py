@@ -63,7 +63,7 @@ RULE = Rule(
             ),
             after=(
                 "from torch.nn.parallel import DistributedDataParallel as DDP\n"
-                "from torch.distributed.fsdp import FSDPModule\nfrom fsdp2_helpers import shard_like_ddp\n\n\n"
+                "from torch.distributed.fsdp import FSDPModule\n\nfrom fsdp2_helpers import shard_like_ddp\n\n\n"
                 "def is_parallel(model):\n    return (isinstance(model, FSDPModule) or type(model) is DDP)\n\n\n"
                 "def f(net, options):\n    return shard_like_ddp(net, **options)\n"
             ),

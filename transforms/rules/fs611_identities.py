@@ -60,6 +60,7 @@ RULE = Rule(
             ),
             after=(
                 "import torch\n"
+                "\n"
                 "from fsdp2_helpers import id_before_sharding, shard_like_ddp\n"
                 "\n"
                 "\n"

@@ -61,6 +61,7 @@ RULE = Rule(
             ),
             after=(
                 "from torch import nn\n"
+                "\n"
                 "from fsdp2_helpers import on_wrapper, shard_like_ddp\n"
                 "\n"
                 "\n"

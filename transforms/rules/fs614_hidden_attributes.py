@@ -60,6 +60,7 @@ RULE = Rule(
             after=(
                 "import torch\n"
                 "from torch import nn\n"
+                "\n"
                 "from fsdp2_helpers import on_wrapper, shard_like_ddp\n"
                 "\n"
                 "\n"

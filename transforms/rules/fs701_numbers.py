@@ -81,6 +81,7 @@ RULE = Rule(
             ),
             after=(
                 "import torch\n"
+                "\n"
                 "from fsdp2_helpers import shard_like_ddp\n"
                 "\n"
                 "\n"
@@ -103,6 +104,7 @@ RULE = Rule(
             ),
             after=(
                 "import numpy as np\n"
+                "\n"
                 "from fsdp2_helpers import local_part, shard_like_fsdp1\n"
                 "\n"
                 "\n"

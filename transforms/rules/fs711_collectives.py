@@ -115,6 +115,7 @@ RULE = Rule(
             ),
             after=(
                 "import torch.distributed as dist\n"
+                "\n"
                 "from fsdp2_helpers import on_whole, shard_like_ddp\n"
                 "\n"
                 "\n"
@@ -141,6 +142,7 @@ RULE = Rule(
             after=(
                 "import torch\n"
                 "import torch.distributed as dist\n"
+                "\n"
                 "from fsdp2_helpers import shard_like_fsdp1\n"
                 "\n"
                 "\n"

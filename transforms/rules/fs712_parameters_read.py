@@ -75,6 +75,7 @@ RULE = Rule(
             ),
             after=(
                 "import torch\n"
+                "\n"
                 "from fsdp2_helpers import shard_like_ddp, whole\n"
                 "\n"
                 "\n"
@@ -101,6 +102,7 @@ RULE = Rule(
             ),
             after=(
                 "import torch\n"
+                "\n"
                 "from fsdp2_helpers import shard_like_ddp\n"
                 "\n"
                 "\n"

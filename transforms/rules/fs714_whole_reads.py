@@ -59,6 +59,7 @@ RULE = Rule(
             ),
             after=(
                 "import torch\n"
+                "\n"
                 "from fsdp2_helpers import shard_like_ddp, whole\n"
                 "\n"
                 "\n"

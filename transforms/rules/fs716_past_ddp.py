@@ -65,6 +65,7 @@ RULE = Rule(
             ),
             after=(
                 "from torch import nn\n"
+                "\n"
                 "from fsdp2_helpers import past_ddp, shard_like_ddp\n"
                 "\n"
                 "\n"

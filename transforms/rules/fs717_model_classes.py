@@ -48,6 +48,7 @@ RULE = Rule(
             ),
             after=(
                 "import torch\n"
+                "\n"
                 "from fsdp2_helpers import class_of, shard_like_ddp\n"
                 "\n"
                 "\n"

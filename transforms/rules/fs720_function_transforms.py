@@ -61,7 +61,7 @@ RULE = Rule(
             after=_BEFORE.replace("from torch.func import functional_call, grad, vmap\n", "from torch.func import grad, vmap\n")
             .replace(
                 "from torch.nn.parallel import DistributedDataParallel as DDP\n",
-                "from fsdp2_helpers import call_with_weights, on_whole_tensors, shard_like_ddp\n",
+                "\nfrom fsdp2_helpers import call_with_weights, on_whole_tensors, shard_like_ddp\n",
             )
             .replace("DDP(net", "shard_like_ddp(net")
             .replace("model.module", "model")
