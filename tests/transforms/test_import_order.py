@@ -117,7 +117,6 @@ def test_no_blank_line_begins_a_function_that_lost_its_import() -> None:
 
 @pytest.mark.parametrize(("imports", "is_apart"), [
     ("import os\n\nimport torch\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n", True),
-    ("from torch.nn.parallel import DistributedDataParallel as DDP\n", True),
     ("import os\nimport torch\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n", False),
     ("import os\n\nimport torch\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n\nfrom data import load\n", False),
 ])  # fmt: skip

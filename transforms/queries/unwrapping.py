@@ -20,6 +20,7 @@ from .file import File
 from .plain_branches import is_in_plain_branch
 from .returned_items import filled_with, returned_items
 from .sharding import ShardingQueries
+from .wrapper_tests import asked_about, own_test, uses_of
 
 INNER = frozenset({"module", "_fsdp_wrapped_module"})
 """What wrappers keep their module in."""
@@ -41,7 +42,7 @@ def unwrapping_choice(file: File, node: ast.AST) -> ast.If | ast.IfExp | ast.Whi
             if _in_orelse(choice, inside):
                 inside = around
                 continue
-            subject = _subject(choice.test)
+            subject = _subject(choice.test, file)
             if subject is not None and _only_unwraps(file, choice, subject):
                 return around
         if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
@@ -75,10 +76,21 @@ def _asks_inside_too(either: ast.BoolOp, inside: ast.AST) -> bool:
     return any(asked == ast.dump(part) for part in either.values if part is not inside)
 
 
-def _subject(test: ast.expr) -> str | None:
+def only_asked_to_unwrap(file: File, test: ast.AST) -> bool:
+    """Whether a test for wrappers is a function's own, and all that call it take the wrapper off, or nothing."""
+    function = file.function(test)
+    if not isinstance(function, ast.FunctionDef) or own_test(function) is None:
+        return False
+    calls = uses_of(file, function)
+    return bool(calls) and all(unwrapping_choice(owner, call) is not None for owner, call in calls or ())
+
+
+def _subject(test: ast.expr, file: File | None = None) -> str | None:
     """What a test asks about, as a dump, if all its parts ask one thing what it is or has; None for other tests."""
+    if file is not None and (model := asked_about(file, test)) is not None:
+        return ast.dump(model)
     if isinstance(test, ast.BoolOp):
-        subjects = {_subject(part) for part in test.values}
+        subjects = {_subject(part, file) for part in test.values}
         subjects -= {"", *(_inside(subject, name) for subject in subjects for name in INNER)}
         return subjects.pop() if len(subjects) == 1 else None
     if isinstance(test, ast.Compare) and isinstance(test.left, ast.Call):
@@ -162,7 +174,7 @@ def _others_unwrap_too(file: File, choice: ast.If | ast.IfExp | ast.While, subje
     match choice.orelse:
         case []:
             return True
-        case [ast.If(test=test, body=[body]) as further] if _subject(test) == subject:
+        case [ast.If(test=test, body=[body]) as further] if _subject(test, file) == subject:
             return _assigns_subject_to_itself(file, body, subject) and _others_unwrap_too(file, further, subject)
     top: ast.AST = choice
     while isinstance(around := file.parents[top], ast.If) and around.orelse == [top]:

@@ -15,7 +15,7 @@ from ..queries.answers import Answer
 from ..queries.class_tests import tests_of
 from ..queries.copied_models import copies_wrappers
 from ..queries.file import File
-from ..queries.unwrapping import unwrapping_choice
+from ..queries.unwrapping import only_asked_to_unwrap, unwrapping_choice
 from ..queries.wrapper_classes import holds_module
 from ..rewrites.changes import Change, replace
 from ..rewrites.helper_calls import name_instead
@@ -33,11 +33,13 @@ def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
             base = migration.helper(site, "ShardedLikeDDP" if site.symbol == DDP else "ShardedLikeFSDP1")
             return Outcome("classes derived from wrappers keep the module inside, other models of FSDP2 have none",
                            [name_instead(site.file, _class_expression(site), base)], Level.REVIEW)  # fmt: skip
-        return Outcome("it answers no for models of FSDP2, and the branch without `.module` is right", level=Level.OK)
+        return Outcome(_UNWRAPS, level=Level.OK)
+    if site.role == "test" and site.call is not None and only_asked_to_unwrap(site.file, site.call):
+        return Outcome(_UNWRAPS, level=Level.OK)
     if site.role == "classes":
         others = [(file, call) for file, call in _tests(site) if unwrapping_choice(file, call) is None]
         if not others:
-            return Outcome("it answers no for models of FSDP2, and the branch without `.module` is right", level=Level.OK)
+            return Outcome(_UNWRAPS, level=Level.OK)
         if len(others) < len(_tests(site)) and all(file is site.file for file, _ in others):
             name = migration.torch(site, FSDP_MODULE)
             return Outcome("models of FSDP2 are FSDPModules; what asks for `.module` goes the other way",
@@ -83,6 +85,7 @@ def _works_on_insides(site: Site) -> bool:
     return any(isinstance(n, ast.Attribute) and n.attr in _SENDS and ast.unparse(n.value) == tested for n in inside)
 
 
+_UNWRAPS = "it answers no for models of FSDP2, and the branch without `.module` is right"
 _SENDS = frozenset({"_sync_params_and_buffers", "_sync_params"})
 _INSIDES = "what it leads to works with DDP's own insides, which models of FSDP2 have not: they go the other way"
 

@@ -7,7 +7,9 @@ import ast
 import libcst as cst
 
 from ..facts.symbols import DDP, FSDP1, FSDP_MODULE
+from ..findings import Level
 from ..migration import Migration
+from ..queries.unwrapping import only_asked_to_unwrap
 from ..rewrites.changes import replace
 from ..rewrites.templates import expression
 from ..rule import Example, Outcome, Rule
@@ -27,6 +29,8 @@ def asks_both(site: Site, migration: Migration) -> Outcome | None:
     beside = site.file.parents[compare]
     if isinstance(beside, ast.BoolOp) and any(_asks_for_module(site, part) for part in beside.values):
         return None
+    if only_asked_to_unwrap(site.file, compare):
+        return Outcome("it answers no for models of FSDP2, and the branch without `.module` is right", level=Level.OK)
     name = migration.torch(site, FSDP_MODULE)
     positive = isinstance(compare.ops[0], _POSITIVE)
     template = "(isinstance({x}, {name}) or {it})" if positive else "(not isinstance({x}, {name}) and {it})"

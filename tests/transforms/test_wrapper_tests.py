@@ -1,0 +1,48 @@
+"""Functions that tell wrappers from models: where all that ask them take the wrapper off, they stay as they are."""
+
+from __future__ import annotations
+
+import pytest
+from migrated_texts import HEAD, migrated
+
+PROGRAM = HEAD + """import torch.distributed as dist
+from copy import deepcopy
+
+
+def is_parallel(model):
+    '''Whether a model is in a wrapper.'''
+    return {test}
+
+
+def bare(model):
+    return model.module if is_parallel(model) else model
+
+
+def average(model):
+    return deepcopy(model.module if is_parallel(model) else model)
+
+
+def steps(model):
+    {use}
+
+
+model = DDP(nn.Linear(2, 2)) if dist.is_initialized() else nn.DataParallel(nn.Linear(2, 2))
+print(bare(model), average(model), steps(model))
+"""
+TESTS = ["type(model) in (nn.DataParallel, DDP)", "isinstance(model, DDP)", "isinstance(model, (nn.DataParallel, DDP))"]
+
+
+@pytest.mark.parametrize("test", TESTS)
+@pytest.mark.parametrize("use", ["state = model.module.state_dict() if is_parallel(model) else model.state_dict()", "pass"])
+def test_what_is_only_asked_to_unwrap_stays(test: str, use: str) -> None:
+    text = migrated(train=PROGRAM.format(test=test, use=use))["train"]
+    assert f"    return {test}\n" in text
+    assert "FSDPModule" not in text and "unwrap(" not in text
+
+
+@pytest.mark.parametrize("test", TESTS)
+@pytest.mark.parametrize("use", ["return 2 if is_parallel(model) else 1", "return list(map(is_parallel, [model]))"])
+def test_what_is_asked_otherwise_knows_sharded_models(test: str, use: str) -> None:
+    text = migrated(train=PROGRAM.format(test=test, use=use))["train"]
+    assert f"    return {test}\n" not in text
+    assert "FSDPModule" in text
