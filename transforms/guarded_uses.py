@@ -12,6 +12,7 @@ from .queries.effects import computes_with_parameters, only_asks
 from .queries.file import File
 from .queries.guards import Guard, guard_of
 from .queries.kept_models import hands_model_out_of_sight, keeps_model, kept_things
+from .queries.local_names import loop_of
 from .queries.made_behind import is_made_behind
 from .queries.named_methods import models_save_by
 from .queries.number_reads import values_held
@@ -19,6 +20,7 @@ from .queries.order import is_before_wrap
 from .queries.other_names import names_of_kept
 from .queries.program import Program
 from .queries.sharding import ShardingQueries
+from .queries.spelling import Spelling
 from .queries.summoned import is_summoned
 from .queries.unwrapping import is_unwrapped
 from .queries.worked_on import objects_of
@@ -49,6 +51,8 @@ def uses_behind(
             is_asked = isinstance(parent, ast.Attribute) and not _is_data(file, parent)
             if is_asked and any(keeps_model(program, sharding, v) for v in file.values(node)):
                 things = kept_things(sharding, file, node) or names_of_kept(sharding, guard, node)
+                if things is None and isinstance(node, ast.Name) and loop_of(file, node) is not None:
+                    things = Spelling(sharding, file, node, node).at(guard, ())  # `o` of `for o in optimizers`
                 yield guard, Hidden(file, node, things, None)
             is_given = isinstance(parent, ast.Call) and node in parent.args and not _only_counts(parent)
             if is_given and isinstance(node, ast.Attribute) and _keeps_parameters(sharding, file, node):

@@ -342,3 +342,24 @@ HANDED_ON = """
 def test_what_is_handed_on_this_way_counts_and_not_what_others_hand_in() -> None:
     text = migrated(dedent(HANDED_ON)).texts["train.py"]
     assert "    with whole_on_each_rank(worker.judge):\n        if int(os.environ" in text
+
+
+def test_the_items_of_a_loop_are_held_with_the_list() -> None:
+    train = dedent("""
+        import torch
+        import torch.distributed as dist
+        import torch_optimizer
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+        def save(model, steppers):
+            if dist.get_rank() == 0:
+                parts = [one.state_dict() for one in steppers]
+                torch.save([model.state_dict(), parts], "last.pt")
+
+
+        model = DDP(torch.nn.Linear(2, 2))
+        save(model, [torch_optimizer.Lamb(model.parameters()), torch.optim.SGD(model.parameters())])
+    """)
+    text = migrated(train).texts["train.py"]
+    assert "with whole_on_each_rank(steppers, model):" in text
