@@ -348,7 +348,7 @@ def test_the_items_of_a_loop_are_held_with_the_list() -> None:
     train = dedent("""
         import torch
         import torch.distributed as dist
-        import torch_optimizer
+        from steppers import Stepper
         from torch.nn.parallel import DistributedDataParallel as DDP
 
 
@@ -359,7 +359,7 @@ def test_the_items_of_a_loop_are_held_with_the_list() -> None:
 
 
         model = DDP(torch.nn.Linear(2, 2))
-        save(model, [torch_optimizer.Lamb(model.parameters()), torch.optim.SGD(model.parameters())])
+        save(model, [Stepper(model), torch.optim.SGD(model.parameters())])
     """)
     text = migrated(train).texts["train.py"]
     assert "with whole_on_each_rank(steppers, model):" in text
