@@ -53,6 +53,8 @@ def _gets_sharded(call: ast.Call, site: Site, migration: Migration) -> bool | No
         return True
     if own and _is_called_on_sharded(site.file, call, migration):
         return True
+    if any(_is_applied_to_self(site.file, n) for n in own):
+        return False
     return False if any(sharding.is_module(value) for n in parts for value in site.file.values(n)) else None
 
 
@@ -62,8 +64,20 @@ def _is_of_self(file: File, node: ast.expr) -> bool:
         node = node.func if isinstance(node, ast.Call) else node.value
     if not isinstance(node, ast.Name) or node.id == "self":
         return isinstance(node, ast.Name)
+    if _is_applied_to_self(file, node):
+        return True
     loops = [a for a in file.ancestors(node) if isinstance(a, ast.For) and node.id in map(ast.unparse, ast.walk(a.target))]
     return any(_is_of_self(file, loop.iter) for loop in loops)
+
+
+def _is_applied_to_self(file: File, node: ast.expr) -> bool:
+    """Whether something is the parameter of a function that a method applies to all modules of its own object."""
+    inner = file.function(node)
+    if not isinstance(node, ast.Name) or not isinstance(inner, ast.FunctionDef) or file.function(inner) is None:
+        return False
+    around = ast.walk(file.function(inner) or file.tree)
+    applied = any(isinstance(n, ast.Call) and ast.unparse(n) == f"self.apply({inner.name})" for n in around)
+    return applied and [a.arg for a in inner.args.args] == [node.id]
 
 
 def _is_sharded(file: File, node: ast.expr, migration: Migration) -> bool:
@@ -73,6 +87,8 @@ def _is_sharded(file: File, node: ast.expr, migration: Migration) -> bool:
 def _is_called_on_sharded(file: File, node: ast.AST, migration: Migration, depth: int = 0) -> bool:
     """Whether the method around a place is called on a sharded model, or by a method that is."""
     function = file.function(node)
+    while function is not None and (outer := file.function(function)) is not None:
+        function = outer
     for caller, call in migration.program.callers(file, function) if function is not None else ():
         if isinstance(call.func, ast.Attribute) and migration.sharding.of(caller, call.func.value).wrappers:
             return not migration.runs_before_wraps(caller, call)
