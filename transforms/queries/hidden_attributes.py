@@ -6,6 +6,7 @@ import ast
 import functools
 from collections.abc import Iterator
 
+from ..facts.symbols import DDP
 from ..facts.wrapper_members import DDP_ONLY, MEMBERS, OF_ALL_MODULES, OF_BOTH
 from ..flow.values import ClassValue, Wrapped
 from .answers import Sharding
@@ -63,7 +64,7 @@ def hidden_attributes(file: File, sharding: ShardingQueries) -> Iterator[tuple[a
             continue
         found = sharding.of(file, call.args[0])
         wrappers = [v for v in file.values(call.args[0]) if isinstance(v, Wrapped)]
-        if found.wrapped_in != {"ddp"} or (wrappers and all(map(functools.partial(_is_of_own_class, file.program), wrappers))):
+        if found.wrapped_in != {"ddp"} or not all(map(functools.partial(_may_be_ddp_itself, file.program), wrappers)):
             continue
         if name.value in file.program.once(_Names).of_models:
             yield call, call.args[0], found
@@ -74,13 +75,17 @@ def may_be_set_on_wrappers(program: Program, name: str) -> bool:
     return name in program.once(_Names).of_wrappers
 
 
-def _is_of_own_class(program: Program, value: Wrapped) -> bool:
-    """Whether a wrapper surely is of a class derived from DDP: that stays one, and may hand on what its model has."""
+def _may_be_ddp_itself(program: Program, value: Wrapped) -> bool:
+    """Whether a wrapper may be of DDP itself, and else is of a class derived from it: that may hand on what its model has.
+
+    What registries make, of any class that they know, is not asked about.
+    """
     if not program.is_written_as_call(value.site):
-        return False
+        return True
     file, call = program.call_node(value.site)
     classes = file.values(call.func)
-    return bool(classes) and all(isinstance(v, ClassValue) for v in classes)
+    derived = [v for v in classes if isinstance(v, ClassValue) and DDP in program.flow.external_bases(v)]
+    return len(derived) == sum(isinstance(v, ClassValue) for v in classes) and (not classes or len(derived) < len(classes))
 
 
 def _is_of_wrappers(name: str) -> bool:
