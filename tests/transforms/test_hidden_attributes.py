@@ -113,3 +113,17 @@ main(True, False)
 ])  # fmt: skip
 def test_a_class_that_is_chosen_at_run_time_answers_then(chosen: str, asked: str) -> None:
     assert f'print(getattr({asked}, "scale", 1.0), head)\n' in migrated(train=CHOSEN.format(chosen=chosen))["train"]
+
+
+@pytest.mark.parametrize("asked", [
+    'model.classes if hasattr(model, "classes") else model.module.classes',
+    'len(model.strides if hasattr(model, "strides") else model.module.strides)',
+])  # fmt: skip
+@pytest.mark.parametrize("given", ["model", "model.module", "nn.DataParallel(net)"])
+def test_a_choice_between_the_model_and_what_is_in_it_stays(asked: str, given: str) -> None:
+    assert f"    return {asked}\n" in text(asked, given=given)
+
+
+def test_a_choice_between_other_things_does_not() -> None:
+    asked = 'model.classes if hasattr(model, "classes") else model.module.strides'
+    assert 'hasattr(on_wrapper(model), "classes")' in text(asked)

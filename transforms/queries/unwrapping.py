@@ -38,6 +38,8 @@ def unwrapping_choice(file: File, node: ast.AST) -> ast.If | ast.IfExp | ast.Whi
         if isinstance(around, ast.BoolOp) and _asks_inside_too(around, inside):
             return around
         if isinstance(around, (ast.If, ast.IfExp, ast.While)) and inside is not around:
+            if not isinstance(around, ast.While) and _unwraps_what_lacks(file, around):
+                return around
             choice = _without_not(around)
             if _in_orelse(choice, inside):
                 inside = around
@@ -59,6 +61,20 @@ def _without_not(choice: ast.If | ast.IfExp | ast.While) -> ast.If | ast.IfExp |
     if isinstance(choice, ast.IfExp):
         return ast.IfExp(test.operand, choice.orelse, choice.body)
     return ast.If(test.operand, choice.orelse, choice.body)
+
+
+def _unwraps_what_lacks(file: File, choice: ast.If | ast.IfExp) -> bool:
+    """``x.names if hasattr(x, "names") else x.module.names``: a model has them, its wrapper had not."""
+    test = choice.test
+    if not isinstance(test, ast.Call) or not isinstance(test.func, ast.Name) or test.func.id != "hasattr" or len(test.args) != 2:
+        return False
+    own, inside = choice.body, choice.orelse
+    if isinstance(own, list) and isinstance(inside, list):
+        if len(own) != 1 or len(inside) != 1:
+            return False
+        (own,), (inside,) = own, inside
+    assert isinstance(own, ast.AST) and isinstance(inside, ast.AST)
+    return _unwrapped(inside, ast.dump(test.args[0]), file) == ast.dump(own) != ast.dump(inside)
 
 
 def _in_orelse(around: ast.If | ast.IfExp | ast.While, inside: ast.AST) -> bool:

@@ -7,7 +7,7 @@ import ast
 from ..findings import Form, Level
 from ..migration import Migration
 from ..queries.hidden_attributes import may_be_set_on_wrappers
-from ..queries.unwrapping import comes_unwrapped
+from ..queries.unwrapping import comes_unwrapped, unwrapping_choice
 from ..rewrites.helper_calls import around
 from ..rule import Example, Outcome, Rule
 from ..sites import HIDDEN_ATTRIBUTE, Site
@@ -20,6 +20,8 @@ def answered_by_the_wrapper(site: Site, migration: Migration) -> Outcome | None:
         return None
     if comes_unwrapped(migration.sharding, site.file, site.receiver, by_name=not site.sharding.certain):
         return None
+    if unwrapping_choice(site.file, site.call.func) is not None:
+        return Outcome("the model has it, and the branch without `.module` is right", level=Level.OK)
     model, name = site.file.text(site.receiver), ast.literal_eval(site.call.args[1])
     if may_be_set_on_wrappers(migration.program, name):
         return Outcome(f"models have {name}, which DDP's wrapper hid unless it was set there: now the model always shows it",
