@@ -181,3 +181,44 @@ def test_each_test_of_a_repository_begins_anew(name: str, late: bool) -> None:
     test = "\n\n@pytest.mark.parametrize('seed', [1, 2])\ndef test_{}(seed):\n    return train.main(seed)\n"
     check = "import pytest\nimport train\n" + test.format("one") + test.format("two")
     assert helps(texts(**{"train": train, name: check})["train.py"]) is late
+
+
+EXPORT = """import torch
+import net
+
+
+def timed(run):
+    {stored}
+    def inner(*args):
+        try:
+            return run(*args)
+        finally:
+            print("done")
+
+    {given}
+
+
+@timed
+def export(model, path):
+    model.load_state_dict(torch.load(path))
+    return model
+
+
+KEPT = []
+
+if __name__ == '__main__':
+    export(net.build(None), 'x')
+"""
+IMPORTS = "import export\nimport net\n\nmodel = FSDP(net.build({}))\nmodel.module.read('x')\n"
+BUILD = "\nMADE = {}\n\ndef build(options):\n    MADE['net'] = Net(**options)\n    return MADE['net']\n"
+
+
+@pytest.mark.parametrize(("stored", "given", "late"), [
+    ("pass", "return inner", False),
+    ("pass", "KEPT.append(inner)\n    return inner", True),
+    ("KEPT.append(run)", "return inner", True),
+])  # fmt: skip
+def test_decorated_functions_are_called_by_their_names(stored: str, given: str, late: bool) -> None:
+    """A script that a training program imports wraps nothing when it is run."""
+    train = WRAP + IMPORTS + ("for run in export.KEPT:\n    run(model, 'x')\n" if late else "")
+    assert helps(texts(train=train, export=EXPORT.format(stored=stored, given=given), net=NET + BUILD)["export.py"]) == late

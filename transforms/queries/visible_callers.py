@@ -52,7 +52,8 @@ class VisibleCallers:
         sites = sorted(flow.called.get(function, ()))
         if not all(map(self.program.is_written_as_call, sites)):
             return None
-        found: list[Place] = [self.program.call_node(site) for site in sites]
+        places = (self.program.call_node(site) for site in sites)
+        found: list[Place] = [place for place in places if not self._is_by_decorator(function, *place)]
         is_method = facts.owner_class != NOTHING
         if is_method and not self._is_called_by_own_code(ClassValue(function.file, facts.owner_class), facts.name):
             return None
@@ -69,6 +70,19 @@ class VisibleCallers:
                         return None
                     found.append((file, launch))
         return found if len(found) <= _MOST_CALLERS else None
+
+    def _is_by_decorator(self, function: FunctionValue, file: File, call: ast.AST) -> bool:
+        """Whether a decorator made the function in which a call of what it decorates stands: who calls the name comes there."""
+        inner = file.function(call)
+        outer = file.function(inner) if isinstance(inner, ast.FunctionDef) else None
+        if not isinstance(inner, ast.FunctionDef) or outer is None:
+            return False
+        uses = [n for n in file.names_by_id.get(inner.name, ()) if isinstance(n.ctx, ast.Load)]
+        if not uses or not all(isinstance(file.parents[n], ast.Return) and file.function(n) is outer for n in uses):
+            return False
+        owner, node = self.program.function_node(function)
+        made = (v for d in getattr(node, "decorator_list", ()) for v in owner.values(d) if isinstance(v, FunctionValue))
+        return any(self.program.function_node(v)[1] is outer for v in made)
 
     def places_that_let_call(self, function: FunctionValue) -> list[Place]:
         """The places from which on code out of sight may call a function: where it is handed on, called on what nobody knows,
