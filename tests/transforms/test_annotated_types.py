@@ -9,6 +9,7 @@ from to_fsdp2.transforms.engine import Options, analyse, extract
 from to_fsdp2.transforms.text.source import Source
 
 PROGRAM = """
+import ast
 import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -57,6 +58,7 @@ def _line(parameter: str, body: str) -> str:
         ("x: Optional[torch.Tensor]", "return x.features()"),
         ("x: 'torch.Tensor | None'", "return x.features()"),
         ("x: str", "return x.features()"),
+        ("x: ast.ImportFrom", "return x.features()"),
         ("x", "return x.features() if isinstance(x, torch.Tensor) else 0"),
         ("x", "return torch.is_tensor(x) and x.features()"),
         ("x", "return x.detach()"),

@@ -9,6 +9,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from .ddp_gradients import after_backward, on_any_rank
+from .ddp_writes import take_writes
 from .tensors import tensors_in
 
 
@@ -43,7 +44,7 @@ def gather_for_parts(module: Any, blocks: list[Any], elsewhere: Collection[Any] 
     for part in module.modules():
         own = [p for inner in part.modules() if inner not in in_blocks for p in inner.parameters(recurse=False)]
         if part is not module and part not in in_blocks and any(isinstance(p, DTensor) and p not in elsewhere for p in own):
-            part._gather = enter, leave, module  # needed for: forward_methods
+            part._gather = enter, leave, lambda part: take_writes(module, part)  # needed for: forward_methods
             part.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
             part.register_forward_hook(leave)
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch import nn
 from torch.distributed.tensor import DTensor, Replicate
 
 from .gathered import in_backward
@@ -34,6 +35,14 @@ def _keep_writes(unit: Any) -> None:
 
     unit.register_forward_pre_hook(torch.compiler.disable(begin))
     unit.register_forward_hook(torch.compiler.disable(end), prepend=True)
+
+
+def take_writes(unit: Any, part: nn.Module) -> None:
+    """What was written into gathered parameters of a part goes into their shards."""
+    group, inside = unit._get_fsdp_state()._fsdp_param_group, {*part.modules()}
+    for managed in group.fsdp_params if group and group.is_unsharded else ():
+        if managed._module_info.module in inside:
+            write_changes(managed.sharded_param, managed.unsharded_param.detach())
 
 
 @torch.no_grad()

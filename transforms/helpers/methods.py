@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
-from .ddp_writes import write_changes
+from .ddp_writes import take_writes
 from .gathered import in_backward
 from .parameters import resharded
 from .tensors import tensors_in
@@ -50,21 +50,13 @@ def forward_method(model: Any, name: str) -> Any:
 
 def _gathered(part: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
     """A method of a part of a sharded model, run as the part's forward is."""
-    enter, leave, unit = part._gather
+    enter, leave, take = part._gather
     with _gradients_of(method):
         args, kwargs = enter(part, args, kwargs) or (args, kwargs)
         output = method(*args, **kwargs)
-        _take_writes(unit, part)
+        take(part)
         left = leave(part, args, output)
     return output if left is None else left
-
-
-def _take_writes(unit: Any, part: nn.Module) -> None:
-    """What was written into gathered parameters of a part goes into their shards."""
-    group, inside = unit._get_fsdp_state()._fsdp_param_group, {*part.modules()}
-    for managed in group.fsdp_params if group and group.is_unsharded else ():
-        if managed._module_info.module in inside:
-            write_changes(managed.sharded_param, managed.unsharded_param.detach())
 
 
 def _gradients_of(method: Any) -> AbstractContextManager[Any]:
@@ -102,7 +94,7 @@ def _register(module: Any, name: str) -> None:
         output = method(*args, **kwargs)
         if before != [sys.getrefcount(parameter) for parameter in gathered.values()]:
             handed_out.append(gathered)
-        _take_writes(module, module)
+        take_writes(module, module)
         return output
 
     setattr(module, name, MethodType(watch, module))

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from ..flow.library import makes_no_modules
 from .file import File
 from .narrowed import tests_of
 
@@ -24,6 +25,9 @@ def says_no_model(file: File, node: ast.AST) -> bool:
         return False
     if any(_asks_for_other(file, test) for test in tests_of(file, node, node)):
         return True
+    annotation = _annotation(file, node)
+    if annotation is not None and makes_no_modules(file.external(annotation) or "?"):
+        return True  # `node: ast.ImportFrom`
     named, function = _names_of_parameter(file, node), file.function(node)
     if not named or not named <= _TENSORS | _PLAIN:
         return False
@@ -40,12 +44,16 @@ def says_text(file: File, node: ast.expr) -> bool:
 
 def _names_of_parameter(file: File, node: ast.Name) -> set[str]:
     """The types that the annotation of a parameter names; none for another variable."""
+    annotation = _annotation(file, node)
+    return _names(annotation) if annotation is not None else set()
+
+
+def _annotation(file: File, node: ast.Name) -> ast.expr | None:
     function = file.function(node)
     if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        return set()
+        return None
     arguments = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
-    annotation = next((a.annotation for a in arguments if a.arg == node.id and a.annotation is not None), None)
-    return _names(annotation) if annotation is not None else set()
+    return next((a.annotation for a in arguments if a.arg == node.id and a.annotation is not None), None)
 
 
 def _asks_for_other(file: File, test: ast.Call) -> bool:
