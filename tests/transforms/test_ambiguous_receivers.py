@@ -91,6 +91,7 @@ def test_models_that_some_library_writes_as_objects() -> None:
             torch.onnx.export(model, (x,), path)
             somewhere.deep.save_model(path, model)
             somewhere.dump([model, 1], path)
+            somewhere.show(torch.jit.trace(model.module, x))
             somewhere.show(model)
             somewhere.dump(options, path)
             cloudpickle.dumps(obj=model)
@@ -100,6 +101,7 @@ def test_models_that_some_library_writes_as_objects() -> None:
         "torch.onnx.export(as_plain(model), (x,), path)",
         "somewhere.deep.save_model(path, as_plain(model))",
         "somewhere.dump(as_plain([model, 1]), path)",
+        "somewhere.show(torch.jit.trace(to_trace(model), x))",
         "somewhere.show(model)",
         "somewhere.dump(options, path)",
         "cloudpickle.dumps(obj=as_plain(model))",

@@ -130,6 +130,13 @@ def as_plain(value: Any) -> Any:
     return map_tensors(lambda module: plain_copy(module) if _was_sharded(module) else module, value, nn.Module)
 
 
+def to_trace(module: Any) -> Any:
+    """`module`, or a plain, whole copy of a sharded one with the buffers that the module itself has: tracing runs a forward,
+    which writes running statistics. Every rank comes here; one alone may inside `whole_on_each_rank`.
+    """
+    return plain_copy(module, {id(buffer): buffer for buffer in module.buffers()}) if _was_sharded(module) else module
+
+
 def _was_sharded(module: Any) -> bool:
     """Whether a module is sharded, or a part of a model that is: while that is whole, hooks are all that a part has of it."""
     hooks = (hook for m in module.modules() for name in HOOKS for hook in vars(m).get(name, {}).values())

@@ -14,8 +14,9 @@ from .sharding import ShardingQueries
 
 SAVES = ("torch.save", "pickle.dump", "pickle.dumps", "cloudpickle.dump", "cloudpickle.dumps", "dill.dump", "joblib.dump")
 """Functions that pickle what they are given."""
+TRACE = "torch.jit.trace"
 WRITERS = (*SAVES, "*.dump", "*.dumps", "*.save_model", "*.log_model", "*.serialize", "*.export", "*.export_model", "*.to_onnx",
-           "torch.jit.script", "torch.jit.trace")  # fmt: skip
+           "torch.jit.script", TRACE)  # fmt: skip
 """Patterns of functions, of any library, that write a model as an object or a graph: what they are called says so."""
 _MAKERS = frozenset({"builtins.dict", "builtins.list", "builtins.tuple", "collections.OrderedDict"})
 _DEEPEST = 3

@@ -12,7 +12,7 @@ from ..migration import Migration
 from ..queries.copied_models import copies_model, copies_wrapper
 from ..queries.file import File
 from ..queries.order import is_before_wrap
-from ..queries.saved_models import WRITERS, given_to, is_writer, saved_models
+from ..queries.saved_models import TRACE, WRITERS, given_to, is_writer, saved_models
 from ..queries.summoned import summoned_around
 from ..queries.zipped_tensors import written_tensor, zipped_target
 from ..rewrites.changes import replace
@@ -48,9 +48,13 @@ def _saved(site: Site, migration: Migration) -> Outcome | None:
     written = [value for value in given_to(site.call) if _holds_sharded(site, migration, value)]
     if not written:
         return None
-    template = f"{migration.helper(site, 'as_plain')}({{it}})"
-    return Outcome("models of FSDP2 cannot be pickled: plain copies with whole parameters are saved",
-                   [around(site.file, value, template) for value in written])  # fmt: skip
+    is_traced = site.symbol == TRACE
+    name = migration.helper(site, "to_trace" if is_traced else "as_plain")
+    message = "models of FSDP2 cannot be traced: a plain copy is, which has the model's own buffers" if is_traced else _PICKLED
+    return Outcome(message, [around(site.file, value, f"{name}({{it}})") for value in written])
+
+
+_PICKLED = "models of FSDP2 cannot be pickled: plain copies with whole parameters are saved"
 
 
 def _holds_sharded(site: Site, migration: Migration, value: ast.expr) -> bool:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from checks_each_rank import trained
 from models import batch, build, close
+from to_fsdp2.transforms.helpers.copies import to_trace
+from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.each_rank import saving_whole, whole_on_each_rank
 from to_fsdp2.transforms.helpers.state import state_of
+from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 
 class MainCheckpointer:
@@ -73,3 +79,23 @@ def check_replicas_of_what_is_held_are_of_its_own_class() -> None:
         copies = [module._replicate_for_data_parallel() for module in model.modules()]
         assert type(copies[0]) is own and not any(isinstance(copy, FSDPModule) for copy in copies)
     model(*batch(1)).backward()
+
+
+def check_what_is_traced_moves_the_statistics_of_the_model() -> None:
+    """As tracing the model of DDP did: one rank inside of a hold, or all of them. The copy is a plain one."""
+    x = torch.ones(3, 4) * torch.arange(3.0)[:, None]
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    model: Any = shard_like_ddp(copy.deepcopy(plain))
+    torch.jit.trace(plain, x)
+    with whole_on_each_rank(model):
+        if dist.get_rank() == 0:
+            torch.jit.trace(to_trace(model), x)
+            assert all(map(torch.equal, model.buffers(), plain.buffers()))
+    dist.broadcast(model[1].running_mean, src=0)
+    before = model[1].num_batches_tracked.clone()
+    traced: Any = torch.jit.trace(to_trace(model), x)
+    assert model[1].num_batches_tracked > before
+    assert not any(isinstance(p, DTensor) for p in traced.parameters())
+    assert to_trace(plain) is plain
+    model(x).sum().backward()
