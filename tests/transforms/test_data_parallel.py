@@ -26,9 +26,8 @@ main(0)
 """
 
 
-@pytest.mark.parametrize(("single", "is_unwrapped"), [
-    ("if rank == -1:\n        model = nn.DataParallel(model)", True), ("pass", False),
-])  # fmt: skip
-def test_its_module_is_asked_for_where_it_may_come(single: str, is_unwrapped: bool) -> None:
+@pytest.mark.parametrize("single", ["if rank == -1:\n        model = nn.DataParallel(model)", "pass"])
+def test_a_choice_that_is_right_for_it_and_for_sharded_models_stays(single: str) -> None:
     text = migrated(train=PROGRAM.format(single=single))["train"]
-    assert ("unwrap(model).state_dict() if is_parallel(model)" in text) is is_unwrapped
+    assert "    return model.module.state_dict() if is_parallel(model) else model.state_dict()\n" in text
+    assert "    return type(model) in (nn.DataParallel, nn.parallel.DistributedDataParallel)\n" in text

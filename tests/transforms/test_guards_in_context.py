@@ -66,6 +66,32 @@ def test_what_is_summoned_around_a_guard_is_not_held_in_it() -> None:
     assert contexts(program) == []
 
 
+@pytest.mark.parametrize("given", ["trainer.whole()", "whole_of(trainer.model)"])
+def test_a_context_that_a_function_gives_is_seen_through(given: str) -> None:
+    program = """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def whole_of(model):
+            return FSDP.summon_full_params(model, rank0_only=True, writeback=False)
+
+        class Trainer:
+            def __init__(self):
+                self.model = FSDP(torch.nn.Linear(2, 2))
+
+            def whole(self):
+                return FSDP.summon_full_params(self.model, rank0_only=True, writeback=False)
+
+        def log(trainer):
+            with GIVEN:
+                if dist.get_rank() == 0:
+                    print({n: p.norm().item() for n, p in trainer.model.named_parameters()})
+
+        log(Trainer())
+    """
+    assert contexts(program.replace("GIVEN", given)) == []
+    assert contexts(program.replace("GIVEN", "torch.no_grad()")) != []
+
+
 @pytest.mark.parametrize(("body", "gathers"), [
     ("if small:\n        saved = model.state_dict()\n    else:\n        saved = {'model': model.state_dict(), 'step': 1}", 1),
     ("saved = {'model': model.state_dict()}\n    if small:\n        check(model.state_dict())", 2),

@@ -86,6 +86,7 @@ def test_what_some_ranks_gather_behind_a_number_of_their_own_is_held_around_the_
         f"loss = torch.tensor(evaluate(model, loader))\ndist.all_reduce(loss)\nif loss < best:\n    {KEEP}",
         f"if epoch > args.first:\n    {KEEP}",
         f"if args.parameter.grad.abs().sum().item() == 0:\n    {KEEP}",
+        f"norm = torch.norm(args.parameter.grad)\nif norm != 0 and not torch.isnan(norm):\n    {KEEP}",
         f"scale = args.scaler._scale.item()\nif scale < 0.01:\n    {KEEP}",
         f"if dist.get_world_size() > 1:\n    {KEEP}",
         f"rates = [x.item() for x in torch.linspace(0, 1, 3)]\nif args.place < len(rates) - 1:\n    {KEEP}",

@@ -29,7 +29,7 @@ OF_HOOKS = {
 """What a module notes of its hooks, under their keys."""
 
 OF_SHARDING = (
-    "_held_whole", "_forward_methods", "_around_methods", "_ignored_by_sharding", "_is_fsdp_managed_module",
+    "_held_whole", "_summoned", "_forward_methods", "_around_methods", "_ignored_by_sharding", "_is_fsdp_managed_module",
     "_fsdp_use_orig_params", "_gather", "_plain_parameters", "_running_forwards", "_awaits_second_backward",
     "_ranks_that_gather", "_gradients_travel_in", "_syncs_gradients", "_synced_forward_pending", "require_backward_grad_sync",
     "_shell", "_past_ddp", "_sync_buffers", "_of_wrapper", "_ran_by_parts", "_wrapped_like",

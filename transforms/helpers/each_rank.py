@@ -41,7 +41,7 @@ def whole_on_each_rank(*things: Any, needed: bool = True) -> Iterator[None]:
         held = list(_models_and_optimizers(things)) if needed else []
         for thing in sorted(held, key=lambda thing: isinstance(thing, DTensor)):  # of a list, those that no model here has
             if isinstance(thing, nn.Module) and any(isinstance(one, (FSDPModule, DTensor)) for one in _held_in(thing)):
-                if not getattr(thing, "_held_whole", False):  # the same model under another name
+                if not getattr(thing, "_held_whole", False) and not hasattr(thing, "_summoned"):  # nor under another name
                     stack.enter_context(_whole_model(thing))
             elif isinstance(thing, Optimizer):
                 if not getattr(thing, "_held_whole", False):

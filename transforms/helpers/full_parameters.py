@@ -43,6 +43,9 @@ def full_parameters(
             if rank0_only and writeback:
                 raise NotImplementedError("writeback=True with rank0_only=True: other ranks would keep their old parts")
             stack.enter_context(_whole_parameters(module, recurse, writeback, rank0_only, offload_to_cpu, with_grads))
+            if not hasattr(module, "_summoned"):  # nothing is held whole inside, where ranks may have different things
+                cast(Any, module)._summoned = True
+                stack.callback(delattr, module, "_summoned")
             if not hasattr(module, "_shows_full_parameters"):  # needed for: fsdp1_names
                 cast(Any, module)._shows_full_parameters = True
                 stack.callback(delattr, module, "_shows_full_parameters")

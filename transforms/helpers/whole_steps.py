@@ -103,6 +103,11 @@ def _whole_parameters_of(optimizer: Any) -> Iterator[Callable[[Any], Any]]:
         for state in (each.state for each in optimizers if hasattr(each, "state")):  # one made around another may have none
             for old in [old for old in keys if old in state]:
                 state[keys[old]] = whole(state.pop(old))
+        for held in (held for each in optimizers for name, held in vars(each).items() if name != "state"):
+            if isinstance(held, (dict, set)) and any(key in keys for key in held):  # masks of gradients, say
+                found = [(keys.get(key, key), held[key] if isinstance(held, dict) else None) for key in held]
+                held.clear()
+                held.update(found if isinstance(held, dict) else [key for key, _ in found])
 
     show_whole()
     rename_state(full)

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ..facts.symbols import FSDP1
+from .arguments import handed_in
 from .file import File
 
 
@@ -22,6 +23,26 @@ def summoned_around(file: File, node: ast.AST) -> Iterator[tuple[ast.With | ast.
                 yield around, call.args[0]  # type: ignore[misc]
             elif isinstance(call.func, ast.Attribute) and call.func.attr == "summon_full_params":
                 yield around, call.args[0] if call.args else call.func.value  # type: ignore[misc]
+            else:
+                yield from ((around, model) for model in _summoned_by(file, call))  # type: ignore[misc]
+
+
+def _summoned_by(file: File, call: ast.Call) -> Iterator[ast.expr]:
+    """The models that are whole in a context which functions of the repository give, as the caller would write them."""
+    for owner, function in map(file.program.function_node, file.program.callees(file, call)):
+        for given in (r.value for r in owner.returns_of(function)):
+            if not isinstance(given, ast.Call) or not given.args or owner.external(given.func) != f"{FSDP1}.summon_full_params":
+                continue
+            base: ast.expr = given.args[0]
+            while isinstance(base, ast.Attribute):
+                base = base.value
+            if not isinstance(base, ast.Name):
+                continue
+            is_own = base.id == "self" and isinstance(call.func, ast.Attribute)
+            handed = call.func.value if is_own else handed_in(owner, given, base.id, call)  # type: ignore[attr-defined]
+            if handed is not None:
+                rest = ast.unparse(given.args[0]).removeprefix(base.id)
+                yield ast.parse(f"{ast.unparse(handed)}{rest}", mode="eval").body
 
 
 def is_summoned(file: File, node: ast.AST, model: ast.expr) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from models import Net, batch, build, clean, close, error_of, parameters_of
+from to_fsdp2.transforms.helpers.each_rank import everything_whole_on_each_rank, whole_on_each_rank
 from to_fsdp2.transforms.helpers.full_parameters import apply_to_full, full_parameters
 from to_fsdp2.transforms.helpers.methods import forward_method
 from torch import nn
@@ -198,6 +199,13 @@ def check_rank0_only() -> None:
         assert isinstance(error, NotImplementedError), kind
     with full_parameters(build("fsdp2"), offload_to_cpu=True, rank0_only=True, writeback=False):
         pass
+    model = build("fsdp2")
+    with full_parameters(model, rank0_only=True, writeback=False), whole_on_each_rank(model), everything_whole_on_each_rank():
+        if dist.get_rank() == 0:
+            assert inner(model).emb.weight.norm() > 0 and not isinstance(inner(model).emb.weight, DTensor)
+    with whole_on_each_rank(model):
+        assert not isinstance(inner(model).emb.weight, DTensor)
+    model(*batch(0)).backward()
 
 
 def check_other_models_get_fsdp1s_own() -> None:

@@ -173,6 +173,25 @@ class Sharp(torch.optim.Optimizer):
             p.sub_(p.grad, alpha=0.1)
 
 
+class Masked(Lamb):
+    """Looks parameters up in a dictionary and a set of its own."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params)
+        trained = [p for group in self.param_groups for p in group["params"]]
+        self.masks = dict.fromkeys(trained[1:], 0.5)
+        self.decayed = set(trained[::2])
+
+    @on_whole_parameters
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.mul_(0.9 if p in self.decayed else 1.0)
+                    p.sub_(p.grad / (p.grad.norm() + 1e-3), alpha=group["lr"] * self.masks.get(p, 1.0))
+
+
 OPTIMIZERS: list[Callable[[Any], Any]] = [
     Lamb,
     lambda params: step_on_whole(Factored(params)),
@@ -183,6 +202,7 @@ OPTIMIZERS: list[Callable[[Any], Any]] = [
     lambda params: step_on_whole(Slow(torch.optim.Adam(params, lr=1e-2))),
     lambda params: Forwarding(Factored(params)),
     Sharp,
+    Masked,
 ]  # fmt: skip
 
 
