@@ -159,3 +159,51 @@ def test_a_function_that_makes_one_of_several_optimizers_is_edited_where_it_retu
 def test_the_helper_knows_no_other_optimizers_than_the_rule() -> None:
     (line,) = [one.text for one in definitions().values() if one.name == "BY_ELEMENT"]
     assert set(re.findall(r'"(\w+)"', line)) <= _BY_ELEMENT
+
+
+OF_MANY = HEAD + """from apex.optimizers import FusedLAMB, FusedNovoGrad, FusedSGD
+
+
+class {name}(torch.optim.Optimizer):
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, {{"lr": lr}})
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.data.sub_(p.grad / p.grad.norm())
+
+
+def make(kind, params):
+    if kind == "lamb":
+        optimizer = FusedLAMB(params)
+    elif kind == "novograd":
+        optimizer = FusedNovoGrad(params)
+    elif kind == "sgd":
+        optimizer = FusedSGD(params)
+    else:
+        optimizer = {name}(params)
+    return optimizer
+
+
+def main(kind):
+    model = DDP(nn.Linear(4, 4))
+    optimizer = {made}
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+
+
+main("own")
+"""
+
+
+@pytest.mark.parametrize(("name", "made", "is_decorated"), [
+    ("Scaled", "make(kind, model.parameters())", False),
+    ("Scaled", "Scaled(model.parameters()) if kind else make(kind, model.parameters())", True),
+    ("RAdam", "make(kind, model.parameters())", True),
+])  # fmt: skip
+def test_what_a_factory_gives_is_shown_whole_parameters_once(name: str, made: str, is_decorated: bool) -> None:
+    """By the name of a common one the helper takes it for that, and lets it be."""
+    text = migrated(train=OF_MANY.format(name=name, made=made))["train"]
+    assert "    return step_on_whole(optimizer)\n" in text
+    assert ("@on_whole_parameters" in text) == is_decorated

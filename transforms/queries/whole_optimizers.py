@@ -21,6 +21,11 @@ _BY_ELEMENT = frozenset({"sgd", "adam", "adamw", "adamax", "adagrad", "adadelta"
 _WITH_KERNELS = ("apex.", "bitsandbytes.", "deepspeed.")
 
 
+def computes_by_element(name: str) -> bool:
+    """Whether a class of this name is taken to be one of those, as the helpers take it."""
+    return name.lower() in _BY_ELEMENT
+
+
 def optimizers_made(file: File, sharding: ShardingQueries) -> Iterator[tuple[ast.Call, Sharding]]:
     """Calls that make an optimizer of a library, or something around one, which does more than what shards allow."""
     flow = file.program.flow

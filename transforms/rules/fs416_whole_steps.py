@@ -7,9 +7,11 @@ import ast
 import libcst as cst
 
 from ..findings import Level
+from ..flow.values import ClassValue, Instance
 from ..migration import Migration
 from ..queries.copied_models import is_wrapper
 from ..queries.file import File
+from ..queries.whole_optimizers import computes_by_element
 from ..rewrites.changes import Change, replace_statement
 from ..rewrites.helper_calls import around
 from ..rewrites.templates import expression
@@ -29,13 +31,14 @@ def on_whole(site: Site, migration: Migration) -> Outcome | None:
         shown = _shown_as_wrappers(site, migration)
         helper = migration.helper(site, "step_on_whole")
         returned = _returned(site.file, site.call)
-        others = (s for s in migration.sites[site.file.path] if s.symbol == OPTIMIZER and s.call is not None)
-        alike = [s for s in others if _returned(s.file, s.call) is returned]  # type: ignore[arg-type]
+        alike = _returned_alike(site.file, returned, migration)
         if returned is not None and len(alike) >= _MANY:
             changes = [around(site.file, returned, f"{helper}({{it}})")] if alike[0] is site else []
             return Outcome(_OF_FACTORY, [*changes, *shown], Level.REVIEW if changes or shown else Level.OK)
         return Outcome(_OF_LIBRARY, [around(site.file, site.call, f"{helper}({{it}})"), *shown], Level.REVIEW)
     assert isinstance(site.node, ast.FunctionDef)
+    if _comes_from_factories(site, migration):
+        return Outcome("the function that makes it shows it whole parameters, as all that it makes", level=Level.OK)
     decorator = cst.Decorator(expression(migration.helper(site, "on_whole_parameters")))
 
     def build(node: cst.CSTNode) -> list[cst.CSTNode]:
@@ -52,6 +55,25 @@ def _shown_as_wrappers(site: Site, migration: Migration) -> list[Change]:
     wrappers = [one for one in given if is_wrapper(migration.sharding, site.file, one)]
     name = migration.helper(site, "in_wrapper") if wrappers else ""
     return [around(site.file, one, f"{name}({{it}})") for one in wrappers]
+
+
+def _returned_alike(file: File, returned: ast.expr | None, migration: Migration) -> list[Site]:
+    """The optimizers of libraries that a function makes, and gives by one ``return``."""
+    made = (s for s in migration.sites.get(file.path, ()) if s.symbol == OPTIMIZER and s.call is not None)
+    return [s for s in made if _returned(s.file, s.call) is returned] if returned is not None else []  # type: ignore[arg-type]
+
+
+def _comes_from_factories(site: Site, migration: Migration) -> bool:
+    """Whether all objects of an optimizer's class are made among many, by functions that show what they give whole parameters."""
+    flow, owner = migration.program.flow, site.file.enclosing_class(site.node)
+    if owner is None or computes_by_element(owner.name):
+        return False
+    classes = [v for v in site.file.values(owner) if isinstance(v, ClassValue)]
+    made = [one for cls in classes for one in flow.instances.get(cls, ()) if isinstance(one, Instance)]
+    if not made or not all(migration.program.is_written_as_call(one.site) for one in made):
+        return False
+    places = [migration.program.call_node(one.site) for one in made]
+    return all(len(_returned_alike(file, _returned(file, call), migration)) >= _MANY for file, call in places)
 
 
 def _returned(file: File, call: ast.Call) -> ast.expr | None:
