@@ -129,6 +129,7 @@ EPISODES = """
     ("True", "state, ended = game.step(action)\n            if ended:\n                break", True),
     ("steps < 10", "state = game.step(action)", False),
     ("not ended", "state, ended = game.step(action)\n            dist.broadcast(ended, 0)", False),
+    ("not ended", "state, ended = game.train_step(action)", False),
 ])  # fmt: skip
 def test_what_some_ranks_run_in_a_loop_of_their_own_length_is_held_around_it(
     alone: str, test: str, step: str, is_around: bool

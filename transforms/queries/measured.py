@@ -79,9 +79,8 @@ class _Known:
 
 
 def _answered_alike(file: File, test: ast.expr) -> Answer:
-    slices = [((owner, node), list(_slice(owner, node))) for owner, node in _comparisons(file, test, 0)]
-    slices = [(of, parts) for of, parts in slices if not any(_is_averaged(node) for _, node, is_value in parts if is_value)]
-    compared, parts = [of for of, _ in slices], [part for _, parts in slices for part in parts]
+    compared = list(_comparisons(file, test, 0))
+    parts = [part for owner, comparison in compared for part in _slice(owner, comparison)]
     if not parts or any(_agrees(owner, node) for owner, node, _ in parts):
         return Answer.YES
     calls = [part for part in parts if isinstance(part[1], ast.Call) and _last_name(part[1].func) not in _SAME_ON_ALL_RANKS]
@@ -251,7 +250,10 @@ def _agreed_arguments(file: File, call: ast.Call) -> Iterator[ast.expr]:
 
 def _measures(file: File, call: ast.Call) -> bool:
     """Whether a call gives a number that each rank has of its own: read off a tensor or a clock, or by an evaluation."""
-    if _last_name(call.func) in _MEASURES | _ASKS_FOR_NUMBER:
+    if _last_name(call.func) in _ASKS_FOR_NUMBER:
+        made_of = (node for given in call.args for _, node, is_value in _slice(file, given) if is_value)
+        return not any(map(_is_averaged, made_of))
+    if _last_name(call.func) in _MEASURES:
         return not any(isinstance(n, ast.expr) and _is_averaged(n) for n in ast.walk(call))
     functions = [file.program.function_node(value)[1] for value in file.program.callees(file, call)]
     return any(_evaluates(file.program, function) for function in functions)

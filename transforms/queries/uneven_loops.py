@@ -7,6 +7,7 @@ import re
 
 from ..flow.values import FunctionValue
 from .assignments import assigned_values
+from .backwards import goes_backward
 from .conditions import is_rank
 from .file import File
 
@@ -14,6 +15,7 @@ _TRAINING = re.compile(r"backward|zero_grad|^optim(izers?)?$|^grad_scaler$")
 _OPTIMIZER = re.compile(r"(?i)^optim(izers?)?$|^opt$|^(loss|grad)_scaler$")
 _OF_OPTIMIZERS = frozenset({"step", "zero_grad", "param_groups", "add_param_group", "state", "state_dict", "load_state_dict"})
 _AGREES = re.compile(r"all_?reduce|all_?gather|broadcast")
+_TRAINS_BY_NAME = re.compile(r"(?i)train|learn|optimi[sz]e|epoch|^fit")
 _CALLS_DEEP = 2
 
 
@@ -36,7 +38,9 @@ def ends_by_own_data(file: File, loop: ast.While) -> bool:
     asked = {n.id for test in _tests_of_ends(loop) for n in ast.walk(test) if isinstance(n, ast.Name)}
     set_by_calls = (n for n in ast.walk(loop) if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call))
     is_set = any(not asked.isdisjoint(name.id for name in _names(n.targets)) for n in set_by_calls)
-    return is_set and not _AGREES.search(ast.unparse(loop)) and not trains(file, loop)
+    called = (getattr(n.func, "attr", getattr(n.func, "id", "")) for n in ast.walk(loop) if isinstance(n, ast.Call))
+    may_train = any(map(_TRAINS_BY_NAME.search, called)) or trains(file, loop) or goes_backward(file, loop)
+    return is_set and not _AGREES.search(ast.unparse(loop)) and not may_train
 
 
 def _tests_of_ends(loop: ast.While) -> list[ast.expr]:
