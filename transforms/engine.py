@@ -23,7 +23,7 @@ from .queries.own_gradients import uses_own_gradients
 from .queries.own_reduction import is_made_of_such
 from .queries.program import OBSERVED, Program
 from .queries.wrapped_in_libraries import wrapped_in_libraries
-from .reachable_sites import drop_in_whole_steps, drop_members_of_fsdp1, drop_unreachable, unused_wraps
+from .reachable_sites import drop_in_classes_that_stay, drop_in_whole_steps, drop_members_of_fsdp1, drop_unreachable, unused_wraps
 from .rewrites.changes import Change
 from .rule import Outcome, Rule, contract_rules, rule_for
 from .selection import Selection, above, outside
@@ -98,6 +98,7 @@ def analyse(
         migration.before_run = with_sites(before)
     plain = drop_unreachable(migration)
     drop_members_of_fsdp1(migration)
+    drop_in_classes_that_stay(migration)
     drop_in_whole_steps(migration)
     guards, migration.hidden = guarded_sites(program, migration.sharding, migration.sites, migration.runs_before_wraps,
                                              migration.is_before_wrap, migration.is_fresh)

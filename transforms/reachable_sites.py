@@ -100,6 +100,20 @@ def drop_members_of_fsdp1(migration: Migration) -> None:
         migration.sites[path] = [site for site in sites if not (site.symbol.startswith(f"{FSDP1}.") and _is_by_name(site))]
 
 
+def drop_in_classes_that_stay(migration: Migration) -> None:
+    """Takes away what classes derived from DDP ask of themselves, where they stay because they work on its reducer."""
+    for path, sites in list(migration.sites.items()):
+        migration.sites[path] = [site for site in sites if not (_is_of_self(site) and _is_in_one_that_stays(site))]
+
+
+def _is_of_self(site: Site) -> bool:
+    return isinstance(site.receiver, ast.Name) and site.receiver.id == "self"
+
+
+def _is_in_one_that_stays(site: Site) -> bool:
+    return reduces_itself(site.file, site.file.enclosing_class(site.node))
+
+
 def drop_in_whole_steps(migration: Migration) -> None:
     """Takes away what would be rewritten inside of optimizers whose steps get whole parameters: nothing is sharded there.
 

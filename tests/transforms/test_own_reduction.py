@@ -42,3 +42,14 @@ def test_a_class_that_works_on_the_reducer_stays(before: str, stays: bool) -> No
     assert (migrated(train=program)["train"] == program) == stays
     told = [f for f in findings(train=program) if f.rule == "FS605" and f.message.startswith("DDP stays")]
     assert len(told) == stays
+
+
+@pytest.mark.parametrize("asked", [
+    "print(getattr(self, 'require_backward_grad_sync', True))", "self.require_forward_param_sync = False",
+])  # fmt: skip
+def test_what_such_a_class_asks_of_itself_stays_beside_other_wraps(asked: str) -> None:
+    before = f"self.reducer.prepare_for_forward()\n        {asked}"
+    program = PROGRAM.replace("Own(Task(), **options)", "built(options)").format(before=before)
+    program = f"from registry import built\n{program}\n\nother = DDP(nn.Linear(4, 4))\nother(torch.ones(2, 4)).sum().backward()\n"
+    assert before in migrated(train=program)["train"]
+    assert not [f for f in findings(train=program) if f.rule in ("FS604", "FS606")]
