@@ -93,12 +93,12 @@ def _asks_inside_too(either: ast.BoolOp, inside: ast.AST) -> bool:
 
 
 def only_asked_to_unwrap(file: File, test: ast.AST) -> bool:
-    """Whether a test for wrappers is a function's own, and all that call it take the wrapper off, if any still do."""
+    """Whether a test for wrappers is a function's own, and all that call it take the wrapper off, or nothing."""
     function = file.function(test)
     if not isinstance(function, ast.FunctionDef) or own_test(function) is None:
         return False
     calls = uses_of(file, function)
-    return calls is not None and all(unwrapping_choice(owner, call) is not None for owner, call in calls)
+    return bool(calls) and all(unwrapping_choice(owner, call) is not None for owner, call in calls or ())
 
 
 def _subject(test: ast.expr, file: File | None = None) -> str | None:

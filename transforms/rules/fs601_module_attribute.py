@@ -20,6 +20,7 @@ from ..queries.repeated_unwrapping import deciding_test, ends_by_exception, recu
 from ..queries.run_models import runs
 from ..queries.unwrapping import unwrapping_choice
 from ..queries.wrapper_classes import holds_module
+from ..queries.wrapper_tests import asked_about
 from ..rewrites.changes import Change, remove_statement, replace
 from ..rewrites.helper_calls import around, attribute_as_call
 from ..rewrites.templates import expression, with_argument
@@ -37,6 +38,7 @@ def the_model_itself(site: Site, migration: Migration) -> Outcome | None:
     others = makes_other_wrappers(migration.program)  # what those wrap has a module of its own
     others = others or (isinstance(choice, ast.IfExp) and _asks_for_attribute(choice.test))
     others = others and not migration.is_sharded_here(site)
+    others = others or (isinstance(choice, ast.IfExp) and asked_about(site.file, choice.test) is not None)  # which stays
     if isinstance(choice, ast.IfExp) and _is_same_but_for_module(site, choice) and migration.options.wraps and not others:
         change = replace(site.file, choice, lambda new: new.orelse if choice.body is node else new.body)  # type: ignore[attr-defined]
         return _told(site, migration, choice, "wrapped or not, the model is its own module", change)
