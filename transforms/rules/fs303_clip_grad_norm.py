@@ -57,9 +57,10 @@ def by_torch(site: Site, migration: Migration) -> Outcome | None:
         return Outcome(_BY_WHOLE_NORM, level=Level.REVIEW)
     if not is_used:
         return Outcome("torch's clip_grad_norm_ knows sharded gradients", level=Level.OK)
-    if plain:
+    if plain is not values and plain:
         return None  # the norm of plain ones has no `full_tensor`
-    change = around(site.file, site.call, "{it}.full_tensor()")
+    gather = f"{migration.helper(site, 'whole')}({{it}})" if plain else "{it}.full_tensor()"
+    change = around(site.file, site.call, gather)
     if clips_otherwise:
         return Outcome(_BY_WHOLE_NORM, [change], Level.REVIEW)
     return Outcome("the norm of sharded gradients is a DTensor: it is gathered where it is used", [change])
