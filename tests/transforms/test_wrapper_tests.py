@@ -46,3 +46,4 @@ def test_what_is_asked_otherwise_knows_sharded_models(test: str, use: str) -> No
     text = migrated(train=PROGRAM.format(test=test, use=use))["train"]
     assert f"    return {test}\n" not in text
     assert "FSDPModule" in text
+    assert "model.module if is_parallel(model)" not in text

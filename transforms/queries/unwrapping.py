@@ -31,8 +31,13 @@ _TESTS = frozenset(
 )
 
 
-def unwrapping_choice(file: File, node: ast.AST) -> ast.If | ast.IfExp | ast.While | ast.BoolOp | None:
-    """The innermost such choice around a node, be it in its test or in the branch that unwraps."""
+def unwrapping_choice(
+    file: File, node: ast.AST, by_any_function: bool = False
+) -> ast.If | ast.IfExp | ast.While | ast.BoolOp | None:
+    """The innermost such choice around a node, be it in its test or in the branch that unwraps.
+
+    A function of the repository may make the test, if it answers as before: `by_any_function` takes that for granted.
+    """
     inside: ast.AST = node
     for around in file.ancestors(node):
         if isinstance(around, ast.BoolOp) and _asks_inside_too(around, inside):
@@ -45,7 +50,8 @@ def unwrapping_choice(file: File, node: ast.AST) -> ast.If | ast.IfExp | ast.Whi
                 inside = around
                 continue
             subject = _subject(choice.test, file)
-            if subject is not None and _only_unwraps(file, choice, subject):
+            is_choice = subject is not None and _only_unwraps(file, choice, subject)
+            if is_choice and (by_any_function or _answers_stay(file, choice.test)):
                 return around
         if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
             return None
@@ -98,7 +104,14 @@ def only_asked_to_unwrap(file: File, test: ast.AST) -> bool:
     if not isinstance(function, ast.FunctionDef) or own_test(function) is None:
         return False
     calls = uses_of(file, function)
-    return bool(calls) and all(unwrapping_choice(owner, call) is not None for owner, call in calls or ())
+    return bool(calls) and all(unwrapping_choice(owner, call, by_any_function=True) is not None for owner, call in calls or ())
+
+
+def _answers_stay(file: File, test: ast.expr) -> bool:
+    """Whether the functions that make a test are asked for nothing else, and so are left as they are."""
+    calls = [n for n in ast.walk(test) if isinstance(n, ast.Call) and asked_about(file, n) is not None]
+    called = (file.program.function_node(value) for call in calls for value in file.program.callees(file, call))
+    return all(only_asked_to_unwrap(owner, function.body[-1]) for owner, function in called)  # type: ignore[attr-defined]
 
 
 def _subject(test: ast.expr, file: File | None = None) -> str | None:
