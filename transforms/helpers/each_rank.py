@@ -181,6 +181,7 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
     full = {p: nn.Parameter(p.full_tensor().detach(), requires_grad=p.requires_grad) for _, _, p in shards}
     for p, whole_one in full.items():  # needed for: gradient_reads
         whole_one.grad = p.grad.full_tensor() if isinstance(p.grad, DTensor) else None
+    references = [sys.getrefcount(full[p]) for p in full]
     given = [(p, p.grad, -1 if p.grad is None else p.grad._version) for p in full.values()]
     before = [_content(whole_one) for whole_one in full.values()]
     lost = (
@@ -198,11 +199,11 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
         if has_ended:  # inside, gradients that are cleared again do no harm
             raise RuntimeError(lost)
 
-    for whole_one in full.values():
+    for p, whole_one in full.items():
         if whole_one.requires_grad:
-            whole_one.register_hook(refuse_late)
+            whole_one._backward_hooks = p._backward_hooks
+            whole_one.register_post_accumulate_grad_hook(refuse_late)
     handle = register_optimizer_step_pre_hook(refuse)
-    references = [sys.getrefcount(full[p]) for p in full]
     try:
         DTensor._models_held = getattr(DTensor, "_models_held", 0) + 1  # pyright: ignore[reportAttributeAccessIssue]
         for owner, name, p in shards:
@@ -220,8 +221,9 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
         for owner, name, p in shards:
             owner._parameters[name] = p
             vars(p).pop("_held_whole", None)
+            p._backward_hooks = p._backward_hooks or full[p]._backward_hooks  # those that were registered inside
         kept = [p for p, count in zip(full, references, strict=True) if sys.getrefcount(full[p]) > count]
-        _hand_shards_out({id(full[p]): p for p in kept}, full)
+        _hand_out({id(full[p]): p for p in kept}, [full[p] for p in kept], full)
         _keep_what_was_written([(p, full[p], _content(full[p]) != old) for p, old in zip(full, before, strict=True)])
         note_change()  # whatever only some ranks did inside: all gather anew
     for unit in gathered:
@@ -233,21 +235,26 @@ def _content(value: torch.Tensor) -> tuple[int, int]:
     return value._version, int(value.detach().reshape(-1).view(torch.uint8).sum())
 
 
-def _hand_shards_out(shards: dict[int, DTensor], full: Any) -> None:
-    """Puts shards where objects have kept the whole parameters that stood for them, as averages and optimizers made inside do."""
-    wholes = [value for value in full.values() if id(value) in shards]
-    for holder in gc.get_referrers(*wholes) if wholes else ():
-        if type(holder) is tuple:  # in attributes: no tuple takes others
-            cut = tuple(shards.get(id(item), item) for item in holder)
-            for entries in map(_entries, gc.get_referrers(holder)):
-                entries.update((key, cut) for key, value in list(entries.items()) if value is holder)
-        elif type(holder) is list and holder is not wholes:
-            holder[:] = [shards.get(id(item), item) for item in holder]
-        elif holder is not full:
+def _hand_out(new: dict[int, Any], olds: list[Any], full: Any) -> None:
+    """Puts other objects where something keeps `olds`, whose ids are keys of `new`: shards in the place of the whole parameters
+    that stood for them, as averages and optimizers made inside keep them.
+    """
+    for holder in gc.get_referrers(*olds) if olds else ():
+        if holder is full or holder is olds:
+            continue
+        if type(holder) is tuple:  # which takes no others
+            _hand_out({id(holder): tuple(new.get(id(item), item) for item in holder)}, [holder], full)
+        elif type(holder) is list:
+            holder[:] = [new.get(id(item), item) for item in holder]
+        elif type(holder) is set:
+            changed = [new.get(id(item), item) for item in holder]
+            holder.clear()
+            holder.update(changed)
+        else:
             entries = _entries(holder)
-            entries.update((key, shards[id(value)]) for key, value in list(entries.items()) if id(value) in shards)
-            for key in [key for key in entries if id(key) in shards]:
-                entries[shards[id(key)]] = _cut_state(entries.pop(key), shards[id(key)])
+            entries.update((key, new[id(value)]) for key, value in list(entries.items()) if id(value) in new)
+            for key in [key for key in entries if id(key) in new]:
+                entries[new[id(key)]] = _cut_state(entries.pop(key), new[id(key)])
 
 
 def _entries(holder: Any) -> dict[Any, Any]:
@@ -255,9 +262,9 @@ def _entries(holder: Any) -> dict[Any, Any]:
     return holder if isinstance(holder, dict) else getattr(holder, "__dict__", {}) if not isinstance(holder, type) else {}
 
 
-def _cut_state(entry: Any, live: DTensor) -> Any:
+def _cut_state(entry: Any, live: Any) -> Any:
     """What an optimizer keeps for a parameter, of shards where it was of the whole."""
-    if not isinstance(entry, dict):
+    if not isinstance(entry, dict) or not isinstance(live, DTensor):
         return entry
     return {key: shard_like(value, live) if isinstance(value, torch.Tensor) else value for key, value in entry.items()}
 

@@ -16,6 +16,7 @@ from ..flow.values import Constant, Derived
 from ..queries.answers import Answer
 from ..queries.file import File
 from ..queries.group_reads import is_setting
+from ..queries.kept_tensors import is_of_kept
 from ..queries.local_values import local_value
 from ..queries.number_reads import values_held
 from ..queries.packages import ASK_FOR_GRADIENTS, strange_packages
@@ -69,11 +70,14 @@ class Computations:
 
     def _is_right(self, file: File, node: ast.expr) -> bool:
         held = self._is_held(file, node)
-        return held or (held is None and self._is_answered(file, node))
+        return self._is_whole_here(file, node) or (held is None and self._is_answered(file, node))
+
+    def _is_whole_here(self, file: File, node: ast.AST) -> bool:
+        return bool(self._is_held(file, node)) and not is_of_kept(file, node)
 
     def _is_site_right(self, site: Site) -> bool:
         held = self._is_held(site.file, site.node)
-        return held or ((held is None or _reads_statistic(site)) and self._is_site_answered(site))
+        return self._is_whole_here(site.file, site.node) or ((held is None or _reads_statistic(site)) and self._is_site_answered(site))
 
     def write_parameters(self) -> bool:
         """Whether some may write a sharded parameter, which has to be the one that an optimizer knows, and no gathered copy."""
@@ -124,10 +128,16 @@ class Computations:
         is_own = bool(self.sharding.program.callees(file, call))  # what is computed inside is asked about there
         if is_own or is_in_module(self.sharding, file, call) or self._is_in_optimizer(file, call):
             return True
-        if self._is_before(file, call) or self._is_held(file, call):
+        if self._is_before(file, call):
             return True
+        if self._is_held(file, call):
+            return not is_of_kept(file, call)
         given = [*call.args, *([call.func.value] if isinstance(call.func, ast.Attribute) else [])]
-        return all(_is_read_whole(file, tensor) for tensor in given if _is_tensor(file, tensor))
+        return all(self._is_read_whole(file, tensor) for tensor in given if _is_tensor(file, tensor))
+
+    def _is_read_whole(self, file: File, tensor: ast.expr) -> bool:
+        parts = (n for n in ast.walk(tensor) if (file, n) in self.places)
+        return any(whole_read(file, part) is not None for part in parts)  # type: ignore[arg-type]
 
     def _is_in_optimizer(self, file: File, node: ast.AST) -> bool:
         """Whether a place is in an optimizer's class, whose step meets whole parameters (FS416), or computes by element there."""
@@ -188,11 +198,6 @@ def _gives_statistic(file: File, call: ast.Call) -> bool:
 
 def _is_tensor(file: File, node: ast.expr) -> bool:
     return any(isinstance(v, Derived) and v.kind in ("parameters", "gradients") for v in file.values(node))
-
-
-def _is_read_whole(file: File, tensor: ast.expr) -> bool:
-    parts = (n for n in ast.walk(tensor) if isinstance(n, ast.Attribute | ast.Name))
-    return any(whole_read(file, part) is not None for part in parts)
 
 
 def _is_written_from_itself(file: File, statement: ast.stmt) -> bool:

@@ -251,3 +251,46 @@ def check_what_holds_parameters_beside_their_model() -> None:
             assert close({name: whole(p.detach()) for name, p in pruner.weights.items()}, dict(expected))
         assert not any(hasattr(p, "_held_whole") for p in model.parameters())
     assert close(parameters_of(model), expected)
+
+
+class Keeper:
+    """Keeps each parameter in one place alone."""
+
+    def __init__(self, model: Net) -> None:
+        parameters = list(model.named_parameters())
+        third = len(parameters) // 3
+        self.listed = [p for _, p in parameters[:third]]
+        self.paired = [(name, p) for name, p in parameters[third : 2 * third]]
+        self.chosen = {p for _, p in parameters[2 * third :]}
+
+    def all(self) -> list[torch.Tensor]:
+        return [*self.listed, *(p for _, p in self.paired), *self.chosen]
+
+
+def check_what_is_kept_in_one_place_alone_is_live() -> None:
+    model, _ = trained()
+    with whole_on_each_rank(model):
+        keeper = Keeper(model)
+        assert not any(isinstance(p, DTensor) for p in keeper.all())
+    assert {id(p) for p in keeper.all()} == {id(p) for p in model.parameters()}
+
+
+def check_hooks_that_one_rank_registers_fire_afterwards() -> None:
+    """Those of before as well, inside and afterwards."""
+    torch.manual_seed(0)
+    model = shard_like_ddp(Net())
+    seen: list[str] = []
+    first, second = list(model.parameters())[:2]
+    first.register_hook(lambda _: seen.append("before"))
+    with whole_on_each_rank(model):
+        if dist.get_rank() == 0:
+            for name, p in zip("ab", list(model.parameters())[:2], strict=True):
+                p.register_hook(lambda _, name=name: seen.append(name))
+    assert isinstance(second, DTensor)
+    model(*batch(0)).backward()
+    assert sorted(seen) == (["a", "b", "before"] if dist.get_rank() == 0 else ["before"])
+    seen.clear()
+    with whole_on_each_rank(model):
+        model(*batch(0)).backward()
+        model.zero_grad()
+    assert "before" in seen
