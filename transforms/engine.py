@@ -5,19 +5,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import ast
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .contract import Contract, contract_findings
 from .facts.extract import Extractor
 from .facts.facts import FileFacts
-from .facts.symbols import DDP, STRONG_TOKENS, WRAPPERS, holds_token
+from .facts.symbols import DDP, STRONG_TOKENS, WRAPPERS, holds_token, is_old
 from .findings import FileError, Finding, Form, Level, Step
 from .flow.flow import Flow
 from .flow.values import Wrapped
 from .guarded import guarded_sites
 from .migration import Migration, Options
+from .queries.answered_places import answered_calls, is_given_in_helper, is_held
 from .queries.copied_models import copies_behind
+from .queries.file import File
 from .queries.observed import observed_program
 from .queries.own_gradients import uses_own_gradients
 from .queries.own_reduction import is_made_of_such
@@ -29,6 +32,7 @@ from .rule import Outcome, Rule, contract_rules, rule_for
 from .selection import Selection, above, outside
 from .sites import Site, find_sites
 from .suppression_findings import suppression_findings
+from .text.generated import HELPER_MODULE
 from .text.source import Source
 from .text.suppressions import Suppressions
 from .writing import described, write
@@ -111,10 +115,20 @@ def analyse(
         if STOP_MARK in file.source.text:
             analysis.findings += stop_findings(file, migration.programs.of(file.path))
     if options.contract:
-        analysis.findings += contract_findings(Contract(program, migration.programs), contract_rules())
+        analysis.findings += contract_findings(Contract(_as_written(program), migration.programs), contract_rules())
     analysis.findings += _about_suppressions(migration, analysis.findings)
     analysis.findings.sort(key=lambda f: (f.file, f.line, f.column, f.rule))
     return analysis
+
+
+def _as_written(program: Program) -> Program:
+    """The repository with helpers as code like any other: a model's state dict is not what they make of it."""
+    if not any(item.module.rpartition(".")[2] == HELPER_MODULE for facts in program.facts for item in facts.imports):
+        return program
+    sources = [program.source(facts.path) for facts in program.facts]
+    facts = [Extractor(source.path, source.tree, reads_helpers=False).facts for source in sources]
+    flow = Flow(facts, False, program.paths, program.links)
+    return Program(facts, program.source, flow, program.paths, program.is_said, program.links)
 
 
 def with_sites(migration: Migration) -> Migration:
@@ -122,9 +136,17 @@ def with_sites(migration: Migration) -> Migration:
     for index in migration.program.relevant_files():
         file = migration.program.file(index)
         found = find_sites(file, migration.sharding, lambda symbol, role: rule_for(symbol, role) is not None)
-        if found:
-            migration.sites[file.path] = found
+        if left := [site for site in found if not _is_answered(site)]:
+            migration.sites[file.path] = left
     return migration
+
+
+def _is_answered(site: Site) -> bool:
+    """Whether an earlier run has written what makes a site right; old symbols are always asked about."""
+    if not site.file.helpers or is_old(site.symbol):
+        return False
+    given = site.call is not None and is_given_in_helper(site.file, site.call)
+    return given or (site.receiver is not None and is_held(site.file, site.node))
 
 
 def _about_suppressions(migration: Migration, findings: Sequence[Finding]) -> list[Finding]:
@@ -148,12 +170,20 @@ def wraps_that_stay(migration: Migration) -> dict[int, str]:
         return {}
     named = {site.file.call_site(site.call) for found in migration.sites.values() for site in found
              if site.symbol == DDP and site.role == "call" and site.call is not None}  # fmt: skip
-    sites = (site for found in migration.sites.values() for site in found if site.member == "no_sync")
-    using = (site for site in sites if site.receiver is not None and uses_own_gradients(site.file, site.node))
-    values = (value for site in using for value in site.file.values(site.receiver))  # type: ignore[arg-type]
+    using = ((file, model) for file, node, model in _unsynced(migration) if uses_own_gradients(file, node))
+    values = (value for file, model in using for value in file.values(model))
     differing = {v.site for v in values if isinstance(v, Wrapped) and v.kind == "DDP"}
     library = wrapped_in_libraries(migration.program)
     return {site: "library" if site in library else "differ" for site in sorted(named & (differing | library))}
+
+
+def _unsynced(migration: Migration) -> Iterator[tuple[File, ast.AST, ast.expr]]:
+    """Where ``no_sync()`` is asked for, or was before an earlier run, and the models that it is asked of."""
+    for site in (site for found in migration.sites.values() for site in found if site.member == "no_sync"):
+        if site.receiver is not None:
+            yield site.file, site.node, site.receiver
+    for file in map(migration.program.file, migration.program.relevant_files()):
+        yield from ((file, call, model) for call, model in answered_calls(file, "no_sync"))
 
 
 def wraps_left_out(program: Program) -> frozenset[int]:

@@ -17,6 +17,7 @@ from .flow.values import (
 )
 from .guarded_uses import kept_by_some, names_model, uses_behind
 from .hidden import Hidden
+from .queries.answered_places import is_held
 from .queries.backwards import may_learn
 from .queries.closed_ways import is_closed
 from .queries.conditions import is_rank_condition
@@ -63,6 +64,8 @@ def guarded_sites(
     hidden: dict[ast.AST, list[Hidden]] = {}
     for guard, found in _all_hidden(Guards(program, is_early), sharding, sites):
         known = hidden.get(guard.statement, [])
+        if is_held(guard.file, guard.statement):
+            continue
         if found.thing is not None and is_summoned(guard.file, guard.statement, ast.parse(found.thing, mode="eval").body):
             continue
         if (is_early(guard.file, _inside(guard.statement)) and not guard.deferred) or is_early(found.file, found.node):

@@ -25,6 +25,7 @@ from .queries.given_up_windows import gives_up_by_hand, may_give_up_windows
 from .queries.guards import Guards
 from .queries.handed_self import is_self
 from .queries.local_values import local_value
+from .queries.migrated_wraps import migrated_kinds
 from .queries.model_classes import changes_buffers
 from .queries.observed_models import ObservedModels
 from .queries.order import is_before_wrap
@@ -48,8 +49,6 @@ from .rewrites.wrap_place import wrapped_argument
 from .sites import Site
 
 _WRITTEN_BY_US = re.compile(r"fsdp2_helpers|shard_like_(?:ddp|fsdp1)|keep_state_dicts_whole|rebound_parameters")
-_MIGRATED = {"fsdp1": r"shard_like_fsdp1|LikeFSDP1\b", "ddp": r"shard_like_ddp|LikeDDP\b|keep_state_dicts_whole"}
-"""What stands where an earlier run has migrated a wrap."""
 
 
 @dataclass(frozen=True)
@@ -450,7 +449,7 @@ class Migration:
         symbols = {site.symbol for site in sites if site.role in ("call", "value", "base")}
         ends = {"fsdp1": "FullyShardedDataParallel", "ddp": "DistributedDataParallel"}
         found = {kind for kind, end in ends.items() if any(symbol.endswith(end) for symbol in symbols)}
-        return frozenset(found | self.program.once(_migrated_kinds).get(path, frozenset()))
+        return frozenset(found | self.program.once(migrated_kinds).get(path, frozenset()))
 
     @cached_property
     def tells_apart(self) -> bool:
@@ -492,9 +491,3 @@ def _shards(file: File, call: ast.Call) -> bool:
     """Whether a call is one of torch's ``fully_shard``."""
     symbol = file.external(call.func) or ""
     return symbol.startswith("torch.") and symbol.endswith(".fully_shard")
-
-
-def _migrated_kinds(program: Program) -> dict[str, frozenset[str]]:
-    """The wrappers whose wraps an earlier run has migrated in each file with facts."""
-    texts = {facts.path: program.text(facts.path) for facts in program.facts}
-    return {path: frozenset(kind for kind, word in _MIGRATED.items() if re.search(word, text)) for path, text in texts.items()}

@@ -8,6 +8,7 @@ import re
 from .facts.symbols import CONSTRUCTORS, FSDP1, WRAPPERS, is_old, wraps_in_library
 from .migration import Migration
 from .queries.imports_by_name import ImportsByName
+from .queries.migrated_wraps import shards
 from .queries.own_reduction import reduces_itself
 from .queries.packages import is_of_other_framework
 from .queries.wrap_reach import WrapReach
@@ -170,9 +171,17 @@ def _is_replaced(site: Site, migration: Migration) -> bool:
         return False
     if site.symbol in WRAPPERS and WRAPPERS[site.symbol] == "DDP" and migration.options.ddp == "keep":
         return False
+    if site.symbol not in WRAPPERS and shards(migration.program) and not _has_class_of_fsdp1(migration):
+        return False  # it speaks of wraps that an earlier run has replaced
     if site.node in migration.unused or (site.role == "base" and reduces_itself(site.file, site.file.enclosing_class(site.node))):
         return False
     return site.call is None or site.file.call_site(site.call) not in migration.wraps_left_out
+
+
+def _has_class_of_fsdp1(migration: Migration) -> bool:
+    """Whether FSDP1's class is still called, handed on or derived from."""
+    sites = (site for found in migration.sites.values() for site in found if site.receiver is None)
+    return any(WRAPPERS.get(site.symbol) == "FSDP1" and site.role in _WRAPPING_ROLES for site in sites)
 
 
 def _is_wrapper(site: Site) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ..text.trees import children
 from .facts import ANY_KEY, NOTHING, Body, Call, ClassFacts, FileFacts, FunctionFacts
 from .function_kinds import binding, hands_back
+from .helper_calls import stood_for
 from .name_patterns import name_pattern
 from .scopes import Scope, dotted_path
 
@@ -27,6 +28,8 @@ class ExpressionExtractor:
         self.variables: dict[ast.AST, int] = {}
         """The variable of every node that has one."""
         self.call_index: dict[ast.Call, int] = {}
+        self.helpers: dict[str, str] = {}
+        """Helpers of the tool that the file imports, by the names that they have there."""
         self.scope = Scope(-1, None)
         self.current_class: int | None = None
         self.generators: set[int] = set()
@@ -150,7 +153,10 @@ class ExpressionExtractor:
         return variable
 
     def expression_Call(self, node: ast.Call) -> int:
-        function = node.func
+        before = stood_for(node, self.helpers)
+        if before is not None:
+            return self.expression_before(node, before)
+        function = stood_for(node.func, self.helpers) or node.func
         method: str | None = None
         if type(function) is ast.Attribute:
             method = function.attr
@@ -176,6 +182,16 @@ class ExpressionExtractor:
         )
         self.forget_rebound(node)
         return result
+
+    def expression_before(self, node: ast.Call, before: ast.expr) -> int:
+        """A call of a helper is taken for what stood there."""
+        variable = self.expression(before)
+        if isinstance(before, ast.Call) and before in self.call_index and before not in node.args:
+            self.call_index[node] = self.call_index.pop(before)
+        elif before is node.args[0]:
+            for other in [*node.args[1:], *(keyword.value for keyword in node.keywords)]:
+                self.expression(other)
+        return variable
 
     def forget_rebound(self, node: ast.Call) -> None:
         """A call that receives an object may rebind its attributes: what is known of them is read anew."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from ..text.trees import walk
 from .expressions import ExpressionExtractor
 from .facts import NOTHING, Call, Import
+from .helper_calls import helpers_in
 from .scopes import assigned_names, dotted_path, outer_names
 from .symbols import star_names
 from .versions import outcome, speaks_of_versions
@@ -22,9 +23,9 @@ _LAID_OUT_WHEN_SET = frozenset({"grad", "main_grad"})
 """What a parameter gives back in its own layout, whatever was assigned: it is no second name for what was."""
 
 class Extractor(ExpressionExtractor):
-    """Walks one file's statements."""
+    """Walks one file's statements. With ``reads_helpers``, a call of a helper is taken for what stood there before."""
 
-    def __init__(self, path: str, tree: ast.Module) -> None:
+    def __init__(self, path: str, tree: ast.Module, reads_helpers: bool = True) -> None:
         super().__init__(path)
         self.statements: dict[type, Callable[[ast.stmt], None]] = {
             kind: getattr(self, f"statement_{kind.__name__}")
@@ -38,6 +39,7 @@ class Extractor(ExpressionExtractor):
         if hasattr(ast, "TryStar"):
             self.statements[ast.TryStar] = self.statement_Try  # pyright: ignore
         self.names = Names(tree)
+        self.helpers = helpers_in(tree.body) if reads_helpers else {}
         self.scope.locals = assigned_names(tree.body)
         self.facts.defined = set(self.scope.locals)
         self.block(tree.body)

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from ..facts.facts import NOTHING
+from ..facts.helper_calls import helpers_in
 from ..facts.symbols import WRAPPERS, canonical
 from ..flow.values import ClassValue, Container, External, ModuleValue, Value
 from ..text.source import Source
@@ -84,6 +85,11 @@ class File:
         """Names that import statements at module level bind."""
         imports = (node for node in self.tree.body if isinstance(node, (ast.Import, ast.ImportFrom)))
         return frozenset((a.asname or a.name).partition(".")[0] for node in imports for a in node.names)
+
+    @cached_property
+    def helpers(self) -> dict[str, str]:
+        """The helpers of an earlier run that the file imports, by the names that they have there."""
+        return helpers_in(self.tree.body)
 
     @cached_property
     def assignments(self) -> dict[str, list[tuple[ast.stmt, ast.expr]]]:

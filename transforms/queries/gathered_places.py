@@ -22,7 +22,7 @@ class GatheredPlaces:
 
     def hold(self, file: File, node: ast.AST, depth: int = 0) -> bool:
         """Whether a context around a place may have gathered what is sharded."""
-        if any(self._may_gather(file, call) for call in _contexts_around(file, node)):
+        if any(self._may_gather(file, call) for call in contexts_around(file, node)):
             return True
         function = file.function(node)
         if function is None or depth > _DEEPEST:
@@ -38,7 +38,7 @@ class GatheredPlaces:
         return any(isinstance(part, (ast.Name, ast.Attribute)) and self.models.of(file, part) for part in given)
 
 
-def _contexts_around(file: File, node: ast.AST) -> Iterator[ast.Call]:
+def contexts_around(file: File, node: ast.AST) -> Iterator[ast.Call]:
     """The calls that make the contexts around a place in its function: of ``with``, and entered in front of it."""
     inside = node
     for around in file.ancestors(node):

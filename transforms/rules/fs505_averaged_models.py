@@ -26,8 +26,6 @@ def averaged(site: Site, migration: Migration) -> Outcome | None:
         return None
     if not any(fnmatchcase(site.symbol, pattern) for pattern in (*AVERAGES, AVERAGE_UPDATE)):
         return _kept_whole(site, migration, call) if _is_of_wrapped(site, migration, model) else None
-    if isinstance(model, ast.Call) and ast.unparse(model.func).rpartition(".")[2] in ("as_plain", "wrapped_copy"):
-        return None  # an earlier run wrote it
     if migration.runs_before_wraps(site.file, call) or migration.is_fresh(site.file, call, model):
         return None
     found = migration.sharding.of(site.file, model)
@@ -82,8 +80,6 @@ def _is_of_wrapped(site: Site, migration: Migration, given: ast.expr) -> bool:
 def _kept_whole(site: Site, migration: Migration, call: ast.Call) -> Outcome | None:
     """Whatever a library does with a model or its parameters, it does with whole copies, and finds them up to date."""
     name = migration.helper(site, "with_whole_copies")
-    if isinstance(call.func, ast.Call) and ast.unparse(call.func.func).rpartition(".")[2] == name:
-        return None  # an earlier run wrote it
     return Outcome(f"{site.member} keeps whole copies of what it is given, which each call of its methods brings up to date",
                    [around(site.file, call.func, f"{name}({{it}})")])  # fmt: skip
 
