@@ -11,7 +11,7 @@ from .migration import Migration
 from .queries.delegated_states import delegates_state
 from .queries.narrowed import asks_for_other_class
 from .queries.unwrapping import comes_unwrapped
-from .queries.wraps_inside import wraps_inside
+from .queries.wraps_inside import wraps_holder, wraps_inside
 from .sites import Site
 
 
@@ -54,11 +54,26 @@ def taker_of_state(site: Site, migration: Migration) -> str | None:
         inside = comes_unwrapped(migration.sharding, site.file, site.receiver, by_name=not site.sharding.certain)
         if not inside:
             return "model_state"
-    if not inside and _holds_ddp(site, migration):
+    if not inside and (_holds_ddp(site, migration) or (needs_keys and _is_named_as_wrapper(site, migration))):
         return "model_state"
     if migration.stays_whole(site) or _is_held(site, migration):
         return None
     return "optimizer_state" if optimizer.wrappers and not site.sharding.wrappers else "state_of"
+
+
+def _is_named_as_wrapper(site: Site, migration: Migration) -> bool:
+    """Whether nothing is known of an attribute's owner, and DDP's wrappers alone are kept under the attribute's name.
+
+    A hook that a registry makes knows its trainer by what some method assigns; ``trainer.model`` is what trainers have there.
+    """
+    node, program = site.receiver, migration.program
+    if not isinstance(node, ast.Attribute) or site.file.values(node):
+        return False
+    near = set(migration.programs.sharing_entries(site.file.path))
+    files = [file for file in map(program.file, program.files_that_store(node.attr)) if file.path in near]
+    stored = [(f, n) for f in files for n in f.nodes(ast.Attribute) if n.attr == node.attr and isinstance(n.ctx, ast.Store)]
+    kept = [place for place in stored if "ddp" in migration.sharding.of(*place).wrapped_in]
+    return bool(kept) and not any(comes_unwrapped(migration.sharding, *place) for place in kept)
 
 
 def _is_loaded_at_once(site: Site, migration: Migration) -> bool:
@@ -76,8 +91,13 @@ def _reads_values(site: Site) -> bool:
 
 
 def _holds_ddp(site: Site, migration: Migration) -> bool:
-    """Whether ``module.`` stands inside of keys: of a list of models in DDP, say."""
-    return any(wrap.kind == "DDP" for wrap in wraps_inside(migration.sharding, site.file, site.receiver))  # type: ignore[arg-type]
+    """Whether ``module.`` stands inside of keys: of a list of models in DDP, say.
+
+    What says that a model is inside of its own wrapper, and that inside of the model, has taken models for each other.
+    """
+    assert site.receiver is not None
+    inside = [wrap for wrap in wraps_inside(migration.sharding, site.file, site.receiver) if wrap.kind == "DDP"]
+    return bool(inside) and not wraps_holder(migration.sharding, inside, site.file.values(site.receiver))
 
 
 def loader_of_state(site: Site, migration: Migration) -> str | None:

@@ -1,4 +1,4 @@
-"""What an object keeps of parameters are shards, also where a rank holds the model whole: there the program computes as a whole."""
+"""What an object keeps of parameters are shards, also where a rank holds the model whole: the program computes as a whole."""
 
 from __future__ import annotations
 

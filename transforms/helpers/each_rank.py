@@ -178,7 +178,7 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
     units: list[Any] = [m for m in resharded(module).modules() if isinstance(m, FSDPModule)]
     gathered = [unit for unit in units if _take_shards(unit)]
     shards = [(m, name, p) for m in module.modules() for name, p in m._parameters.items() if isinstance(p, DTensor)]
-    full = {p: nn.Parameter(p.full_tensor().detach(), requires_grad=p.requires_grad) for _, _, p in shards}
+    full = {p: nn.Parameter(whole(p.detach()), requires_grad=p.requires_grad) for _, _, p in shards}
     for p, whole_one in full.items():  # needed for: gradient_reads
         whole_one.grad = p.grad.full_tensor() if isinstance(p.grad, DTensor) else None
     references = [sys.getrefcount(full[p]) for p in full]

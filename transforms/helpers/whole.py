@@ -45,8 +45,8 @@ def whole(value: Any, device: torch.device | str | None = None, keep_ties: bool 
                 return (_summed(gradient, mesh) if is_sum else gradient) / mesh.size()
 
             full.register_hook(averaged)
-        if full.data_ptr() == shard.data_ptr():  # one rank, or a copy on every rank
-            full = full.clone()
+        if full.data_ptr() == shard.data_ptr() or full.untyped_storage().nbytes() > full.nbytes:
+            full = full.clone()  # one rank, or a copy on every rank; or a view that would be saved with the padding of shards
         full = full.to(device or tensor.device)
         if not keep_ties:
             return full

@@ -15,9 +15,10 @@ from .parameters import write_shard
 from .whole import whole
 
 BY_ELEMENT = frozenset(
-    {"sgd", "adam", "adamw", "adamax", "adagrad", "adadelta", "rmsprop", "radam", "nadam", "asgd", "rprop", "sparseadam", "lion",
-     "adabelief"}
+    {"SGD", "Adam", "AdamW", "Adamax", "Adagrad", "Adadelta", "RMSprop", "RAdam", "NAdam", "ASGD", "Rprop", "SparseAdam", "Lion",
+     "AdaBelief"}
 )  # fmt: skip
+"""Spelled as torch and their authors do: others' classes of like names, such as timm's Nadam, do what shards cannot."""
 OF_STEPS = ("sync_lookahead", "swap_swa_sgd", "swap_parameters_with_ema")
 """Methods beside `step` by which optimizers write parameters with what they keep of these; all ranks call them."""
 
@@ -29,7 +30,7 @@ def step_on_whole(optimizer: Any) -> Any:
     scheduler or a scaler does, is no optimizer.
     """
     kind = type(optimizer)
-    is_known = kind.__name__.lower() in BY_ELEMENT and not kind.__module__.startswith(("apex.", "bitsandbytes.", "deepspeed."))
+    is_known = kind.__name__ in BY_ELEMENT and not kind.__module__.startswith(("apex.", "bitsandbytes.", "deepspeed."))
     step, running = getattr(optimizer, "step", None), ExitStack()
     if step is None or is_known or not hasattr(optimizer, "param_groups"):
         return optimizer

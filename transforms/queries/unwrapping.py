@@ -138,6 +138,8 @@ def _only_unwraps(file: File, choice: ast.If | ast.IfExp | ast.While, subject: s
     """Whether the branch for wrappers is the other one with ``.module`` of the subject in it."""
     if isinstance(choice, ast.IfExp):
         return _unwrapped(choice.body, subject, file) == ast.dump(choice.orelse) != ast.dump(choice.body)
+    if isinstance(choice, ast.While) and all(_takes_layers_off(file, statement, subject) for statement in choice.body):
+        return True
     if len(choice.body) != 1:
         return _only_unwraps_in_each(choice, subject)
     (body,) = choice.body
@@ -158,6 +160,20 @@ def _only_unwraps(file: File, choice: ast.If | ast.IfExp | ast.While, subject: s
         return False
     plain = _unwrapped(body, subject, file)
     return plain == ast.dump(other[0]) or _calls_itself(file, choice, body, other[0], subject)
+
+
+def _takes_layers_off(file: File, node: ast.AST, subject: str) -> bool:
+    """Whether all that a loop does is `x = x.module`, or the same with what other layers keep their module in."""
+    if isinstance(node, ast.Assign):
+        target = ast.dump(node.targets[0]).replace("ctx=Store()", "ctx=Load()")
+        return len(node.targets) == 1 and target == subject and _takes_layers_off(file, node.value, subject)
+    if isinstance(node, ast.IfExp):
+        parts: list[ast.AST] = [node.body, node.orelse]
+    elif isinstance(node, ast.If):
+        parts = [*node.body, *node.orelse]
+    else:
+        return isinstance(node, ast.Break) or (isinstance(node, ast.Attribute) and ast.dump(node.value) == subject)
+    return _subject(node.test, file) == subject and all(_takes_layers_off(file, part, subject) for part in parts)
 
 
 def _only_unwraps_in_each(choice: ast.If | ast.While, subject: str) -> bool:

@@ -14,16 +14,16 @@ from .number_reads import is_tested
 from .optimizer_objects import optimizers_around
 from .sharding import ShardingQueries
 
-_BY_ELEMENT = frozenset({"sgd", "adam", "adamw", "adamax", "adagrad", "adadelta", "rmsprop", "radam", "nadam", "asgd", "rprop",
-                         "sparseadam", "lion", "adabelief", "optimizer", "zeroredundancyoptimizer", "sgdschedulefree",
-                         "adamwschedulefree", "radamschedulefree", "schedulefreewrapper"})  # fmt: skip
+_BY_ELEMENT = frozenset({"SGD", "Adam", "AdamW", "Adamax", "Adagrad", "Adadelta", "RMSprop", "RAdam", "NAdam", "ASGD", "Rprop",
+                         "SparseAdam", "Lion", "AdaBelief", "Optimizer", "ZeroRedundancyOptimizer", "SGDScheduleFree",
+                         "AdamWScheduleFree", "RAdamScheduleFree", "ScheduleFreeWrapper"})  # fmt: skip
 """Classes of optimizers that compute element by element, and are written in Python; some of them outside of steps too."""
 _WITH_KERNELS = ("apex.", "bitsandbytes.", "deepspeed.")
 
 
 def computes_by_element(name: str) -> bool:
     """Whether a class of this name is taken to be one of those, as the helpers take it."""
-    return name.lower() in _BY_ELEMENT
+    return name in _BY_ELEMENT
 
 
 def optimizers_made(file: File, sharding: ShardingQueries) -> Iterator[tuple[ast.Call, Sharding]]:
@@ -54,7 +54,7 @@ def _looks_at_wholes(name: str) -> bool:
         return False  # `Path(folder)` in an object that holds optimizers too
     if _is_factory(name):
         return not name.startswith("torch.")  # the helper asks what came out
-    return last[:1].isupper() and (last.lower() not in _BY_ELEMENT or name.startswith(_WITH_KERNELS))
+    return last[:1].isupper() and (last not in _BY_ELEMENT or name.startswith(_WITH_KERNELS))
 
 
 def _is_factory(name: str) -> bool:

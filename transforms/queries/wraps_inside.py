@@ -20,6 +20,14 @@ def wraps_inside(sharding: ShardingQueries, file: File, node: ast.expr) -> list[
     return [v for v in sharding.held_values(holders) if isinstance(v, Wrapped) and not sharding.kept(v)]
 
 
+def wraps_holder(sharding: ShardingQueries, wraps: Iterable[Wrapped], holders: Iterable[Value]) -> bool:
+    """Whether some wrapper is one of what holds it."""
+    flow = sharding.program.flow
+    fields = [flow.fields.get((flow.ids.get(wrap, -1), "module"), NOTHING) for wrap in wraps]
+    wrapped = {value for field in fields if field != NOTHING for value in flow.values_of(field)}
+    return not wrapped.isdisjoint(holders)
+
+
 def wraps_another(sharding: ShardingQueries, file: File, wrap: ast.AST, model: ast.expr) -> bool:
     """Whether what a call wraps surely is neither a model nor a part of it, nor the model a part of that."""
     flow, models = file.program.flow, file.values(model)

@@ -77,7 +77,9 @@ class Computations:
 
     def _is_site_right(self, site: Site) -> bool:
         held = self._is_held(site.file, site.node)
-        return self._is_whole_here(site.file, site.node) or ((held is None or _reads_statistic(site)) and self._is_site_answered(site))
+        if self._is_whole_here(site.file, site.node):
+            return True
+        return (held is None or _reads_statistic(site)) and self._is_site_answered(site)
 
     def write_parameters(self) -> bool:
         """Whether some may write a sharded parameter, which has to be the one that an optimizer knows, and no gathered copy."""

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from ..queries.names_at_run_time import imports_by_name
 from ..queries.program import Program
 from ..text.generated import HELPER_MODULE
+from .unread_imports import UnreadImports
 
 _TESTS = re.compile(r"(?i)(.*_)?(tests?|testing|examples?|benchmarks?|docs?|demos?)$")
 """Folders that are not installed with what they are about."""
@@ -125,6 +126,10 @@ class ImportStyles:
         return not self.program.is_said(".".join(path.with_suffix("").parts))
 
     @cached_property
+    def _unread(self) -> UnreadImports:
+        return UnreadImports(self.program)
+
+    @cached_property
     def _running(self) -> list[PurePosixPath]:
         """The packages whose `__init__` imports something."""
         inits = (facts for facts in self.program.facts if facts.path.endswith("/__init__.py") and (facts.imports or facts.stars))
@@ -134,6 +139,8 @@ class ImportStyles:
         """The outermost package that a file lies in by the absolute names under which all who import it do so."""
         path = self.program.facts[index].path
         names = [name for _, name in self._importers[index] if not _dots(name)]
+        if not self._importers[index]:
+            names = self._unread.names_of(path)
         if not names or path.endswith("__init__.py") or not all("." in name for name in names):
             return None
         root = min((_root_of(path, name) for name in names), key=_depth)

@@ -37,7 +37,7 @@ def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
     if site.role == "test" and site.call is not None and only_asked_to_unwrap(site.file, site.call):
         return Outcome(_UNWRAPS, level=Level.OK)
     if site.role == "classes":
-        others = [(file, call) for file, call in _tests(site) if unwrapping_choice(file, call) is None]
+        others = [(file, call) for file, call in _tests(site) if not _only_unwraps(file, call)]
         if not others:
             return Outcome(_UNWRAPS, level=Level.OK)
         if len(others) < len(_tests(site)) and all(file is site.file for file, _ in others):
@@ -67,6 +67,10 @@ def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
     changes = [name_instead(site.file, asked_for, migration.torch(site, FSDP_MODULE))]
     changes += _merged(site, asked_for)
     return Outcome("models of FSDP2 are FSDPModules", changes, form=Form.IDIOM)
+
+
+def _only_unwraps(file: File, call: ast.Call) -> bool:
+    return unwrapping_choice(file, call) is not None or only_asked_to_unwrap(file, call)
 
 
 def _is_of_others(file: File, call: ast.Call, migration: Migration) -> bool:

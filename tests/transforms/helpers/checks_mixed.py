@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from models import batch, build, close, error_of, parameters_of
 from to_fsdp2.transforms.helpers.collectives import on_whole
 from to_fsdp2.transforms.helpers.mixed import compute_as_whole
+from to_fsdp2.transforms.helpers.whole import whole
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -44,8 +45,8 @@ def require_alike(edit: Edit) -> None:
     for (one, before), (other, after) in zip(found[:2], found[2:], strict=True):
         for a, b in zip(one, other, strict=True):
             assert close(torch.as_tensor(a), torch.as_tensor(b)), (a, b)
-        for name, whole in before.items():
-            assert close(after[name], whole), name
+        for name, kept in before.items():
+            assert close(after[name], kept), name
 
 
 def require_trains_alike(loss_of: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
@@ -66,8 +67,8 @@ def require_trains_alike(loss_of: Callable[[Any, torch.Tensor], torch.Tensor]) -
         found.append((losses, parameters_of(module)))
     (losses, before), (others, after) = found
     assert all(close(one, other) for one, other in zip(losses, others, strict=True)), (losses, others)
-    for name, whole in before.items():
-        assert close(after[name], whole), name
+    for name, kept in before.items():
+        assert close(after[name], kept), name
 
 
 def check_penalties_towards_copies_made_before() -> None:
@@ -384,3 +385,37 @@ def check_training_itself_is_not_changed() -> None:
             optimizer.zero_grad()
         found.append([*parameters_of(net).values(), *norms])
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+class Tokens(nn.Module):
+    """Of its parameters some ranks have no part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.linspace(0, 1, 8).view(1, 1, 8))
+        self.out = nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(x + self.token)
+
+
+def check_another_dtype_where_some_ranks_have_empty_shards() -> None:
+    torch.manual_seed(0)
+    net: Any = Tokens()
+    plain_net = copy.deepcopy(net).half()
+    fully_shard(net)
+    compute_as_whole(net)
+    net.load_state_dict(net.state_dict())
+    net.eval().half()
+    x = torch.ones(2, 3, 8, dtype=torch.half)
+    with torch.no_grad():
+        assert torch.equal(net(x), plain_net(x))
+
+
+def check_what_is_saved_has_no_padding() -> None:
+    torch.manual_seed(0)
+    net: Any = nn.Sequential(nn.Linear(8, 3), Tokens())
+    fully_shard(net)
+    for p in net.parameters():
+        full = whole(p.detach())
+        assert full.untyped_storage().nbytes() == full.nbytes

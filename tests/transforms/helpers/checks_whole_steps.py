@@ -192,9 +192,14 @@ class Masked(Lamb):
                     p.sub_(p.grad / (p.grad.norm() + 1e-3), alpha=group["lr"] * self.masks.get(p, 1.0))
 
 
+class Nadam(Factored):
+    """Called nearly as torch's NAdam is, which may step on shards."""
+
+
 OPTIMIZERS: list[Callable[[Any], Any]] = [
     Lamb,
     lambda params: step_on_whole(Factored(params)),
+    lambda params: step_on_whole(Nadam(params)),
     lambda params: step_on_whole(Around(torch.optim.SGD(params, lr=1e-2, momentum=0.9))),
     lambda params: step_on_whole(torch.optim.LBFGS(params, lr=0.1, max_iter=3)),
     lambda params: step_on_whole(torch.optim.Adafactor(params, lr=1e-2)),
