@@ -22,7 +22,8 @@ class UnseenOptimizers(OutOfSight):
 
     def mark_unseen_optimizers(self) -> dict[int, Call]:
         """Calls that parameters are given to, with their numbers; what nothing is known of gives back something."""
-        candidates = {site: call for site in self.sites() if self._may_make_one(call := self.call_at(site))}
+        holders = self._holders_of_parameters()
+        candidates = {site: call for site in self.sites() if self._may_make_one(call := self.call_at(site), holders)}
         for site, call in candidates.items():
             is_known = self.points_to[call.function] or self.points_to[call.result]
             if not is_known and call.result not in self.made_in_factories:
@@ -42,11 +43,12 @@ class UnseenOptimizers(OutOfSight):
         for call in candidates.values():
             made = (value for value in self.values_of(call.result) if isinstance(value, Opaque) and value.site in written)
             used |= {value.site: value.name for value in made if library.is_optimizer_class(value.name)}
+        holders = self._holders_of_parameters()
         makers = {maker: name for site, name in used.items() for maker in self._makers(site, written, set())}
         for site, call in candidates.items():
             name = makers.get(self.written_at(site))
             if name is not None:
-                self.build_optimizer(site, call._replace(arguments=(self._parameters_given(call),), keywords=()), name)
+                self.build_optimizer(site, call._replace(arguments=(self._parameters_given(call, holders),), keywords=()), name)
 
     def _stepped_by_another(self, call: Call) -> Iterator[Value]:
         """What a call hands to something that steps it: ``scaler.step(optimizer)``."""
@@ -86,20 +88,20 @@ class UnseenOptimizers(OutOfSight):
             if caller in written:
                 yield from self._makers(caller, written, seen)
 
-    def _may_make_one(self, call: Call) -> bool:
+    def _may_make_one(self, call: Call, holders: set[int]) -> bool:
         if call.function == NOTHING:
             return False
-        if any(self._holds_parameters(variable) for variable in _given(call)):
+        if any(not holders.isdisjoint(self.points_to[variable] or ()) for variable in _given(call)):
             return True
         made = (value for value in self.values_of(call.result) if isinstance(value, Opaque))
         names = any("optim" in value.name.rpartition(".")[2].lower() for value in made)
         return names and any(self._is_model(value) for variable in _given(call) for value in self.values_of(variable))
 
-    def _parameters_given(self, call: Call) -> int:
+    def _parameters_given(self, call: Call, holders: set[int]) -> int:
         """A variable with the parameters that a call is given, also as those of a model."""
         parameters = self.fresh()
         for variable in _given(call):
-            if self._holds_parameters(variable):
+            if not holders.isdisjoint(self.points_to[variable] or ()):
                 self.connect(variable, parameters)
                 continue
             for value in self.values_of(variable):
@@ -107,27 +109,15 @@ class UnseenOptimizers(OutOfSight):
                     self.add(parameters, Derived("parameters", value))
         return parameters
 
-    def _holds_parameters(self, variable: int) -> bool:
-        """Whether a variable, or a container in it at some depth, holds the parameters of a model."""
-        pending, seen = [(variable, _DEEPEST)], {variable}
-        while pending:
-            current, depth = pending.pop()
-            for value in self.values_of(current):
-                if isinstance(value, Derived):
-                    if value.kind == "parameters" and self._is_model(value.owner):
-                        return True
-                elif isinstance(value, Container) and depth > 0:
-                    for inside in self._inside(value):
-                        if inside not in seen:
-                            seen.add(inside)
-                            pending.append((inside, depth - 1))
-        return False
-
-    def _inside(self, container: Container) -> Iterator[int]:
-        for key in ("[any]", "[params]"):
-            inside = self.fields.get((self.identify(container), key))
-            if inside is not None:
-                yield inside
+    def _holders_of_parameters(self) -> set[int]:
+        """The numbers of all values that are the parameters of a model, or containers that hold them at some depth."""
+        values = enumerate(self.values)
+        found = {n for n, v in values if isinstance(v, Derived) and v.kind == "parameters" and self._is_model(v.owner)}
+        inside = [(number, self.points_to[variable] or ()) for (number, key), variable in self.fields.items()
+                  if key in ("[any]", "[params]") and isinstance(self.values[number], Container)]  # fmt: skip
+        for _ in range(_DEEPEST):
+            found |= {number for number, held in inside if not found.isdisjoint(held)}
+        return found
 
     def _is_model(self, value: object) -> bool:
         """Whether a value may be a model of its own: not what stands for all that comes from out of sight."""

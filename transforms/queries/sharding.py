@@ -66,6 +66,7 @@ class ShardingQueries:
         self.kept = kept
         self._said = SaidNames()
         self._origins = ObjectOrigins(program.flow)
+        self._of_called: dict[ast.Call, Sharding] = {}
 
     @cached_property
     def _handed_to_wrappers(self) -> dict[Value, set[str]]:
@@ -280,13 +281,20 @@ class ShardingQueries:
 
     def of_called(self, file: File, call: ast.Call) -> Sharding:
         """Whether what is called is a sharded model."""
-        return self.of_values(file.called_values(call), self.called_apart(file, call))
+        if call not in self._of_called:
+            values = file.called_values(call)
+            self._of_called[call] = self.of_values(values, self._apart_of(file, call, values))
+        return self._of_called[call]
 
     def called_apart(self, file: File, call: ast.Call) -> frozenset[Value]:
         """As ``made_apart``, of what is called; of ``self.model(x)`` what the attribute holds."""
-        read = file.program.flow.read_and_called.get(file.call_site(call), ())
+        return self._apart_of(file, call, file.called_values(call))
+
+    def _apart_of(self, file: File, call: ast.Call, values: list[Value]) -> frozenset[Value]:
+        known = [v for v in values if v in self._handed_to_wrappers or v in self._parts_of_handed]
+        read = file.program.flow.read_and_called.get(file.call_site(call), ()) if known else ()
         variables = [file.variable(call.func)] if file.values(call.func) else read
-        apart = [self.made_apart(variable, file.called_values(call), file.path) for variable in variables]
+        apart = [self.made_apart(variable, known, file.path) for variable in variables]
         return frozenset.intersection(*apart) if apart else frozenset()
 
     def of(self, file: File, node: ast.AST) -> Sharding:
