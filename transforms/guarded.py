@@ -18,6 +18,7 @@ from .flow.values import (
 from .guarded_uses import kept_by_some, names_model, uses_behind
 from .hidden import Hidden
 from .queries.answered_places import is_held
+from .queries.arguments import is_left_out
 from .queries.backwards import may_learn
 from .queries.closed_ways import is_closed
 from .queries.conditions import is_rank_condition
@@ -73,6 +74,8 @@ def guarded_sites(
         if found.site is not None and is_plain(found.site):
             continue
         if found.model is not None and is_fresh(found.file, found.node, found.model):
+            continue
+        if found.model is not None and found.calls and is_left_out(found.file, found.model, found.calls[-1][1]):
             continue
         if not found.many and is_closed([*found.calls, (found.file, found.node)]):
             continue

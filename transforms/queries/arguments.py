@@ -29,6 +29,23 @@ def handed_in(file: File, place: ast.AST, name: str, call: ast.Call) -> ast.expr
     return _argument_for(function, name, call, is_method=file.enclosing_class(function) is not None)
 
 
+def is_left_out(file: File, node: ast.expr, call: ast.Call) -> bool:
+    """Whether an expression begins with a parameter that a call of its function leaves at None: nothing works on it then."""
+    while isinstance(node, (ast.Attribute, ast.Call, ast.Subscript)):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    function = file.function(node)
+    if not isinstance(node, ast.Name) or not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return False
+    if any(isinstance(a, ast.Starred) for a in call.args) or any(keyword.arg is None for keyword in call.keywords):
+        return False
+    places = [*function.args.posonlyargs, *function.args.args]
+    defaults = dict(zip(reversed(places), reversed(function.args.defaults), strict=False))
+    defaults |= {a: d for a, d in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if d is not None}
+    is_none = any(a.arg == node.id and isinstance(d, ast.Constant) and d.value is None for a, d in defaults.items())
+    is_bound = any(file.function(binding) is function for binding in file.bindings.get(node.id, ()))
+    return is_none and not is_bound and handed_in(file, node, node.id, call) is None
+
+
 def handed_in_by_keywords(file: File, place: ast.AST, name: str, call: ast.Call) -> list[ast.expr] | None:
     """What a call hands in for the ``**name`` of the function around a place; None if some of it is out of sight."""
     function = file.function(place)
