@@ -5,7 +5,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from types import ModuleType
+from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -250,6 +250,12 @@ def _hand_out(new: dict[int, Any], olds: list[Any], full: Any) -> None:
             changed = [new.get(id(item), item) for item in holder]
             holder.clear()
             holder.update(changed)
+        elif isinstance(holder, CellType):
+            holder.cell_contents = new.get(id(holder.cell_contents), holder.cell_contents)
+        elif isinstance(holder, FunctionType) and id(holder.__defaults__) in new:
+            holder.__defaults__ = new[id(holder.__defaults__)]
+        elif isinstance(holder, functools.partial) and id(holder.args) in new:
+            holder.__setstate__((holder.func, new[id(holder.args)], holder.keywords, vars(holder)))
         else:
             entries = _entries(holder)
             entries.update((key, new[id(value)]) for key, value in list(entries.items()) if id(value) in new)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import time
 from datetime import timedelta
 
@@ -257,14 +258,14 @@ class Keeper:
     """Keeps each parameter in one place alone."""
 
     def __init__(self, model: Net) -> None:
-        parameters = list(model.named_parameters())
-        third = len(parameters) // 3
-        self.listed = [p for _, p in parameters[:third]]
-        self.paired = [(name, p) for name, p in parameters[third : 2 * third]]
-        self.chosen = {p for _, p in parameters[2 * third :]}
+        (name, first), (_, second), (_, third), (_, fourth), (_, fifth), *others = model.named_parameters()
+        self.listed = [p for _, p in others]
+        self.paired = [(name, first)]
+        self.chosen = {second}
+        self.functions = [lambda kept=third: kept, functools.partial(lambda kept: kept, fourth), lambda: fifth]
 
     def all(self) -> list[torch.Tensor]:
-        return [*self.listed, *(p for _, p in self.paired), *self.chosen]
+        return [*(p for _, p in self.paired), *self.chosen, *(give() for give in self.functions), *self.listed]
 
 
 def check_what_is_kept_in_one_place_alone_is_live() -> None:
