@@ -255,7 +255,8 @@ def _hand_out(new: dict[int, Any], olds: list[Any], full: Any) -> None:
         elif isinstance(holder, FunctionType) and id(holder.__defaults__) in new:
             holder.__defaults__ = new[id(holder.__defaults__)]
         elif isinstance(holder, functools.partial) and id(holder.args) in new:
-            holder.__setstate__((holder.func, new[id(holder.args)], holder.keywords, vars(holder)))
+            partial: Any = holder
+            partial.__setstate__((holder.func, new[id(holder.args)], holder.keywords, vars(holder)))
         else:
             entries = _entries(holder)
             entries.update((key, new[id(value)]) for key, value in list(entries.items()) if id(value) in new)
