@@ -199,7 +199,6 @@ class Nadam(Factored):
 OPTIMIZERS: list[Callable[[Any], Any]] = [
     Lamb,
     lambda params: step_on_whole(Factored(params)),
-    lambda params: step_on_whole(Nadam(params)),
     lambda params: step_on_whole(Around(torch.optim.SGD(params, lr=1e-2, momentum=0.9))),
     lambda params: step_on_whole(torch.optim.LBFGS(params, lr=0.1, max_iter=3)),
     lambda params: step_on_whole(torch.optim.Adafactor(params, lr=1e-2)),
@@ -208,6 +207,7 @@ OPTIMIZERS: list[Callable[[Any], Any]] = [
     lambda params: Forwarding(Factored(params)),
     Sharp,
     Masked,
+    lambda params: step_on_whole(Nadam(params)),
 ]  # fmt: skip
 
 
