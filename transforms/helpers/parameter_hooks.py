@@ -8,11 +8,13 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from .parameters import write_shard
+
 
 def keep_parameter_hooks(module: Any) -> None:
     """Let `p.register_hook(…)` on sharded parameters of `module` fire, on each rank's own gradient as under DDP.
 
-    Autograd sees the gathered parameters, on which fully_shard puts no hooks; they share those of the sharded ones.
+    Autograd sees the gathered parameters, on which fully_shard puts no hooks; they run those of the sharded ones.
     """
     sharded: list[Any] = [unit for unit in module.modules() if isinstance(unit, FSDPModule)]
     for unit in sharded:
@@ -37,7 +39,28 @@ def _sharing(gather: Callable[[], None], places: list[tuple[nn.Module, str, DTen
         gather()
         for owner, name, parameter in places:
             gathered: Any = owner._parameters[name]
-            if gathered is not parameter and gathered._backward_hooks is not parameter._backward_hooks:
-                gathered._backward_hooks = parameter._backward_hooks
+            if gathered is not parameter and not hasattr(gathered, "_runs_hooks") and gathered.requires_grad:
+                gathered._runs_hooks = gathered.register_hook(_running_hooks(parameter, gathered))
 
     return gather_and_share
+
+
+def _running_hooks(parameter: Any, gathered: Any) -> Callable[[torch.Tensor], torch.Tensor | None]:
+    """The hooks of a sharded parameter, for which it is whole: one rank alone may have them."""
+
+    def run(gradient: torch.Tensor) -> torch.Tensor | None:
+        found, version, is_held = gradient, gathered._version, hasattr(parameter, "_held_whole")
+        if not is_held:
+            parameter._held_whole = gathered
+        try:
+            for hook in list((parameter._backward_hooks or {}).values()):
+                changed = hook(found)
+                found = found if changed is None else changed
+        finally:
+            if not is_held:
+                vars(parameter).pop("_held_whole", None)
+        if gathered._version != version:
+            write_shard(parameter.detach(), gathered.detach())
+        return None if found is gradient else found
+
+    return run

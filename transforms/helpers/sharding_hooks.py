@@ -11,6 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 MAKERS_OF_HOOKS = frozenset(
     {"ShardedLikeFSDP1", "_await_backward", "_compare_forward", "_joined", "_keep_gradients_sharded",
      "_keep_whole", "_keep_writes", "_read_sync", "load_model_state",
+     "_running_hooks", "_sharing",
      "_shard_entries", "_summed", "_weigh_gradients", "_whole_model", "_whole_parameters", "_with_prefix", "after_backward",
      "allow_double_backward", "gather_once_in_evaluation",
      "allow_inference_first", "broadcast_buffers_before_forward", "drop_unused_gradients", "enter_by_objects", "gather_for_parts",

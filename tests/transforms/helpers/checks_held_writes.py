@@ -295,3 +295,19 @@ def check_hooks_that_one_rank_registers_fire_afterwards() -> None:
         model(*batch(0)).backward()
         model.zero_grad()
     assert "before" in seen
+
+
+def check_a_hook_of_one_rank_reads_its_parameter() -> None:
+    """Also one that keeps it in a default: in the backward it is whole, and no other rank is asked."""
+    torch.manual_seed(0)
+    model = shard_like_ddp(Net())
+    expected = {key: value.clone() for key, value in state_of(model).items()}
+    seen: dict[str, torch.Tensor] = {}
+    with whole_on_each_rank(model):
+        if dist.get_rank() == 0:
+            for name, p in model.named_parameters():
+                p.register_hook(lambda _, name=name, kept=p: seen.update({name: whole(kept)}))
+    model(*batch(0)).backward()
+    assert not dist.get_rank() or not seen
+    assert all(torch.equal(value, expected[name]) for name, value in seen.items()) and bool(seen) == (dist.get_rank() == 0)
+    assert not any(hasattr(p, "_held_whole") for p in model.parameters())
