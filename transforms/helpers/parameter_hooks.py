@@ -50,6 +50,7 @@ def _running_hooks(parameter: Any, gathered: Any) -> Callable[[torch.Tensor], to
 
     def run(gradient: torch.Tensor) -> torch.Tensor | None:
         found, version, is_held = gradient, gathered._version, hasattr(parameter, "_held_whole")
+        DTensor._models_held = getattr(DTensor, "_models_held", 0) + 1  # pyright: ignore[reportAttributeAccessIssue]
         if not is_held:
             parameter._held_whole = gathered
         try:
@@ -57,6 +58,7 @@ def _running_hooks(parameter: Any, gathered: Any) -> Callable[[torch.Tensor], to
                 changed = hook(found)
                 found = found if changed is None else changed
         finally:
+            DTensor._models_held -= 1  # pyright: ignore[reportAttributeAccessIssue]
             if not is_held:
                 vars(parameter).pop("_held_whole", None)
         if gathered._version != version:

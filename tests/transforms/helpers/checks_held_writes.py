@@ -15,6 +15,7 @@ from models import Net, batch, close, parameters_of
 from to_fsdp2.transforms.helpers.agreement import true_on_any_rank
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.each_rank import entered, everything_whole_on_each_rank, whole_on_each_rank
+from to_fsdp2.transforms.helpers.mixed import compute_as_whole
 from to_fsdp2.transforms.helpers.named_optimizer_state import optim_state_dict, optim_state_dict_to_load
 from to_fsdp2.transforms.helpers.optimizer_state import load_optimizer_state, optimizer_state
 from to_fsdp2.transforms.helpers.state import load_model_state, load_state, state_of
@@ -301,13 +302,14 @@ def check_a_hook_of_one_rank_reads_its_parameter() -> None:
     """Also one that keeps it in a default: in the backward it is whole, and no other rank is asked."""
     torch.manual_seed(0)
     model = shard_like_ddp(Net())
+    compute_as_whole(model)
     expected = {key: value.clone() for key, value in state_of(model).items()}
     seen: dict[str, torch.Tensor] = {}
     with whole_on_each_rank(model):
         if dist.get_rank() == 0:
             for name, p in model.named_parameters():
-                p.register_hook(lambda _, name=name, kept=p: seen.update({name: whole(kept)}))
+                p.register_hook(lambda _, name=name, kept=p: seen.update({name: kept.detach().double()}))
     model(*batch(0)).backward()
     assert not dist.get_rank() or not seen
-    assert all(torch.equal(value, expected[name]) for name, value in seen.items()) and bool(seen) == (dist.get_rank() == 0)
+    assert all(torch.equal(value, expected[name].double()) for name, value in seen.items()) and bool(seen) == (dist.get_rank() == 0)
     assert not any(hasattr(p, "_held_whole") for p in model.parameters())
