@@ -50,11 +50,12 @@ def _running_hooks(parameter: Any, gathered: Any) -> Callable[[torch.Tensor], to
 
     def run(gradient: torch.Tensor) -> torch.Tensor | None:
         found, version, is_held = gradient, gathered._version, hasattr(parameter, "_held_whole")
+        hooks = list((parameter._backward_hooks or {}).values())  # before it stands for what runs this
         DTensor._models_held = getattr(DTensor, "_models_held", 0) + 1  # pyright: ignore[reportAttributeAccessIssue]
         if not is_held:
             parameter._held_whole = gathered
         try:
-            for hook in list((parameter._backward_hooks or {}).values()):
+            for hook in hooks:
                 changed = hook(found)
                 found = found if changed is None else changed
         finally:
