@@ -39,7 +39,8 @@ def _sharing(gather: Callable[[], None], places: list[tuple[nn.Module, str, DTen
         gather()
         for owner, name, parameter in places:
             gathered: Any = owner._parameters[name]
-            if gathered is not parameter and not hasattr(gathered, "_runs_hooks") and gathered.requires_grad:
+            is_new = parameter._backward_hooks and not hasattr(gathered, "_runs_hooks")
+            if gathered is not parameter and is_new and gathered.requires_grad:
                 gathered._runs_hooks = gathered.register_hook(_running_hooks(parameter, gathered))
 
     return gather_and_share
