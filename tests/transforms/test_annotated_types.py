@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 
 import pytest
+from migrated_texts import HEAD, migrated
 from to_fsdp2.transforms.engine import Options, analyse, extract
 from to_fsdp2.transforms.text.source import Source
 
@@ -78,3 +79,15 @@ def test_what_may_be_one_is_not(parameter: str) -> None:
 
 def test_a_name_of_a_model_may_be_given_for_the_model() -> None:
     assert "forward_method" in _line("x: str", "x = DDP(Net()) if x else None\n    return x.features()")
+
+
+@pytest.mark.parametrize("annotation", ["FSDP", "fsdp.FullyShardedDataParallel", "'FSDP'", "Optional[FSDP]"])
+def test_what_is_annotated_as_wrapped_is_one(annotation: str) -> None:
+    program = HEAD + (
+        "from typing import Optional\nfrom torch.distributed import fsdp\n"
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\n"
+        f"def quiet(model: {annotation}):\n    return model.no_sync()\n\n\n"
+        "def main():\n    model = FSDP(nn.Linear(2, 2))\n    with quiet(model):\n"
+        "        model(torch.ones(1, 2)).sum().backward()\n\n\nmain()\n"
+    )
+    assert "return no_gradient_sync(model)" in migrated(train=program)["train"]

@@ -58,3 +58,18 @@ def test_methods_rebuild_the_object_that_they_are_called_on(exported: str, is_to
         f"    exported = {exported}\n    exported.remove_weight_norm()\n\n\nmain()\n"
     )
     assert [f.level for f in findings(train=program) if f.rule == "FS419"] == ([Level.MANUAL] if is_told else [])
+
+
+@pytest.mark.parametrize(("made", "levels"), [("nn.Linear(2, 2)", []), ("first", [Level.MANUAL])])
+def test_layers_that_a_constructor_makes_get_their_norm(made: str, levels: list[Level]) -> None:
+    """Another model may be wrapped by then: the layer is as new as the model that it becomes a part of."""
+    program = HEAD + (
+        "from torch.nn.utils import spectral_norm\n\n\n"
+        "class Net(nn.Module):\n    def __init__(self, first):\n        super().__init__()\n"
+        f"        self.layer = self.normed({made})\n\n"
+        "    def normed(self, module):\n        return spectral_norm(module)\n\n\n"
+        "class Trainer:\n    def __init__(self):\n        one = nn.Linear(2, 2)\n        self.generator = self.wrapped(one)\n"
+        "        self.critic = self.wrapped(Net(one))\n\n    def wrapped(self, network):\n        return DDP(network)\n\n\n"
+        "trainer = Trainer()\n"
+    )
+    assert [finding.level for finding in findings(train=program) if finding.rule == "FS419"] == levels

@@ -162,6 +162,7 @@ _NO_MODULES = (
     "omegaconf.", "yaml.", "yacs.", "ml_collections.", "huggingface_hub.", "torch.utils.tensorboard.", "tensorboardX.", "tqdm.",
     "wandb.", "loguru.", "librosa.", "soundfile.", "h5py.", "lmdb.", "datasets.",
 )  # fmt: skip
+_MAKES_MODULES = (".FullyShardedDataParallel", ".FSDPModule", ".fully_shard", ".wrap.wrap")
 _WITHOUT_PARAMETERS = re.compile(
     r"torch\.nn\.(modules\.\w+\.)?(?!AdaptiveLogS|Linear)(\w*(Loss|Pool[123]d|Pad[123]d)|Dropout\w*|Softm\w+|LogSoftmax|ReLU6?|LeakyReLU|GELU|SiLU|ELU|Tanh|Sigmoid"
     r"|Hard\w+|Identity|(Unf|F)latten|Upsample\w*|PixelShuffle|PixelUnshuffle|CosineSimilarity|PairwiseDistance|Fold|Unfold)"
@@ -182,6 +183,6 @@ def has_no_parameters(name: str) -> bool:
 def makes_no_modules(name: str) -> bool:
     """Whether a function or class gives no model that may be sharded: nor do copies, which are plain."""
     top = name.partition(".")[0]
-    if name == "builtins.eval":
-        return False  # whatever the text names
+    if name == "builtins.eval" or name.endswith(_MAKES_MODULES):
+        return False  # eval: whatever the text names
     return (top in sys.stdlib_module_names and top not in _PASSES_ON) or name.startswith(("builtins.", *_NO_MODULES))

@@ -14,7 +14,7 @@ from .class_names import keep_class_name
 from .copies import copy_as_plain
 from .ddp_buffers import broadcast_buffers_before_forward
 from .ddp_gradients import average_plain_gradients, drop_unused_gradients
-from .ddp_parts import gather_for_parts, gather_irregular_blocks
+from .ddp_parts import gather_for_parts, gather_irregular_blocks, leave_to_others
 from .ddp_units import plain_parameters, repeated_blocks
 from .ddp_writes import keep_writes_in_forward
 from .double_backward import allow_double_backward
@@ -67,8 +67,7 @@ def shard_like_ddp(
         return module
     names: set[str] = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
     elsewhere: set[Any] = {p for p in module.parameters() if isinstance(p, DTensor)}  # of a part that it shares with another
-    if any(isinstance(part, FSDPModule) for part in module.modules()):
-        raise NotImplementedError("blocks of the module are sharded with another model: wrap one module that has both in it")
+    of_others = {part for part in module.modules() if isinstance(part, FSDPModule)}  # units of such a part
     ignored = {p for name, p in module.named_parameters(remove_duplicate=False) if name in names} | elsewhere
     device = _device_of([p for p in module.parameters() if p not in ignored])
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
@@ -117,6 +116,7 @@ def shard_like_ddp(
             fully_shard(unit, mesh=mesh, **keywords)
             keep_class_name(unit)  # needed for: class_names
         rebind_parameters(slots)  # needed for: earlier_holders
+        leave_to_others(part, of_others)
         gather_irregular_blocks(part, blocks, group)
         gather_for_parts(part, blocks, elsewhere)
         keep_writes_in_forward([*blocks, part])  # needed for: parameter_writes

@@ -49,6 +49,26 @@ def gather_for_parts(module: Any, blocks: list[Any], elsewhere: Collection[Any] 
             part.register_forward_hook(leave)
 
 
+def leave_to_others(module: Any, units: Collection[Any]) -> None:
+    """Keep `module`, a root, from taking over `units` in it that another model shards: their root stays the other one.
+
+    fully_shard makes all units inside of a root its own at the first forward, and raises where they have one already.
+    """
+    state = module._get_fsdp_state()
+    initialize, listed = state._lazy_init, module.named_modules
+
+    def initialize_own() -> None:
+        state._lazy_init = initialize
+        module.named_modules = lambda *args, **kwargs: [one for one in listed(*args, **kwargs) if one[1] not in units]
+        try:
+            initialize()
+        finally:
+            del module.named_modules
+
+    if units:
+        state._lazy_init = initialize_own
+
+
 def gather_irregular_blocks(module: Any, blocks: list[Any], group: Any) -> None:
     """Gather those of `blocks`, its units, together with `module` that its forward calls not exactly once, or differentiates.
 

@@ -5,7 +5,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from types import CellType, FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .agreement import from_rank, held_by_all_ranks, ranks_where, true_on_any_rank, wait_for_all_ranks
+from .handed_out import cut_state, hand_out
 from .parameters import note_change, resharded
 from .sharding_hooks import without_sharding_hooks
 from .whole import shard_like, whole
@@ -223,7 +224,7 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
             vars(p).pop("_held_whole", None)
             p._backward_hooks = p._backward_hooks or full[p]._backward_hooks  # those that were registered inside
         kept = [p for p, count in zip(full, references, strict=True) if sys.getrefcount(full[p]) > count]
-        _hand_out({id(full[p]): p for p in kept}, [full[p] for p in kept], full)
+        hand_out({id(full[p]): p for p in kept}, [full[p] for p in kept], [full])
         _keep_what_was_written([(p, full[p], _content(full[p]) != old) for p, old in zip(full, before, strict=True)])
         note_change()  # whatever only some ranks did inside: all gather anew
     for unit in gathered:
@@ -233,47 +234,6 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
 def _content(value: torch.Tensor) -> tuple[int, int]:
     """What is another one when a tensor was written to: torch counts that, but for what is written through `.data`."""
     return value._version, int(value.detach().reshape(-1).view(torch.uint8).sum())
-
-
-def _hand_out(new: dict[int, Any], olds: list[Any], full: Any) -> None:
-    """Puts other objects where something keeps `olds`, whose ids are keys of `new`: shards in the place of the whole parameters
-    that stood for them, as averages and optimizers made inside keep them.
-    """
-    for holder in gc.get_referrers(*olds) if olds else ():
-        if holder is full or holder is olds:
-            continue
-        if type(holder) is tuple:  # which takes no others
-            _hand_out({id(holder): tuple(new.get(id(item), item) for item in holder)}, [holder], full)
-        elif type(holder) is list:
-            holder[:] = [new.get(id(item), item) for item in holder]
-        elif type(holder) is set:
-            changed = [new.get(id(item), item) for item in holder]
-            holder.clear()
-            holder.update(changed)
-        elif isinstance(holder, CellType):
-            holder.cell_contents = new.get(id(holder.cell_contents), holder.cell_contents)
-        elif isinstance(holder, FunctionType) and id(holder.__defaults__) in new:
-            holder.__defaults__ = new[id(holder.__defaults__)]
-        elif isinstance(holder, functools.partial) and id(holder.args) in new:
-            partial: Any = holder
-            partial.__setstate__((holder.func, new[id(holder.args)], holder.keywords, vars(holder)))
-        else:
-            entries = _entries(holder)
-            entries.update((key, new[id(value)]) for key, value in list(entries.items()) if id(value) in new)
-            for key in [key for key in entries if id(key) in new]:
-                entries[new[id(key)]] = _cut_state(entries.pop(key), new[id(key)])
-
-
-def _entries(holder: Any) -> dict[Any, Any]:
-    """A dictionary, or an object's attributes, which may have none of their own before somebody asks for it."""
-    return holder if isinstance(holder, dict) else getattr(holder, "__dict__", {}) if not isinstance(holder, type) else {}
-
-
-def _cut_state(entry: Any, live: Any) -> Any:
-    """What an optimizer keeps for a parameter, of shards where it was of the whole."""
-    if not isinstance(entry, dict) or not isinstance(live, DTensor):
-        return entry
-    return {key: shard_like(value, live) if isinstance(value, torch.Tensor) else value for key, value in entry.items()}
 
 
 @torch.no_grad()
@@ -348,7 +308,7 @@ def _whole_optimizer(optimizer: Optimizer) -> Iterator[None]:
         vars(optimizer).pop("_held_whole", None)
         known = {p for p, _ in kept}
         loaded = [(p, entry) for p, entry in optimizer.state.items() if isinstance(p, DTensor) and p not in known]
-        optimizer.state.update((p, _cut_state(entry, p)) for p, entry in loaded)
+        optimizer.state.update((p, cut_state(entry, p)) for p, entry in loaded)
         for p, entry in kept:
             written = optimizer.state.get(p, entry)
             entry.update((key, value) for key, value in written.items() if key not in gathered[id(entry)])

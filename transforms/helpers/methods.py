@@ -2,7 +2,6 @@
 
 import ast
 import functools
-import gc
 import inspect
 import re
 import sys
@@ -19,6 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from .ddp_writes import take_writes
 from .gathered import in_backward
+from .handed_out import hand_out
 from .parameters import resharded
 from .tensors import tensors_in
 
@@ -85,14 +85,14 @@ def _is_without_gradients(context: ast.expr) -> bool:
 
 def _register(module: Any, name: str) -> None:
     method = getattr(module, name)
-    handed_out: list[dict[str, nn.Parameter]] = []
+    handed_out: list[list[nn.Parameter]] = []
 
     @functools.wraps(method)
     def watch(_: Any, *args: Any, **kwargs: Any) -> Any:
-        gathered = dict(module.named_parameters())
-        before = [sys.getrefcount(parameter) for parameter in gathered.values()]
+        gathered = list(module.parameters())
+        before = [sys.getrefcount(parameter) for parameter in gathered]
         output = method(*args, **kwargs)
-        if before != [sys.getrefcount(parameter) for parameter in gathered.values()]:
+        if before != [sys.getrefcount(parameter) for parameter in gathered]:
             handed_out.append(gathered)
         take_writes(module, module)
         return output
@@ -112,19 +112,19 @@ def _register(module: Any, name: str) -> None:
         if not in_backward() and not any(tensor.grad_fn is not None for tensor in tensors_in(output)):
             resharded(module)  # no backward will do it
         while handed_out:
-            output = _with_shards(output, handed_out.pop(), dict(module.named_parameters()))
+            output = _with_shards(module, output, handed_out.pop())
         return output
 
     setattr(module, name, MethodType(call, module))
 
 
-def _with_shards(output: Any, gathered: dict[str, nn.Parameter], shards: dict[str, nn.Parameter]) -> Any:
-    """`output`, and all lists there are, optimizers' too, with sharded parameters in place of the gathered ones."""
-    kept = {name: p for name, p in gathered.items() if not isinstance(p, DTensor)}  # units inside may be gathered since
-    swap = {id(p): shards[name] for name, p in kept.items() if isinstance(shards.get(name), DTensor)}
-    if not swap:
-        return output
-    for holder in gc.get_referrers(*(p for p in gathered.values() if id(p) in swap)):
-        if type(holder) is list:
-            holder[:] = [swap.get(id(item), item) for item in holder]
+def _with_shards(module: nn.Module, output: Any, gathered: list[nn.Parameter]) -> Any:
+    """`output`, and all else that keeps parameters, with sharded ones in place of those gathered, also of parts that left."""
+    units: list[Any] = [part for part in module.modules() if isinstance(part, FSDPModule)]
+    groups = [group for unit in units if (group := unit._get_fsdp_state()._fsdp_param_group)]
+    managed = [one for group in groups for one in group.fsdp_params]
+    shards: dict[int, Any] = {id(getattr(one, "_unsharded_param", None)): one.sharded_param for one in managed}
+    kept = [p for p in gathered if id(p) in shards]
+    swap = {id(p): shards[id(p)] for p in kept}
+    hand_out(swap, kept, [gathered, *map(vars, managed), *(part._parameters for part in module.modules())])
     return tree_map_only(torch.Tensor, lambda tensor: swap.get(id(tensor), tensor), output)

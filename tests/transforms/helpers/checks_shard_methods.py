@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from checks_shard_uses import compare, loop, ones
 from models import batch, close, error_of, parameters_of, wrapper_of
 from shard_models import build, differences, optimizer_of, result, tied, train
@@ -236,6 +237,44 @@ def check_methods_that_hand_out_parameters() -> None:
             returned.step()
         results.append(parameters_of(model))
     assert close(results[0], results[1], 0.0)
+
+
+class Growing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 6), nn.Linear(6, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x).tanh())
+
+    @torch.no_grad()
+    def grow(self, outputs: int) -> dict[Any, Any]:
+        old, self.head = self.head, nn.Linear(6, outputs)
+        self.head.weight[: old.out_features].copy_(old.weight)
+        return {old.weight: self.head.weight, old.bias: self.head.bias}
+
+
+def check_parameters_of_layers_that_a_method_replaces() -> None:
+    """The optimizer holds the sharded ones, also of the layer that has left: by them it finds what is new."""
+    results: list[Any] = []
+    wraps: list[Any] = [DDP, shard_like_ddp]
+    for wrap in wraps:
+        torch.manual_seed(0)
+        model = wrap(Growing())
+        net = model.module if wrap is DDP else model
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        for outputs in (2, 3):
+            if outputs == 3:
+                swap = forward_method(net, "grow")(outputs)
+                assert all(p in swap for p in optimizer.param_groups[0]["params"][2:])
+                optimizer.param_groups[0]["params"][2:] = swap.values()
+                model = wrap(net)
+            for step in range(3):
+                optimizer.zero_grad()
+                model(torch.full((2, 6), 0.1 * (step + dist.get_rank()))).square().sum().backward()
+                optimizer.step()
+        results.append(parameters_of(net))
+    assert close(results[0], results[1], 1e-6)
 
 
 def check_averages_of_parameters() -> None:
