@@ -6,6 +6,7 @@ import ast
 from textwrap import dedent
 
 import pytest
+from migrated_texts import HEAD, texts
 from test_examples import migrated
 from to_fsdp2.transforms.queries.local_names import spelled_out
 
@@ -363,3 +364,20 @@ def test_the_items_of_a_loop_are_held_with_the_list() -> None:
     """)
     text = migrated(train).texts["train.py"]
     assert "with whole_on_each_rank(steppers, model):" in text
+
+
+def test_a_name_that_may_stand_for_several_models_is_one_of_them_at_a_time() -> None:
+    """What a proxy holds is the model here; the loss, which another proxy holds, has no name at the guard."""
+    program = HEAD + (
+        "import torch.distributed as dist\n\n\nclass Proxy:\n    def __init__(self, module):\n        self.module = module\n\n"
+        "    def state_dict(self):\n        return self.module.module.state_dict()\n\n\n"
+        "class Trainer:\n    def __init__(self):\n        self.net, self.loss = nn.Linear(4, 4), nn.Linear(4, 1)\n"
+        "        self.model, self.criterion = Proxy(DDP(self.net)), Proxy(DDP(self.loss))\n\n"
+        "    def get_loss(self):\n        return self.loss\n\n"
+        "    def save(self):\n        save_state(self.model.state_dict(), self.get_loss())\n\n\n"
+        "def save_state(state, loss):\n    torch.save({'model': state, 'loss': loss.state_dict()}, 'state.pt')\n\n\n"
+        "def main():\n    trainer = Trainer()\n"
+        "    trainer.criterion.module(trainer.model.module(torch.ones(2, 4))).sum().backward()\n"
+        "    if dist.get_rank() == 0:\n        print('saving')\n        trainer.save()\n\n\nmain()\n"
+    )
+    assert "everything_whole_on_each_rank()" in texts({"train": program})["train"]

@@ -52,3 +52,21 @@ def test_choices_by_names_of_flat_parameters_are_told(test: str, levels: list[st
     text = PROGRAM.format(keywords=keywords, test=test, more=more.get(listed, "pass"))
     text = text.replace("in model.named_parameters() if", f"in {listed} if")
     assert [f.level.value for f in findings(train=text) if f.rule == "FS609"] == levels
+
+
+@pytest.mark.parametrize(("keywords", "more", "is_told"), [
+    ("use_orig_params=skipped[0]", "pass", True), ("**options", "options['use_orig_params'] = skipped[0]", True),
+    ("**options", "options['use_orig_params'] = True", False), ("use_orig_params=True", "pass", False),
+])  # fmt: skip
+def test_choices_by_names_where_a_run_decides_what_is_flat_are_told(keywords: str, more: str, is_told: bool) -> None:
+    text = PROGRAM.format(keywords=keywords, test="n in skipped", more=more)
+    (found,) = [f for f in findings(train=text) if f.rule == "FS609"]
+    assert ("use_orig_params=False" in found.message) == is_told
+    assert "for n, p in named_parameters(model)" in migrated(train=text)["train"]
+
+
+@pytest.mark.parametrize(("context", "renamed"), [("FSDP.summon_full_params(model)", False), ("open('names.txt')", True)])
+def test_inside_of_summon_full_params_names_are_the_models_own(context: str, renamed: bool) -> None:
+    loop = f"with {context}:\n        skipped += [n for n, p in model.named_parameters() if n == 'head.weight']"
+    text = migrated(train=PROGRAM.format(keywords=ORIGINAL, test="p.requires_grad", more=loop))["train"]
+    assert ("named_parameters(model)" in text) is renamed

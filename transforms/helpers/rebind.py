@@ -96,7 +96,7 @@ def rebind_parameters(slots: list[Any]) -> None:
                 for key in [key for key, value in values.items() if id(value) in swap]:
                     values[key] = swap[id(values[key])]
                 if any(id(key) in swap for key in values):
-                    moved = [(swap.get(id(k), k), _shard_state(value, swap.get(id(k)))) for k, value in values.items()]
+                    moved = [(swap.get(id(k), k), _shard_state(value, swap.get(id(k)), values)) for k, value in values.items()]
                     values.clear()  # filled again in the same order, which state dicts show
                     values.update(moved)
             elif isinstance(holder, set):
@@ -120,14 +120,22 @@ def rebind_parameters(slots: list[Any]) -> None:
             warnings.warn(f"a {kind} still holds parameters from before sharding: make it anew from the model", stacklevel=2)
 
 
-def _shard_state(state: Any, new: Any) -> Any:
+def _shard_state(state: Any, new: Any, states: Any) -> Any:
     """What an optimizer keeps of a parameter, with this rank's parts of tensors, as the parameter is sharded now."""
     if not isinstance(state, dict) or not isinstance(new, DTensor):
         return state
     for value in state.values():
         if isinstance(value, torch.Tensor) and value.dim() and value.shape != new.shape:
+            if _steps_on_whole(states):
+                continue
             raise TypeError(
                 f"optimizer state of shape {tuple(value.shape)} cannot be sharded like its parameter of shape "
                 f"{tuple(new.shape)}: build the optimizer after sharding and load its state there"
             )
     return {key: shard_like(value, new) if isinstance(value, torch.Tensor) else value for key, value in state.items()}
+
+
+def _steps_on_whole(states: Any) -> bool:
+    """Whether the optimizer that has these states takes whole parameters at each step: state of any shape serves it."""
+    owners = (one for one in gc.get_objects() if issubclass(type(one), Optimizer) and one.state is states)
+    return any(hasattr(owner, "_steps_on_whole") or hasattr(owner.step, "_steps_on_whole") for owner in owners)

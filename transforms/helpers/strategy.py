@@ -1,7 +1,8 @@
-"""The sharding strategy of a unit, in FSDP1's terms."""
+"""The sharding strategy and the device of a unit, in FSDP1's terms."""
 
 from typing import Any
 
+import torch
 from torch.distributed.fsdp import FSDPModule, ShardingStrategy
 
 
@@ -20,3 +21,8 @@ def strategy_of(module: Any) -> ShardingStrategy:
     if is_hybrid:
         return ShardingStrategy.HYBRID_SHARD if reshards else ShardingStrategy._HYBRID_SHARD_ZERO2
     return ShardingStrategy.FULL_SHARD if reshards else ShardingStrategy.SHARD_GRAD_OP
+
+
+def compute_device_of(module: Any) -> torch.device:
+    """`module.compute_device`: where a sharded module gathers its parameters and computes, also if they lie elsewhere."""
+    return module._get_fsdp_state()._device if isinstance(module, FSDPModule) else module.compute_device  # type: ignore[attr-defined]

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import MethodType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -42,6 +42,7 @@ def step_on_whole(optimizer: Any) -> Any:
         wrapped = running.enter_context(_whole_parameters_of(optimizer))
         return tuple(map(wrapped, args)), {key: wrapped(value) for key, value in kwargs.items()}
 
+    cast(Any, optimizer)._steps_on_whole = True
     optimizer.register_step_pre_hook(enter)
     optimizer.register_step_post_hook(lambda *_: running.close())
     for name in OF_STEPS:
@@ -62,6 +63,7 @@ def on_whole_parameters(step: Callable[..., Any]) -> Callable[..., Any]:
         with _whole_parameters_of(self) as wrapped:
             return step(self, *map(wrapped, args), **{key: wrapped(value) for key, value in kwargs.items()})
 
+    run._steps_on_whole = True  # pyright: ignore[reportAttributeAccessIssue]
     return run
 
 

@@ -332,7 +332,8 @@ class ShardingQueries:
             surely_not = all(self._is_no_model(v, apart) for v in others)
             return Sharding(Answer.NO if surely_not else Answer.UNKNOWN)
         certain = all(isinstance(v, Wrapped) and v in wrapped for v in values)
-        return Sharding(Answer.YES if certain else Answer.UNKNOWN, frozenset(kinds), (wrapped or handed)[0], in_place=not wrapped,
+        seen = [v for v in wrapped if isinstance(v, Wrapped)] or wrapped or handed
+        return Sharding(Answer.YES if certain else Answer.UNKNOWN, frozenset(kinds), seen[0], in_place=not wrapped,
                         wrapped_in=frozenset(v.kind.lower() for v in wrapped))  # fmt: skip
 
     def of_optimizer(self, file: File, node: ast.AST) -> Sharding:

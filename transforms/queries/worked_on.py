@@ -34,6 +34,11 @@ def sharded_objects(sharding: ShardingQueries, values: Iterable[Value]) -> set[V
     return {v for v in values if isinstance(v, Optimizer) or sharding.of_values([v]).wrappers}
 
 
+def is_one(sharding: ShardingQueries, objects: Collection[Value]) -> bool:
+    """Whether objects are a single one, in its wrapper and without: of several that an expression may be, it is one at a time."""
+    return len(_without_wrappers(sharding, objects)) == 1
+
+
 def are_among(sharding: ShardingQueries, objects: Collection[Value], others: Iterable[Value]) -> bool:
     """Whether objects are known and all are among others, be it in their wrappers or without.
 

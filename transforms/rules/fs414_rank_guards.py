@@ -29,7 +29,7 @@ from ..queries.known_conditions import Needed, asked_about, known_conditions, ma
 from ..queries.local_names import loop_of, spelled_out
 from ..queries.past_ddp import runs_through_ddp
 from ..queries.sure_names import is_surely_assigned, surely_there
-from ..queries.worked_on import are_among, sharded_objects
+from ..queries.worked_on import are_among, is_one, sharded_objects
 from ..rewrites.changes import Change, Statement, insert_before, replace
 from ..rewrites.held_blocks import between_lines, in_context, in_context_behind, moves_too_much
 from ..rewrites.held_functions import decorated, function_to_decorate, with_arguments
@@ -114,11 +114,14 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
 
 
 def _is_named(item: Hidden, hidden: Sequence[Hidden], migration: Migration) -> bool:
-    """Whether others behind the same guard, which can be named there, are all that a thing can be."""
+    """Whether others behind the same guard, which can be named there, are all that a thing can be.
+
+    A name that may stand for several, as `self.module` in a class of which there are some, stands for one of them at a time.
+    """
     sharding = migration.sharding
     named = [(other.file, other.model) for other in hidden if other.thing is not None and other.model is not None]
-    objects = {o for file, model in named for o in sharded_objects(sharding, file.values(model))}
-    return are_among(sharding, item.objects, objects)
+    found = [sharded_objects(sharding, file.values(model)) for file, model in named]
+    return are_among(sharding, item.objects, {o for one in found if is_one(sharding, one) for o in one})
 
 
 def _needed(site: Site, rest: Sequence[ast.stmt], hidden: Sequence[Hidden]) -> Needed | None:

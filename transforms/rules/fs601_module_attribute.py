@@ -57,9 +57,9 @@ def the_model_itself(site: Site, migration: Migration) -> Outcome | None:
 
 
 def _may_be_in_data_parallel(site: Site) -> bool:
-    """Whether DataParallel comes here too, as on one machine without ranks: it keeps its ``.module``."""
+    """Whether DataParallel comes here too, as on one machine without ranks, or apex's wrapper: they keep their ``.module``."""
     assert site.receiver is not None
-    return any(isinstance(v, Opaque) and v.name.endswith(".DataParallel") for v in site.file.values(site.receiver))
+    return any(isinstance(v, Opaque) and v.name.endswith("DataParallel") for v in site.file.values(site.receiver))
 
 
 def _was_always_wrapped(site: Site, migration: Migration) -> bool:

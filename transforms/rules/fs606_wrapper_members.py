@@ -23,7 +23,7 @@ _LOGS = "_get_ddp_logging_data"
 _SETTINGS = {"find_unused_parameters": "False", "broadcast_buffers": "True", "require_forward_param_sync": "True"}
 _FUNCTIONS = {
     "process_group": "group_of", "rank": "rank_of", "world_size": "world_size_of", "sharding_strategy": "strategy_of",
-    "params": "unit_parameters",
+    "params": "unit_parameters", "compute_device": "compute_device_of",
 }  # fmt: skip
 
 
@@ -117,7 +117,8 @@ RULE = Rule(
     title="members of wrappers",
     symbols=(*(f"{DDP}.{n}" for n in (*_MACHINERY, *_SETTINGS, "device_ids", "device", "will_sync_module_buffers", _LOGS)),
              *(f"{FSDP1}.{n}" for n in (*_FUNCTIONS, "check_is_root")),
-             *(f"{DDP}.{n}" for n in sorted(DDP_ONLY | STATE_HOOKS)), *(f"{FSDP1}.{n}" for n in sorted(FSDP1_ONLY))),
+             *(f"{DDP}.{n}" for n in sorted(DDP_ONLY | STATE_HOOKS)),
+             *(f"{FSDP1}.{n}" for n in sorted(FSDP1_ONLY - _FUNCTIONS.keys()))),
     roles=("read", "call", "store"),
     why="A model of FSDP2 is the user's own module: it has none of the attributes that the wrapper's class brought.",
     idiom=removed,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+
 from ..findings import Form, Level
 from ..flow.values import Wrapped
 from ..migration import Migration
 from ..queries.name_uses import NameUse, Prefix
 from ..queries.parameter_names import asks_for_fsdp1_names, depends_on_prefix, uses_of_names
+from ..queries.summoned import is_summoned
 from ..queries.unwrapping import comes_unwrapped
 from ..rewrites.helper_calls import method_as_function
 from ..rule import Example, Outcome, Rule
@@ -32,19 +35,24 @@ def named_as_before(site: Site, migration: Migration) -> Outcome | None:
 
 def _named_as_in_fsdp1(site: Site, migration: Migration) -> Outcome | None:
     """The names with `_fsdp_wrapped_module.` in them; of flat parameters, which had one name a unit, what that did is told."""
-    assert site.call is not None
+    assert site.call is not None and site.receiver is not None
+    if site.member == "named_parameters" and is_summoned(site.file, site.call, site.receiver):
+        return None  # where FSDP1 showed the model's own names
     uses = uses_of_names(site.file, site.call, Prefix.FSDP1)
-    flat = site.member == "named_parameters" and _is_flat(site, migration)
-    if flat and NameUse.ASKED in uses_of_names(site.file, site.call, Prefix.FLAT):
+    asked = site.member == "named_parameters" and NameUse.ASKED in uses_of_names(site.file, site.call, Prefix.FLAT)
+    flat = _is_flat(site, migration) if asked else False
+    if flat:
         return Outcome(_FLAT, level=Level.REVIEW, form=Form.NOTE, advice=_ADVICE)
     if NameUse.ASKED in uses or (NameUse.KEPT in uses and migration.program.once(asks_for_fsdp1_names)):
         change = method_as_function(site.file, site.call, migration.helper(site, site.member))
+        if flat is None:
+            return Outcome(_FLAT_IF_ASKED, [change], Level.REVIEW, advice=_ADVICE)
         return Outcome("names have _fsdp_wrapped_module. in them, as FSDP1's: something is decided by whole names", [change])
-    return None
+    return Outcome(_FLAT_IF_ASKED, level=Level.REVIEW, form=Form.NOTE, advice=_ADVICE) if flat is None else None
 
 
-def _is_flat(site: Site, migration: Migration) -> bool:
-    """Whether FSDP1 surely showed one flat parameter in place of those of a unit."""
+def _is_flat(site: Site, migration: Migration) -> bool | None:
+    """Whether FSDP1 showed one flat parameter in place of those of a unit; None where that is decided at run time."""
     assert site.sharding is not None
     value = site.sharding.value
     if not isinstance(value, Wrapped):
@@ -52,12 +60,17 @@ def _is_flat(site: Site, migration: Migration) -> bool:
     _, call = migration.program.call_node(value.site)
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     if "use_orig_params" in given:
-        return getattr(given["use_orig_params"], "value", None) is False
-    return None not in given  # which may be a dictionary of arguments
+        said = given["use_orig_params"]
+        return said.value is False if isinstance(said, ast.Constant) else None
+    if None not in given:
+        return True
+    return None if migration.program.mentions(_GIVEN_OTHERWISE) else False  # in a dictionary of arguments
 
 
 _BOTH = "the model comes here in DDP's wrapper and out of it: names of the wrapper began with module., now none does"
 _FLAT = "FSDP1 showed one flat parameter a unit here: choices by names took all or nothing of it; now each parameter has its own"
+_FLAT_IF_ASKED = f"with use_orig_params=False, {_FLAT}"
+_GIVEN_OTHERWISE = r"\buse_orig_params\b[\"']?\]?\s*[:=]\s*(?!True\b)(?!bool\b)[^=\s]"
 _ADVICE = "Compare what is chosen (weight decay groups, say) in the old and the new run; `verify` does."
 
 RULE = Rule(

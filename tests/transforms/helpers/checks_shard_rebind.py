@@ -8,12 +8,15 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
+from checks_whole_steps import Factored
 from models import batch, close, error_of
 from shard_models import Residual, build, differences, rank, result, tied
 from to_fsdp2.transforms.helpers import rebind
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.identities import id_before_sharding
 from to_fsdp2.transforms.helpers.shard import shard_like_fsdp1
+from to_fsdp2.transforms.helpers.whole import whole
+from to_fsdp2.transforms.helpers.whole_steps import on_whole_parameters, step_on_whole
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
@@ -140,6 +143,23 @@ def check_everything_that_holds_parameters() -> None:
     for optimizer in trainer.optimizers:
         assert all(isinstance(p, DTensor) for group in optimizer.param_groups for p in group["params"])
     assert trainer.optimizers[1]._params[0] is now["emb.weight"]
+
+
+class Kept(Factored):
+    step = on_whole_parameters(Factored.step)
+
+
+def check_state_of_any_shape_where_steps_see_whole_parameters() -> None:
+    """As of a checkpoint that is loaded in front of the wrap."""
+    results = []
+    for kind, wrap in ((Factored, DDP), (Kept, shard_like_ddp), (lambda p: step_on_whole(Factored(p)), shard_like_ddp)):
+        torch.manual_seed(0)
+        model = build("tied")
+        optimizer = kind([p for p in model.parameters() if p.dim() == 2])
+        model(*batch(0, 0)).backward()
+        optimizer.step()
+        results.append([train(wrap(model), optimizer), [whole(p.detach()) for p in optimizer.param_groups[0]["params"]]])
+    assert close(results[0], results[1], 1e-6) and close(results[0], results[2], 1e-6)
 
 
 def check_what_cannot_be_rebound() -> None:

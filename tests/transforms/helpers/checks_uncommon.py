@@ -19,7 +19,7 @@ from to_fsdp2.transforms.helpers.ranks import on_all_ranks
 from to_fsdp2.transforms.helpers.scaling import sharded_grad_scaler
 from to_fsdp2.transforms.helpers.shard import shard_like_fsdp1
 from to_fsdp2.transforms.helpers.stops import holds_shards
-from to_fsdp2.transforms.helpers.strategy import strategy_of
+from to_fsdp2.transforms.helpers.strategy import compute_device_of, strategy_of
 from to_fsdp2.transforms.helpers.units import units
 from to_fsdp2.transforms.helpers.zero_gradients import reset_shards_in_zero_grad
 from torch import nn
@@ -238,6 +238,6 @@ def check_the_strategy_is_that_asked_for_also_once_the_root_has_run() -> None:
     for strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP):
         device, policy = torch.device("cpu"), ModuleWrapPolicy({Block})
         model: Any = shard_like_fsdp1(Net(), auto_wrap_policy=policy, sharding_strategy=strategy, device_id=device)
-        assert strategy_of(model) is strategy
+        assert strategy_of(model) is strategy and compute_device_of(model) == torch.device("cpu")
         model(*batch(0)).backward()
         assert strategy_of(model) is strategy and strategy_of(model.layers[0]) is strategy
