@@ -36,3 +36,13 @@ def test_names_of_a_model_that_comes_in_its_wrapper_and_out_of_it(other: str, st
     assert ("in model.named_parameters()" in migrated(train=HEAD + groups + run)["train"]) is stays
     told = [finding.level for finding in findings(train=HEAD + groups + run) if finding.rule == "FS609"]
     assert told == [Level.REVIEW if stays else Level.SAFE]
+
+
+@pytest.mark.parametrize(("use", "stays"), [
+    ("print('{} is trained'.format(name))", True), ("seen += '{} is trained'.format(name)", False),
+    ("seen += 'qkv' in name", True), ("seen += name in skip", False),
+])  # fmt: skip
+def test_names_that_are_handed_to_a_function_are_followed_there(use: str, stays: bool) -> None:
+    norms = f"def norms(named, seen, skip):\n    for name, p in named:\n        {use}\n    return seen\n\n\n"
+    run = "def run(net, seen, skip):\n    model = DDP(net)\n    return norms(model.named_parameters(), seen, skip)\n"
+    assert ("return norms(model.named_parameters(), seen, skip)" in migrated(train=HEAD + norms + run)["train"]) is stays

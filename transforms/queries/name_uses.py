@@ -60,7 +60,7 @@ def is_printed(file: File, use: ast.AST) -> bool:
         if isinstance(around, ast.Call):
             method = around.func.attr if isinstance(around.func, ast.Attribute) else ""
             name = file.external(around.func) or ""
-            if name in _WRITES_OUT or (method == "join" and not name):
+            if name in _WRITES_OUT or (method in ("join", "format") and not name):
                 continue
             return bool(_PRINTS.match(name)) or method in _LOGS
         if isinstance(around, ast.Raise):

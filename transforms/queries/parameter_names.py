@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
+from .arguments import parameter_for
 from .file import File
 from .local_names import loop_of
 from .name_uses import NameUse, Prefix, is_printed, loop_targets, name_use
@@ -42,24 +43,27 @@ def uses_of_names(file: File, call: ast.Call, prefix: Prefix) -> set[NameUse]:
 
     Those lose the prefix with the wrapper, as these do, or keep it together.
     """
-    return _Names(file, call, prefix).uses()
+    names = _Names(file, file.function(call) or file.tree, prefix)
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if owner is not None:
+        names.model, names.lacks = ast.unparse(owner), functools.partial(surely_lacks, file, owner)
+    return names.uses([call])
 
 
 class _Names:
     """The names that one call gives, the collections that they are put into, and what else meets these."""
 
-    def __init__(self, file: File, call: ast.Call, prefix: Prefix) -> None:
-        self._file, self._prefix = file, prefix
-        self._scope = file.function(call) or file.tree
-        self._inside = set(ast.walk(self._scope))
-        owner = call.func.value if isinstance(call.func, ast.Attribute) else None
-        self._model = ast.unparse(owner) if owner is not None else ""
-        self._lacks = functools.partial(surely_lacks, file, owner) if owner is not None else lambda _: False
-        self._pending: list[ast.Call | str] = [call]
+    def __init__(self, file: File, scope: ast.AST, prefix: Prefix) -> None:
+        self._file, self._scope, self._prefix = file, scope, prefix
+        self._inside = set(ast.walk(scope))
+        self.model = ""
+        self.lacks: Callable[[str], bool] = lambda _: False
+        self._pending: list[ast.Call | str] = []
         self._seen: set[ast.Call | str] = set()
         self._found: set[NameUse] = set()
 
-    def uses(self) -> set[NameUse]:
+    def uses(self, calls: Sequence[ast.Call] = ()) -> set[NameUse]:
+        self._pending += calls
         while self._pending:
             item = self._pending.pop()
             if item in self._seen:
@@ -94,8 +98,30 @@ class _Names:
         collection = self._assigned_to(node) if is_dict or not pairs else None
         if collection is not None:
             self._pending.append(collection)
+        elif pairs and (handed := self._handed_to(node)):
+            for owner, function, name in handed:
+                self._found |= self._uses_of_parameter(owner, function, name)
         elif pairs or not is_printed(self._file, node):
             self._found.add(NameUse.KEPT)
+
+    def _handed_to(self, node: ast.AST) -> list[tuple[File, ast.FunctionDef, str]]:
+        """The parameters that pairs are handed in for, where all functions that a call comes to are seen."""
+        call, found = self._file.parents[node], []
+        callees = self._file.program.callees(self._file, call) if isinstance(call, ast.Call) else []
+        for owner, function in map(self._file.program.function_node, callees):
+            is_method = isinstance(function, ast.FunctionDef) and owner.enclosing_class(function) is not None
+            name = parameter_for(function, node, call, is_method) if isinstance(function, ast.FunctionDef) else None  # type: ignore[arg-type]
+            if name is None or function is self._scope:
+                return []
+            found.append((owner, function, name))
+        return found
+
+    def _uses_of_parameter(self, owner: File, function: ast.FunctionDef, name: str) -> set[NameUse]:
+        inner = _Names(owner, function, self._prefix)
+        inner.lacks = self.lacks
+        for read in inner._reads(name, function):
+            inner._follow_source(read, pairs=True)
+        return inner.uses()
 
     def _follow_use(self, use: ast.Name) -> None:
         parent = self._file.parents[use]
@@ -104,7 +130,7 @@ class _Names:
         elif (collection := self._looked_up_in(use)) is not None or (collection := self._put_into(use)) is not None:
             self._pending.append(collection)
         else:
-            self._found.add(name_use(self._file, use, self._prefix, self._lacks))
+            self._found.add(name_use(self._file, use, self._prefix, self.lacks))
 
     def _follow_collection(self, name: str) -> None:
         """Whether a local variable holds such names alone, and what is done with them."""
@@ -161,7 +187,7 @@ class _Names:
 
     def _names_parts(self, call: ast.Call) -> bool:
         """Whether a function puts the names together from the parts of the model: it walks through its children, if seen."""
-        if self._model not in map(ast.unparse, call.args):
+        if self.model not in map(ast.unparse, call.args):
             return False
         bodies = [self._file.program.function_node(callee)[1] for callee in self._file.program.callees(self._file, call)]
         return all(any(getattr(node, "attr", "") == "named_children" for node in ast.walk(body)) for body in bodies)
@@ -185,7 +211,7 @@ class _Names:
 
     def _is_source(self, node: ast.expr) -> bool:
         method = node.func if isinstance(node, ast.Call) else None
-        return isinstance(method, ast.Attribute) and method.attr in _NAMING and ast.unparse(method.value) == self._model
+        return isinstance(method, ast.Attribute) and method.attr in _NAMING and ast.unparse(method.value) == self.model
 
     def _looked_up_in(self, use: ast.Name) -> str | None:
         test = self._file.parents[use]
