@@ -188,3 +188,14 @@ OF_FSDP1 = "elif hasattr(model, '_fsdp_wrapped_module'):\n{indent}    model = mo
 def test_a_loop_over_wrappers_ends_at_what_has_none(body: str, stays: bool) -> None:
     text = migrated(train=LOOPS.format(body=body))["train"]
     assert (f"def inner(model):\n    {body}\n" in text) == stays
+
+
+@pytest.mark.parametrize(("use", "stays"), [("pass", True), ("print(wrapped)", False)])
+def test_a_test_in_a_variable_that_is_asked_once_only_unwraps(use: str, stays: bool) -> None:
+    program = HEAD + (
+        "def bare(model):\n    wrapped = isinstance(model, DDP)\n"
+        f"    {use}\n    return model.module if wrapped else model\n\n\n"
+        "def main(net, options, path):\n    model = DDP(net, **options) if options else net\n"
+        "    torch.save(bare(model).state_dict(), path)\n"
+    )
+    assert ("    return model.module if wrapped else model\n" in migrated(train=program)["train"]) is stays

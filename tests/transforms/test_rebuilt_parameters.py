@@ -73,3 +73,15 @@ def test_layers_that_a_constructor_makes_get_their_norm(made: str, levels: list[
         "trainer = Trainer()\n"
     )
     assert [finding.level for finding in findings(train=program) if finding.rule == "FS419"] == levels
+
+
+@pytest.mark.parametrize(("layers", "levels"), [("nn.ModuleList([nn.Linear(2, 2)])", []), ("kept", [Level.MANUAL])])
+def test_layers_of_a_list_that_is_being_made_get_other_parameters(layers: str, levels: list[Level]) -> None:
+    program = HEAD + (
+        f"def make(kept):\n    layers = {layers}\n    bias = layers[0].bias\n"
+        "    layers[0].bias = nn.Parameter(bias, requires_grad=bias.requires_grad)\n    return layers\n\n\n"
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.layers = nn.ModuleList([nn.Linear(2, 2)])\n\n\n"
+        "def main():\n    model = DDP(Net())\n    return make(model.module.layers)\n\n\nmain()\n"
+    )
+    assert [finding.level for finding in findings(train=program) if finding.rule == "FS419"] == levels

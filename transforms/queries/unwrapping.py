@@ -17,6 +17,7 @@ from .arguments import handed_in
 from .assignments import assigned_values
 from .container_items import items_of
 from .file import File
+from .local_values import local_value
 from .plain_branches import is_in_plain_branch
 from .returned_items import filled_with, returned_items
 from .sharding import ShardingQueries
@@ -38,8 +39,8 @@ def unwrapping_choice(
 
     A function of the repository may make the test, if it answers as before: `by_any_function` takes that for granted.
     """
-    inside: ast.AST = node
-    for around in file.ancestors(node):
+    inside: ast.AST = _kept_test(file, node) or node
+    for around in file.ancestors(inside):
         if isinstance(around, ast.BoolOp) and _asks_inside_too(around, inside):
             return around
         if isinstance(around, (ast.If, ast.IfExp, ast.While)) and inside is not around:
@@ -49,13 +50,33 @@ def unwrapping_choice(
             if _in_orelse(choice, inside):
                 inside = around
                 continue
-            subject = _subject(choice.test, file)
+            kept = local_value(file, choice.test) if isinstance(choice.test, ast.Name) else None
+            test = kept.value if kept is not None and kept.read_once else choice.test
+            subject = _subject(test, file)
             is_choice = subject is not None and _only_unwraps(file, choice, subject)
-            if is_choice and (by_any_function or _answers_stay(file, choice.test)):
+            if is_choice and (by_any_function or _answers_stay(file, test)):
                 return around
         if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
             return None
         inside = around
+    return None
+
+
+def _kept_test(file: File, node: ast.AST) -> ast.expr | None:
+    """The one read of ``is_wrapped = isinstance(model, DDP)``, where a node is in such a test."""
+    test = next((part for part in (node, *file.ancestors(node)) if isinstance(part, (ast.Call, ast.stmt))), node)
+    while isinstance(file.parents.get(test), ast.BoolOp):
+        test = file.parents[test]
+    if not isinstance(test, ast.expr) or _subject(test, file) is None:
+        return None
+    statement = file.parents[test]
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    if not isinstance(target, ast.Name):
+        return None
+    for read in file.names_by_id[target.id]:
+        kept = local_value(file, read) if isinstance(read.ctx, ast.Load) else None
+        if kept is not None and kept.read_once and kept.statement is statement:
+            return read
     return None
 
 

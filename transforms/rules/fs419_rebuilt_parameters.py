@@ -33,9 +33,21 @@ def _assigned(site: Site, call: ast.Call, migration: Migration) -> Outcome | Non
     owners = [part for t in targets if isinstance(t, ast.Attribute) for part in ast.walk(t.value) if isinstance(part, ast.expr)]
     if any(isinstance(owner, ast.Name) and owner.id == "self" for owner in owners):
         return None  # who calls the method is asked, by FS308
+    bases = [owner for owner in owners if isinstance(owner, ast.Name) and isinstance(owner.ctx, ast.Load)]
+    if any(migration.is_fresh(site.file, call, base) and _begins_with(targets, base) for base in bases):
+        return None
     if not any(_is_sharded(site.file, owner, migration) for owner in owners):
         return None
     return Outcome(_TAKES_AWAY, level=Level.MANUAL, form=Form.NOTE, advice=_ADVICE)
+
+
+def _begins_with(targets: list[ast.expr], base: ast.Name) -> bool:
+    """Whether what is assigned to lies in what a name stands for: ``layers[0].bias`` in ``layers``."""
+
+    def begin(node: ast.expr) -> ast.expr:
+        return begin(node.value) if isinstance(node, (ast.Attribute, ast.Subscript)) else node
+
+    return any(begin(target) is base for target in targets)
 
 
 _PARAMETER = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")

@@ -38,8 +38,8 @@ def the_model_itself(site: Site, migration: Migration) -> Outcome | None:
     others = makes_other_wrappers(migration.program)  # what those wrap has a module of its own
     others = others or (isinstance(choice, ast.IfExp) and _asks_for_attribute(choice.test))
     others = others and not migration.is_sharded_here(site)
-    if isinstance(choice, ast.IfExp) and asked_about(site.file, choice.test) is not None:
-        others = others or unwrapping_choice(site.file, node) is not None  # a function that stays is asked
+    if isinstance(choice, ast.IfExp) and (isinstance(choice.test, ast.Name) or asked_about(site.file, choice.test) is not None):
+        others = others or unwrapping_choice(site.file, node) is not None  # a variable or function that stays is asked
     if isinstance(choice, ast.IfExp) and _is_same_but_for_module(site, choice) and migration.options.wraps and not others:
         change = replace(site.file, choice, lambda new: new.orelse if choice.body is node else new.body)  # type: ignore[attr-defined]
         return _told(site, migration, choice, "wrapped or not, the model is its own module", change)
