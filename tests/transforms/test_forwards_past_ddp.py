@@ -206,3 +206,16 @@ def test_where_no_wrap_sends_buffers_nothing_has_to_be_kept(norm: str, is_kept: 
     use = "print(nn.BatchNorm1d)\n    evaluate(load(), batches)\n    evaluate(model.module, batches)"
     text = migrated(train="from other import load\n" + PROGRAM.format(use=use, norm=norm))["train"]
     assert ("past_ddp" in text) is is_kept
+
+
+@pytest.mark.parametrize("found", [
+    "inner = model.module", "try:\n            inner = model.module\n        except AttributeError:\n            inner = model",
+])  # fmt: skip
+def test_what_another_branch_unwraps_is_wrapped_here(found: str) -> None:
+    """A flag in front says how the program evaluates, and not what the model is."""
+    use = (
+        f"if options['inner']:\n        {found}\n        inner(x)\n    else:\n"
+        "        for one in batches:\n            if one is not None:\n                model(one)"
+    )
+    text = migrated(train=PROGRAM.format(use=use, norm="nn.BatchNorm1d"))["train"]
+    assert "\n                model(one)" in text

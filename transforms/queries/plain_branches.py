@@ -6,6 +6,7 @@ Sharded models come there too where the test is left as it is, since it answers 
 from __future__ import annotations
 
 import ast
+import itertools
 
 from ..facts.symbols import DDP
 from .assignments import assigned_values
@@ -16,10 +17,13 @@ _ASKING = frozenset({"getattr", "hasattr", "isinstance", "type"})
 _NOT = (ast.NotEq, ast.IsNot, ast.NotIn)
 
 
-def is_in_plain_branch(file: File, node: ast.expr) -> bool:
-    """Whether a model that is read here was in no wrapper of DDP, by the tests on the way here."""
+def is_in_plain_branch(file: File, node: ast.expr, surely: bool = False) -> bool:
+    """Whether a model that is read here was in no wrapper of DDP, by the tests on the way here.
+
+    ``surely``: by what they ask of the model, and not by what a flag may mean.
+    """
     wanted = ast.dump(node)
-    if _is_beside_module(file, node, wanted):
+    if not surely and _is_beside_module(file, node, wanted):
         return True
     for test, part in tests_in_front(file, node):
         if _denies_wrapper(file, part, wanted) and not _is_assigned_between(file, wanted, test, node):
@@ -36,10 +40,16 @@ def _is_beside_module(file: File, node: ast.expr, wanted: str) -> bool:
         if isinstance(around, (ast.If, ast.IfExp)) and inside is not around.test and not _asks_itself(around.test, wanted):
             body = around.body if isinstance(around.body, list) else [around.body]
             if not any(inside is part for part in body):
-                module = f"Attribute(value={wanted}, attr='module', ctx=Load())"
-                return any(module in ast.dump(part) for part in body)
+                read = [n for part in body for n in ast.walk(part) if isinstance(n, ast.Attribute) and n.attr == "module"]
+                return any(ast.dump(n.value) == wanted and not _may_fail(file, n, around) for n in read)
         inside = around
     return False
+
+
+def _may_fail(file: File, node: ast.AST, branch: ast.AST) -> bool:
+    """Whether a branch catches that a model has no ``.module``: it says nothing of the model then."""
+    between = itertools.takewhile(lambda around: around is not branch, file.ancestors(node))
+    return any(isinstance(around, ast.Try) for around in between)
 
 
 def _asks_itself(test: ast.expr, wanted: str) -> bool:

@@ -377,7 +377,7 @@ def comes_unwrapped(
     A parameter does so if every caller that may hand in a model out of such a wrapper hands in what is inside, or what a
     test has told from wrappers.
     """
-    if is_unwrapped(file, node, by_name, surely=surely) or is_in_plain_branch(file, node):
+    if is_unwrapped(file, node, by_name, surely=surely) or is_in_plain_branch(file, node, surely):
         return True
     put = [(owner, item) for owner, item in items_of(file, node) if "ddp" in sharding.of(owner, item).wrapped_in]
     if put and depth <= _DEEPEST:
