@@ -381,3 +381,18 @@ def test_a_name_that_may_stand_for_several_models_is_one_of_them_at_a_time() -> 
         "    if dist.get_rank() == 0:\n        print('saving')\n        trainer.save()\n\n\nmain()\n"
     )
     assert "everything_whole_on_each_rank()" in texts({"train": program})["train"]
+
+
+def test_a_model_of_one_of_two_classes_that_is_wrapped_once_is_one() -> None:
+    """What is evaluated has no name at the guard: it is what is saved there."""
+    program = HEAD + (
+        "import torch.distributed as dist\n\n\nclass Small(nn.Linear):\n    pass\n\n\nclass Large(nn.Linear):\n    pass\n\n\n"
+        "def evaluate(model):\n    return model(torch.ones(2, 4))\n\n\n"
+        "class Trainer:\n    def __init__(self, small):\n        model = Small(4, 4) if small else Large(4, 4)\n"
+        "        self.model = DDP(model)\n\n    def pick(self):\n        return self.model\n\n"
+        "    def finish(self):\n        self.model(torch.ones(2, 4)).sum().backward()\n"
+        "        if dist.get_rank() == 0:\n            torch.save(self.model.state_dict(), 'state.pt')\n"
+        "            evaluate(self.pick())\n\n\n"
+        "def main(small):\n    Trainer(small).finish()\n\n\nmain(True)\n"
+    )
+    assert "with whole_on_each_rank(self.model):" in texts({"train": program})["train"]

@@ -35,8 +35,14 @@ def sharded_objects(sharding: ShardingQueries, values: Iterable[Value]) -> set[V
 
 
 def is_one(sharding: ShardingQueries, objects: Collection[Value]) -> bool:
-    """Whether objects are a single one, in its wrapper and without: of several that an expression may be, it is one at a time."""
-    return len(_without_wrappers(sharding, objects)) == 1
+    """Whether objects are a single one, in its wrapper and without, whichever of several classes it is of.
+
+    Of others that an expression may be, it is one at a time. What one place wraps once is one.
+    """
+    plain = _without_wrappers(sharding, objects)
+    wraps = [v for v in objects if isinstance(v, Wrapped)]
+    is_wrapped_once = len(wraps) == 1 and not _stands_for_several(sharding.program, wraps[0])
+    return len(plain) == 1 or (is_wrapped_once and plain == _without_wrappers(sharding, wraps))
 
 
 def are_among(sharding: ShardingQueries, objects: Collection[Value], others: Iterable[Value]) -> bool:
