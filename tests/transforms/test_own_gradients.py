@@ -45,6 +45,12 @@ SAM = """with model.no_sync():
 perturb(model.parameters())
 model(x).sum().backward()
 optimizer.step()"""
+TWICE = """with model.no_sync() if x is None else contextlib.nullcontext():
+    model(x).sum().backward()
+if x is None:
+    perturb(model.parameters())
+    model(x).sum().backward()
+optimizer.step()"""
 BY_NAME = """no_sync = getattr(model, "no_sync", contextlib.nullcontext)
 with no_sync():
     model(x).sum().backward()
@@ -83,6 +89,17 @@ def test_a_model_whose_ranks_use_them_stays_in_ddp(body: str) -> None:
 ])  # fmt: skip
 def test_windows_that_a_backward_ends(body: str) -> None:
     assert not _stays(body)
+
+
+@pytest.mark.parametrize(("body", "is_told"), [
+    (TWICE, True), (TWICE.replace("if x is None:\n    perturb", "if x is None:\n    print(x)\n    perturb"), True),
+    (TWICE.replace("    perturb(model.parameters())\n", ""), False), (TWICE.replace("if x is None:", "if x is not None:"), False),
+])  # fmt: skip
+def test_what_only_an_option_uses_them_for_is_told(body: str, is_told: bool) -> None:
+    """The model is sharded for all other runs."""
+    program = PROGRAM.format(body=body.replace("\n", "\n        "))
+    assert any(f.rule == "FS301" and f.level is Level.MANUAL for f in findings(train=program)) == is_told
+    assert "DDP(" not in migrated(train=program)["train"]
 
 
 def test_no_wrap_stays_whose_class_stands_elsewhere() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import takewhile
 
 from .backwards import goes_backward
@@ -19,12 +19,21 @@ def uses_own_gradients(file: File, node: ast.AST) -> bool:
     return any(_uses_inside(file, place, block) for place, block in _blocks(file, node))
 
 
+def uses_own_gradients_at_times(file: File, node: ast.AST) -> bool:
+    """The same, where a choice of the context and a test behind it say together that it comes to that."""
+    return any(
+        isinstance(choice, ast.IfExp) and _reads_where_chosen(file, place, choice, block)
+        for place, block in _blocks(file, node)
+        for choice in takewhile(lambda around, block=block: around is not block, file.ancestors(place))
+    )
+
+
 def _blocks(file: File, node: ast.AST) -> Iterator[tuple[ast.AST, ast.With]]:
     """The blocks that enter what is read at a place, each with what stands for it there."""
-    block = next((a for a in file.ancestors(node) if isinstance(a, (ast.IfExp, ast.With, ast.stmt))), None)
+    block = next((a for a in file.ancestors(node) if isinstance(a, (ast.With, ast.stmt))), None)
     if isinstance(block, ast.With):
         yield node, block
-    elif isinstance(block, ast.Assign) and isinstance(block.targets[0], ast.Name):
+    elif isinstance(block, ast.Assign) and isinstance(block.targets[0], ast.Name) and not isinstance(block.value, ast.IfExp):
         uses = [use for use in file.names_by_id.get(block.targets[0].id, ()) if file.function(use) is file.function(node)]
         if sum(isinstance(use.ctx, ast.Store) for use in uses) > 1:
             return  # for some of the micro-batches it is another context
@@ -51,8 +60,27 @@ def _uses_inside(file: File, place: ast.AST, block: ast.With) -> bool:
 
 def _reads_behind(file: File, block: ast.With) -> bool:
     """Whether statements behind a block with a backward read gradients before the next one goes backward."""
-    if not goes_backward(file, block):
-        return False
     statements, index = file.block_of(block)
-    following = takewhile(lambda statement: not goes_backward(file, statement), statements[index + 1 :])
-    return any(reads_gradients(file, statement) for statement in following)
+    return goes_backward(file, block) and _reads_first(file, statements[index + 1 :])
+
+
+def _reads_where_chosen(file: File, place: ast.AST, choice: ast.IfExp, block: ast.With) -> bool:
+    """The same, behind ``no_sync() if first else nullcontext()``, where ``if first:`` is asked again."""
+    statements, index = file.block_of(block)
+    asked_again = (s for s in statements[index + 1 :] if isinstance(s, ast.If) and ast.dump(s.test) == ast.dump(choice.test))
+    is_chosen = place in ast.walk(choice.body)
+    return is_chosen and goes_backward(file, block) and any(_reads_first(file, again.body) for again in asked_again)
+
+
+def _reads_first(file: File, statements: Iterable[ast.stmt]) -> bool:
+    before = takewhile(lambda statement: not goes_backward(file, statement), _in_order(file, statements))
+    return any(reads_gradients(file, statement) for statement in before)
+
+
+def _in_order(file: File, statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements, with those of blocks that go backward somewhere in the place of the blocks."""
+    for statement in statements:
+        if isinstance(statement, (ast.If, ast.With)) and goes_backward(file, statement):
+            yield from _in_order(file, statement.body)
+        else:
+            yield statement

@@ -14,7 +14,7 @@ from ..queries.answers import Answer
 from ..queries.file import File
 from ..queries.given_up_windows import BY_HAND
 from ..queries.local_values import local_value
-from ..queries.own_gradients import uses_own_gradients
+from ..queries.own_gradients import uses_own_gradients, uses_own_gradients_at_times
 from ..rewrites.changes import Change, Statement, remove_statement, replace_statement
 from ..rewrites.helper_calls import attribute_as_call, function_instead, method_as_function
 from ..rewrites.templates import statements
@@ -59,7 +59,7 @@ def context(site: Site, migration: Migration) -> Outcome | None:
         is_kept = _changes_later(site.file, site.node.value)
         template = f"(lambda model={{receiver}}: {name}(model))" if is_kept else f"(lambda: {name}({{receiver}}))"
         change = attribute_as_call(site.file, site.node, template)
-    if uses_own_gradients(site.file, site.node):
+    if uses_own_gradients(site.file, site.node) or uses_own_gradients_at_times(site.file, site.node):
         return Outcome(_OWN, [change], Level.MANUAL, advice="Take them by torch.autograd.grad from a copy of the model.")
     if migration.gives_up_by_hand(site.file.path):
         return Outcome(BY_HAND, [change], Level.REVIEW, advice="Use optimizer.zero_grad(), or model.zero_grad().")
