@@ -10,8 +10,10 @@ from ..facts.symbols import DDP, WRAPPERS
 from ..findings import Level
 from ..flow.values import UNKNOWN, ClassValue, Constant, External, Opaque
 from ..migration import Migration
+from ..queries.already_bound import is_already_bound
 from ..queries.answers import Answer
 from ..queries.copied_models import copies_behind, copies_model, copies_wrapper
+from ..queries.file import File
 from ..queries.narrowed import asks_for_other_class
 from ..queries.other_wrappers import makes_other_wrappers
 from ..queries.own_attributes import class_stores, has_own_module, is_asked_for_more, stores_module
@@ -53,7 +55,14 @@ def the_model_itself(site: Site, migration: Migration) -> Outcome | None:
     assign = site.file.parents[node]
     if isinstance(assign, ast.Assign) and [ast.unparse(target) for target in assign.targets] == [ast.unparse(site.receiver)]:
         change = remove_statement(site.file, assign)  # `model = model`
+    elif isinstance(assign, ast.Assign) and is_already_bound(site.file, assign) and not _has_comment(site.file, assign):
+        change = remove_statement(site.file, assign)
     return _told(site, migration, node, "there is no wrapper to look into: the model is its own module", change)
+
+
+def _has_comment(file: File, statement: ast.stmt) -> bool:
+    lines = file.source.text.splitlines()
+    return "#" in lines[statement.lineno - 1] or lines[statement.lineno - 2].lstrip().startswith("#")
 
 
 def _may_be_in_data_parallel(site: Site) -> bool:
