@@ -1,5 +1,6 @@
 """Tensor hooks of parameters that are sharded."""
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -41,15 +42,19 @@ def _sharing(gather: Callable[[], None], places: list[tuple[nn.Module, str, DTen
             gathered: Any = owner._parameters[name]
             is_new = parameter._backward_hooks and not hasattr(gathered, "_runs_hooks")
             if gathered is not parameter and is_new and gathered.requires_grad:
-                gathered._runs_hooks = gathered.register_hook(_running_hooks(parameter, gathered))
+                gathered._runs_hooks = gathered.register_hook(_running_hooks(parameter, weakref.ref(gathered)))
 
     return gather_and_share
 
 
-def _running_hooks(parameter: Any, gathered: Any) -> Callable[[torch.Tensor], torch.Tensor | None]:
-    """The hooks of a sharded parameter, for which it is whole: one rank alone may have them."""
+def _running_hooks(parameter: Any, whole_one: weakref.ref[Any]) -> Callable[[torch.Tensor], torch.Tensor | None]:
+    """The hooks of a sharded parameter, for which it is whole: one rank alone may have them.
+
+    By a weak reference: what holds a gathered parameter itself may be given the sharded one.
+    """
 
     def run(gradient: torch.Tensor) -> torch.Tensor | None:
+        gathered: Any = whole_one()
         found, version, is_held = gradient, gathered._version, hasattr(parameter, "_held_whole")
         hooks = list((parameter._backward_hooks or {}).values())  # before it stands for what runs this
         DTensor._models_held = getattr(DTensor, "_models_held", 0) + 1  # pyright: ignore[reportAttributeAccessIssue]

@@ -247,6 +247,9 @@ class Growing(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.body(x).tanh())
 
+    def places(self) -> dict[nn.Parameter, int]:
+        return {p: place for place, p in enumerate(self.parameters())}
+
     @torch.no_grad()
     def grow(self, outputs: int) -> dict[Any, Any]:
         old, self.head = self.head, nn.Linear(6, outputs)
@@ -275,6 +278,23 @@ def check_parameters_of_layers_that_a_method_replaces() -> None:
                 optimizer.step()
         results.append(parameters_of(net))
     assert close(results[0], results[1], 1e-6)
+
+
+def check_hooks_find_parameters_whole_where_a_method_has_handed_them_out() -> None:
+    results: list[Any] = []
+    wraps: list[Any] = [DDP, shard_like_ddp]
+    for wrap in wraps:
+        torch.manual_seed(0)
+        model = wrap(Growing())
+        weight = (model.module if wrap is DDP else model).body.weight
+        seen: list[float] = []
+        if dist.get_rank() == 0:
+            weight.register_hook(lambda _, kept=weight, seen=seen: seen.append(kept.detach().norm().item()))
+        for step in range(3):
+            model(torch.full((2, 6), 0.1 * step)).sum().backward()
+            assert len(forward_method(model.module if wrap is DDP else model, "places")()) == 4
+        results.append(seen)
+    assert close(results[0], results[1], 1e-6) and len(results[0]) == (3 if dist.get_rank() == 0 else 0)
 
 
 def check_averages_of_parameters() -> None:
