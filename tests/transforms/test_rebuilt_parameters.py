@@ -9,6 +9,7 @@ from to_fsdp2.transforms.findings import Level
 
 @pytest.mark.parametrize(("before", "behind", "levels"), [
     ("pass", 'prune.remove(model.module.layer, "weight")', [Level.MANUAL]),
+    ("pass", 'prune.remove(module=model.module.layer, name="weight")', [Level.MANUAL]),
     ("targets = read_targets(net)", "for part, name in targets:\n        prune.remove(part, name)", [Level.REVIEW]),
     ('prune.remove(net.layer, "weight")', "pass", []),
     ("pass", "last = nn.utils.weight_norm(nn.Linear(2, 2))", []),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+
 from ..findings import Form, Level
 from ..migration import Migration
+from ..queries.program import Program
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
@@ -12,11 +15,22 @@ def told(site: Site, migration: Migration) -> Outcome | None:
     """Said once: who runs a torch that has fully_shard already has met it, or says what may be read."""
     if not migration.options.wraps or migration.program.mentions(r"\bweights_only\b|\badd_safe_globals\b"):
         return None
-    first = min((path, min(s.node.lineno for s in sites if s.symbol == site.symbol))  # type: ignore[attr-defined]
-                for path, sites in migration.sites.items() if any(s.symbol == site.symbol for s in sites))  # fmt: skip
-    if (site.file.path, site.node.lineno) != first:  # type: ignore[attr-defined]
+    if site.node is not migration.program.once(_First).of(migration, site.symbol):
         return Outcome("told at the first file that is loaded", level=Level.OK)
     return Outcome(_TOLD, level=Level.REVIEW, form=Form.NOTE, advice=_ADVICE)
+
+
+class _First:
+    """The first place of a repository, looked for once."""
+
+    def __init__(self, _: Program) -> None:
+        self._node: ast.AST | None = None
+
+    def of(self, migration: Migration, symbol: str) -> ast.AST | None:
+        if self._node is None:
+            every = (one.node for path in sorted(migration.sites) for one in migration.sites[path] if one.symbol == symbol)
+            self._node = next(every, None)
+        return self._node
 
 
 _TOLD = "since torch 2.6, which has fully_shard, torch.load reads tensors and plain data alone, and raises for other objects"

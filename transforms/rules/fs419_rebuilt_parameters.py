@@ -60,7 +60,7 @@ def _gets_sharded(call: ast.Call, site: Site, migration: Migration) -> bool | No
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
     parts = [n for one in given for n in ast.walk(one) if isinstance(n, (ast.Name, ast.Attribute, ast.Call))]
     sharding = migration.sharding
-    if parts and all(migration.is_fresh(site.file, call, one) for one in call.args[:1]):
+    if call.args and migration.is_fresh(site.file, call, call.args[0]):
         return False
     own = [n for n in parts if _is_of_self(site.file, n)]  # of whichever object the method is called on
     if any(_is_sharded(site.file, n, migration) for n in parts if n not in own):
