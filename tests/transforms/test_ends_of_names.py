@@ -46,3 +46,9 @@ def test_names_that_are_handed_to_a_function_are_followed_there(use: str, stays:
     norms = f"def norms(named, seen, skip):\n    for name, p in named:\n        {use}\n    return seen\n\n\n"
     run = "def run(net, seen, skip):\n    model = DDP(net)\n    return norms(model.named_parameters(), seen, skip)\n"
     assert ("return norms(model.named_parameters(), seen, skip)" in migrated(train=HEAD + norms + run)["train"]) is stays
+
+
+def test_functions_that_hand_names_to_each_other() -> None:
+    both = "def one(named):\n    return other(named)\n\n\ndef other(named):\n    return one(named)\n\n\n"
+    run = "def run(net):\n    model = DDP(net)\n    return one(model.named_parameters())\n"
+    assert "return one(named_parameters(model))" in migrated(train=HEAD + both + run)["train"]

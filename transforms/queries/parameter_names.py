@@ -58,6 +58,7 @@ class _Names:
         self._inside = set(ast.walk(scope))
         self.model = ""
         self.lacks: Callable[[str], bool] = lambda _: False
+        self._inside_of: set[ast.AST] = {scope}
         self._pending: list[ast.Call | str] = []
         self._seen: set[ast.Call | str] = set()
         self._found: set[NameUse] = set()
@@ -111,7 +112,7 @@ class _Names:
         for owner, function in map(self._file.program.function_node, callees):
             is_method = isinstance(function, ast.FunctionDef) and owner.enclosing_class(function) is not None
             name = parameter_for(function, node, call, is_method) if isinstance(function, ast.FunctionDef) else None  # type: ignore[arg-type]
-            if name is None or function is self._scope:
+            if name is None or function in self._inside_of:
                 return []
             found.append((owner, function, name))
         return found
@@ -119,6 +120,7 @@ class _Names:
     def _uses_of_parameter(self, owner: File, function: ast.FunctionDef, name: str) -> set[NameUse]:
         inner = _Names(owner, function, self._prefix)
         inner.lacks = self.lacks
+        inner._inside_of |= self._inside_of
         for read in inner._reads(name, function):
             inner._follow_source(read, pairs=True)
         return inner.uses()
