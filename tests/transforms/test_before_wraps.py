@@ -69,6 +69,20 @@ def test_what_is_called_on_a_result_comes_after_its_making() -> None:
     assert helps(texts(train=run, trainer=trainer, net=NET)["trainer.py"])
 
 
+SOLVER = (
+    f"{WRAP}import misc\nfrom abc import ABC\n\nclass Solver(ABC):\n    def __init__(self):\n        model, _ = self.make()\n"
+    "        misc.promote(model)\n        self.model = FSDP(model)\n"
+)
+PROMOTE = "def promote(model):\n    for p in model.parameters():\n        p.data = p.data.float()\n"
+OWN = "import net\nfrom solver import Solver\n\nclass Own(Solver):\n    def make(self):\n        return net.Net(), 1\n\n"
+
+
+@pytest.mark.parametrize(("made", "late"), [("Own()", False), ("{'own': Own}[input()]()", True)])
+def test_a_base_is_made_where_classes_that_derive_from_it_are(made: str, late: bool) -> None:
+    own = f"{OWN}if __name__ == '__main__':\n    {made}\n"
+    assert ("assign_data" in texts(solver=SOLVER, own=own, net=NET, misc=PROMOTE)["misc.py"]) == late
+
+
 def test_another_caller_may_come_later() -> None:
     other = "def again(model):\n    model.read('y')\n"
     text = script("model = net.Net()\nmodel.read('x')\nmodel = FSDP(model)\nagain(model.module)").replace(

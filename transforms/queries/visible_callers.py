@@ -184,9 +184,23 @@ class VisibleCallers:
             return False
         if name != "__init__":
             return all(base.startswith(HARMLESS_BASES) for base in flow.external_bases(cls))
-        made = flow.instances.get(cls, set())
-        written = flow.files[cls.file].classes[cls.index].name
-        return all(one.site >= 0 for one in made if isinstance(one, Instance)) and not self._named.get(written, ([], []))[1]
+        family = [cls, *self._derived.get(cls, ())] if self._is_unmade(cls) else [cls]
+        written = (flow.files[one.file].classes[one.index].name for one in family)
+        is_made = all(not self._is_unmade(one) or one in self._derived for one in family)
+        return is_made and not any(self._named.get(one, ([], []))[1] for one in written)
+
+    def _is_unmade(self, cls: ClassValue) -> bool:
+        """Whether no visible call makes an object of a class itself."""
+        return any(one.site < 0 for one in self.program.flow.instances.get(cls, ()) if isinstance(one, Instance))
+
+    @cached_property
+    def _derived(self) -> dict[ClassValue, list[ClassValue]]:
+        """By class: those that derive from it, in however many steps."""
+        found: dict[ClassValue, list[ClassValue]] = {}
+        for cls in sorted(self.program.flow.instances, key=lambda one: (one.file, one.index)):
+            for base in self.program.flow.ancestors(cls)[1:]:
+                found.setdefault(base, []).append(cls)
+        return found
 
     def _launch(self, file: File, node: ast.AST) -> ast.Call | None:
         """The call at module level of a script that is handed a function, as ``fire.Fire(main)``: it runs it there."""
