@@ -1,5 +1,7 @@
 """What was sharded with fully_shard, in place of FSDP1's and DDP's ways to look inside a wrapper."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -30,6 +32,11 @@ def sharded_behind(model: Any, member: str) -> Any:
 def has_member(model: Any, member: str) -> bool:
     """`hasattr(model, member)`, and yes of a sharded model, as of the wrapper that it was in."""
     return hasattr(model, member) or sharded_behind(model, member) is not None
+
+
+def wrapper_method(model: Any, name: str, function: Callable[..., Any], *default: Any) -> Any:
+    """`getattr(model, name, *default)`, of a method that the wrapper had: `function` takes its place for a sharded model."""
+    return getattr(model, name, *default) if sharded_behind(model, name) is None else functools.partial(function, model)
 
 
 def units(module: nn.Module, root_only: bool = False) -> list[Any]:

@@ -47,6 +47,20 @@ def as_method(file: File, node: ast.expr, helper: str, function: str) -> Change:
     return replace(file, node, build)
 
 
+def wrapper_method(file: File, call: ast.Call, helper: str, function: str) -> Change:
+    """``getattr(model, "no_sync", default)`` as ``wrapper_method(model, "no_sync", no_gradient_sync, default)``."""
+
+    def build(old: cst.CSTNode) -> cst.CSTNode:
+        assert isinstance(old, cst.Call)
+        replacing = cst.Arg(expression(function), comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+        model, name, *default = old.args
+        if not default:
+            name, replacing = name.with_changes(comma=replacing.comma), replacing.with_changes(comma=name.comma)
+        return old.with_changes(func=expression(helper), args=[model, name, replacing, *default])
+
+    return replace(file, call, build)
+
+
 def is_looked_at(file: File, node: ast.AST) -> bool:
     """Whether a method is only compared, or an attribute of it is read."""
     return isinstance(file.parents[node], (ast.Compare, ast.Attribute))

@@ -12,7 +12,7 @@ from ..findings import Form, Level
 from ..migration import Migration
 from ..queries.unwrapping import INNER, unwrapping_choice
 from ..rewrites.changes import replace
-from ..rewrites.helper_calls import around, as_method, call_instead
+from ..rewrites.helper_calls import around, as_method, call_instead, wrapper_method
 from ..rewrites.templates import call_of, expression
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -119,6 +119,10 @@ def _read(site: Site, migration: Migration) -> Outcome:
             return Outcome("a sharded model is its own module", [_as_call(site, migration.helper(site, "unwrap"), [0])])
     if member in _STATES:
         return _bound(site, migration, default)
+    if member in _FUNCTIONS:
+        method, function = migration.helper(site, "wrapper_method"), migration.helper(site, _FUNCTIONS[member])
+        return Outcome(f"sharded models have no `{member}`: what takes its place is given",
+                       [wrapper_method(site.file, call, method, function)])  # fmt: skip
     value = _value(site, migration)
     if value is None and default is None and _is_called_untested(site):
         return Outcome(f"sharded models have no `{member}`: calling it raises AttributeError", level=Level.MANUAL, form=Form.NOTE,
@@ -177,10 +181,6 @@ def _value(site: Site, migration: Migration) -> str | None:
         return model
     if member in _VALUES:
         return f"{migration.helper(site, _VALUES[member])}({model})"
-    if member == "no_sync":
-        return f"(lambda: {migration.helper(site, _FUNCTIONS[member])}({model}))"
-    if member in _FUNCTIONS:
-        return f"(lambda *args, **kwargs: {migration.helper(site, _FUNCTIONS[member])}({model}, *args, **kwargs))"
     return None
 
 
@@ -292,6 +292,28 @@ RULE = Rule(
                 '    return getattr(model, "module", model)\n'
             ),
             level=Level.OK,
+        ),
+        Example(
+            before=(
+                "import contextlib\n"
+                "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = DDP(net, **options)\n"
+                '    return getattr(model, "no_sync", contextlib.nullcontext)\n'
+            ),
+            after=(
+                "import contextlib\n"
+                "\n"
+                "from fsdp2_helpers import no_gradient_sync, shard_like_ddp, wrapper_method\n"
+                "\n"
+                "\n"
+                "def f(net, options):\n"
+                "    model = shard_like_ddp(net, **options)\n"
+                '    return wrapper_method(model, "no_sync", no_gradient_sync, contextlib.nullcontext)\n'
+            ),
+            level=Level.REVIEW,
         ),
     ),
 )

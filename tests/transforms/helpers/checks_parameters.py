@@ -15,7 +15,7 @@ from to_fsdp2.transforms.helpers.gradients import gradient_sync, no_gradient_syn
 from to_fsdp2.transforms.helpers.parameter_names import named_buffers, named_modules, named_parameters
 from to_fsdp2.transforms.helpers.parameters import assign_data, handle_parameters, resharded
 from to_fsdp2.transforms.helpers.stops import stop_if_sharded
-from to_fsdp2.transforms.helpers.units import has_member, sharded_behind, units, unwrap
+from to_fsdp2.transforms.helpers.units import has_member, sharded_behind, units, unwrap, wrapper_method
 from to_fsdp2.transforms.helpers.zero_gradients import reset_shards_in_zero_grad
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -206,11 +206,13 @@ def check_members_behind_proxies() -> None:
     assert not has_member(plain, "no_sync") and not has_member(Proxy(plain), "no_sync") and not has_member(None, "no_sync")
     for model in (sharded, Proxy(sharded), torch.compile(sharded, backend="eager")):
         assert sharded_behind(model, "no_sync") is sharded
-        with no_gradient_sync(model):
+        with wrapper_method(model, "no_sync", no_gradient_sync)():
             assert not gradient_sync(model)
         assert gradient_sync(model)
     assert sharded_behind(Proxy(ddp), "no_sync") is None
-    assert no_gradient_sync(Syncing(sharded)) == "its own"
+    assert no_gradient_sync(Syncing(sharded)) == "its own" == wrapper_method(Syncing(sharded), "no_sync", no_gradient_sync)()
+    assert wrapper_method(plain, "no_sync", no_gradient_sync, print) is print
+    assert isinstance(error_of(lambda: wrapper_method(plain, "no_sync", no_gradient_sync)), AttributeError)
     norm = clip_model_grad_norm(Proxy(sharded), 1.0)
     assert norm == 0
 
