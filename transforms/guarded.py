@@ -15,7 +15,7 @@ from .flow.values import (
     ModuleValue,
     Value,
 )
-from .guarded_uses import kept_by_some, names_model, uses_behind
+from .guarded_uses import kept_by_some, names_model, uses_behind, work_of_kept
 from .hidden import Hidden
 from .queries.answered_places import is_held
 from .queries.arguments import is_left_out
@@ -151,6 +151,7 @@ def _all_hidden(
             if is_initialization(file, call) and is_of_model(sharding, file.values(call.args[0]), file.variable(call.args[0])):
                 found = _guards_around(guards, sharding, file, call, call.args[0], None)
                 yield from ((guard, hidden) for guard, hidden in found if not hidden.calls)
+            yield from work_of_kept(guards, file, sharding, call)
             if sharding.of_called(file, call).wrappers:
                 yield from _guards_around(guards, sharding, file, call, call.func, None)
             elif isinstance(call.func, ast.Name) and _is_of_sharded(sharding, file.called_values(call)):

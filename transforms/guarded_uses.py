@@ -10,8 +10,8 @@ from .flow.values import Annotated, ClassValue, Constant, Container, Instance, O
 from .hidden import Hidden
 from .queries.effects import computes_with_parameters, only_asks
 from .queries.file import File
-from .queries.guards import Guard, guard_of
-from .queries.kept_models import hands_model_out_of_sight, keeps_model, kept_things
+from .queries.guards import Guard, Guards, guard_of
+from .queries.kept_models import hands_model_out_of_sight, keeps_model, kept_things, runs_model
 from .queries.local_names import loop_of
 from .queries.made_behind import is_made_behind
 from .queries.named_methods import models_save_by
@@ -48,9 +48,12 @@ def uses_behind(
             if not is_unwrapping and not (isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)):
                 continue
             assert isinstance(node, (ast.Name, ast.Attribute, ast.Call)) and parent is not None
+            is_called = isinstance(parent, ast.Call) and parent.func is node
             is_asked = isinstance(parent, ast.Attribute) and not _is_data(file, parent)
-            if is_asked and any(keeps_model(program, sharding, v) for v in file.values(node)):
-                things = kept_things(sharding, file, node) or names_of_kept(sharding, guard, node)
+            kept_in = file.called_values(cast(ast.Call, parent)) if is_called else file.values(node) if is_asked else []
+            keeps = runs_model if is_called else keeps_model
+            if not _is_self(node) and any(keeps(program, sharding, v) for v in kept_in):
+                things = kept_things(sharding, file, node) or names_of_kept(sharding, guard, kept_in)
                 if things is None and isinstance(node, ast.Name) and loop_of(file, node) is not None:
                     things = Spelling(sharding, file, node, node).at(guard, ())  # `o` of `for o in optimizers`
                 yield guard, Hidden(file, node, things, None)
@@ -64,7 +67,6 @@ def uses_behind(
                     continue
             elif not _is_work(file, parent, node):
                 continue
-            is_called = isinstance(parent, ast.Call) and parent.func is node
             if not is_called and is_summoned(file, test, node):
                 continue  # it is whole on each rank that the context makes it whole on
             values = file.called_values(cast(ast.Call, parent)) if is_called else file.values(node)
@@ -86,6 +88,22 @@ def uses_behind(
                 for optimizer in _handed_beside(program, file, sharding, parent):
                     objects = objects_of(sharding, file, optimizer)
                     yield guard, Hidden(file, optimizer, ast.unparse(optimizer), None, model=optimizer, objects=objects)
+
+
+def work_of_kept(guards: Guards, file: File, sharding: ShardingQueries, call: ast.Call) -> Iterator[tuple[Guard, Hidden]]:
+    """Calls of what a library made with a sharded model, in functions that some ranks alone call."""
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    values = file.called_values(call)
+    if not any(runs_model(guards.program, sharding, v) for v in values):
+        values = [] if owner is None or _is_self(owner) else file.values(owner)  # who called a method is asked about there
+        values = values if any(keeps_model(guards.program, sharding, v) for v in values) else []
+    for guard, calls in guards.of(file, call) if values else ():
+        if calls:
+            yield guard, Hidden(file, call, names_of_kept(sharding, guard, values), None, calls, many=guard.many)
+
+
+def _is_self(node: ast.expr) -> bool:
+    return ast.unparse(node) in ("self", "super()")
 
 
 def _only_counts(call: ast.Call) -> bool:

@@ -115,3 +115,57 @@ def test_what_is_kept_is_held_where_it_is_worked_on(given: str) -> None:
     text = migrated(train=MADE.format(given=given))["train"]
     assert "    saver = None\n    if dist.get_rank() == 0:\n" in text
     assert "        with whole_on_each_rank(model, optimizer):\n            if saver is not None:\n" in text
+
+
+SAMPLES = HEAD + """import torch.distributed as dist
+from diffusers import DiffusionPipeline
+from transformers import pipeline
+
+
+class Animation(DiffusionPipeline):
+    def __init__(self, net, size):
+        super().__init__()
+        self.register_modules(net=net)
+        self.size = size
+
+    def __call__(self, x):
+        return self.net(x)
+
+
+class Size:
+    def __init__(self, net):
+        self.size = len(list(net.parameters()))
+
+    def __call__(self, x):
+        return self.size
+
+
+def show(pipe, x):
+    return pipe(x)
+
+
+def run(net, batches):
+    pipe = {made}
+    model = DDP(net)
+    for x in batches:
+        model(x).sum().backward()
+        if dist.get_rank() == 0:
+            {used}
+"""
+HELD = ":\n            if dist.get_rank() == 0:\n"
+
+
+@pytest.mark.parametrize("used", ["pipe(x)", "show(pipe, x)"])
+@pytest.mark.parametrize(
+    ("made", "is_held"),
+    [
+        ("DiffusionPipeline.from_pretrained('x', net=net)", True),
+        ("pipeline('text', model=net)", True),
+        ("Animation(net, 2)", True),
+        ("Animation(None, 2)", False),
+        ("pipeline('text', model='gpt2')", False),
+        ("Size(net)", False),
+    ],
+)
+def test_what_a_library_made_with_a_model_runs_it_where_it_is_called(made: str, is_held: bool, used: str) -> None:
+    assert (HELD in migrated(train=SAMPLES.format(made=made, used=used))["train"]) == is_held

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..facts.facts import NOTHING
 from ..flow.library import is_optimizer_class, makes_no_modules
-from ..flow.values import ClassValue, Container, Derived, Instance, Opaque, Value
+from ..flow.values import UNKNOWN, ClassValue, Container, Derived, FunctionValue, Instance, Opaque, Value
 from .assignments import assigned_values
 from .file import File
 from .program import Program
@@ -15,14 +15,59 @@ from .sharding import ShardingQueries
 
 
 def keeps_model(program: Program, sharding: ShardingQueries, value: Value) -> bool:
-    """Whether an object of a library's class was made with a sharded model, such as what saves it now and then."""
-    if not isinstance(value, Opaque) or not any(part[:1].isupper() for part in value.name.split(".")) or value.site < 0:
+    """Whether an object of a library's class was made with a sharded model, such as what saves it now and then.
+
+    So is one of an own class that derives from one of a library, whose constructor hands the model to what it inherits.
+    """
+    return not (isinstance(value, Opaque) and _is_by_function(value)) and program.once(_Keepers).keeps_model(sharding, value)
+
+
+def runs_model(program: Program, sharding: ShardingQueries, called: Value) -> bool:
+    """As ``keeps_model``, of what is called, which may be what any function of a library gave: ``pipeline("…", model=model)``."""
+    is_copy = isinstance(called, Opaque) and _is_by_function(called) and called.name.startswith(("torch.", "copy.", UNKNOWN))
+    return not is_copy and program.once(_Keepers).keeps_model(sharding, called)
+
+
+def _is_by_function(value: Opaque) -> bool:
+    return not any(part[:1].isupper() for part in value.name.split("."))
+
+
+class _Keepers:
+    """The objects that keep sharded models: many places ask about the same ones."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._found: dict[tuple[ShardingQueries, Value], bool] = {}
+
+    def keeps_model(self, sharding: ShardingQueries, value: Value) -> bool:
+        """As the function of this name."""
+        if not isinstance(value, (Opaque, Instance)) or value.site < 0:
+            return False
+        if (sharding, value) not in self._found:
+            is_own = isinstance(value, Instance)
+            self._found[sharding, value] = self._inherits_model(sharding, value) if is_own else self._was_given(sharding, value)
+        return self._found[sharding, value]
+
+    def _was_given(self, sharding: ShardingQueries, value: Opaque) -> bool:
+        if value.name.startswith("torch.nn."):
+            return False  # a module around it, such as DataParallel, is for code without ranks
+        if is_optimizer_class(value.name) or is_optimizer_class(value.name.rpartition(".")[0]):
+            return False  # it has parameters, and its state is asked about as an optimizer's; a class may make it by a method
+        return _was_made_with_model(self.program, sharding, value.site)
+
+    def _inherits_model(self, sharding: ShardingQueries, value: Instance) -> bool:
+        """Whether the constructor of an object that is no module hands a model to a method that is not seen."""
+        if sharding.is_module(value) or not _is_of_other_code(self.program, value.cls):
+            return False
+        found = [v for v in self.program.flow.members_of(value.cls, "__init__") if isinstance(v, FunctionValue)]
+        for file, node in map(self.program.function_node, found):
+            for call in (n for n in ast.walk(node) if isinstance(n, ast.Call) and not self.program.callees(file, n)):
+                owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+                is_inherited = owner is not None and ast.unparse(owner) in ("self", "super()")
+                given = [*call.args, *(keyword.value for keyword in call.keywords)] if is_inherited else []
+                if any(is_of_model(sharding, file.values(one), file.variable(one)) for one in given):
+                    return True
         return False
-    if value.name.startswith("torch.nn."):
-        return False  # a module around it, such as DataParallel, is for code without ranks
-    if is_optimizer_class(value.name) or is_optimizer_class(value.name.rpartition(".")[0]):
-        return False  # it has parameters, and its state is asked about as an optimizer's; a class may make it by a method
-    return _was_made_with_model(program, sharding, value.site)
 
 
 def kept_things(sharding: ShardingQueries, file: File, node: ast.expr) -> str | None:

@@ -12,6 +12,7 @@ from ..facts.symbols import AVERAGES
 from ..flow.values import Constant, Instance, Opaque, Value
 from .file import File
 from .guards import Guard
+from .kept_models import keeps_model
 from .made_behind import is_made_behind
 from .program import Program
 from .sharding import ShardingQueries
@@ -30,9 +31,9 @@ def other_name(sharding: ShardingQueries, guard: Guard, values: set[Value]) -> s
     return None
 
 
-def names_of_kept(sharding: ShardingQueries, guard: Guard, holder: ast.expr) -> str | None:
+def names_of_kept(sharding: ShardingQueries, guard: Guard, holders: Iterable[Value]) -> str | None:
     """The names at a guard of all that an object keeps which some ranks alone have: a saver's model and optimizer."""
-    holders = [v for v in guard.file.values(holder) if not (isinstance(v, Constant) and v.value is None)]
+    holders = [v for v in holders if not (isinstance(v, Constant) and v.value is None)]
     known = sharding.program.once(_KeptObjects)
     kept_by_each = [known.of(sharding, v) for v in holders]
     if not holders or any(kept is None for kept in kept_by_each):
@@ -74,14 +75,16 @@ class _KeptObjects:
 def _kept_by(sharding: ShardingQueries, value: Value) -> set[Value] | None:
     """The sharded models and optimizers that an object keeps, or that a library's was made with; None where that is not known."""
     flow = sharding.program.flow
+    found: set[Value] = set()
     if isinstance(value, Instance) and not sharding.is_module(value):
-        return with_owners(sharding, sharding.held_values([value]))
-    if not isinstance(value, Opaque) or value.site < 0:
+        found = with_owners(sharding, sharding.held_values([value]))
+        if not keeps_model(sharding.program, sharding, value):
+            return found
+    elif not isinstance(value, Opaque) or value.site < 0:
         return None
     call = flow.calls[value.site]
     given = [flow.values_of(variable) for variable in call.arguments if variable != NOTHING]
     given += [flow.values_of(variable) for name, variable in call.keywords if _MAY_BE_SHARDED.search(name or "")]
-    found: set[Value] = set()
     for values in given:
         objects = with_owners(sharding, values)
         if not objects and not (any(isinstance(v, Opaque) for v in values) and all(map(_is_average, values))):

@@ -377,6 +377,8 @@ class ShardingQueries:
             if value in seen:
                 continue
             seen.add(value)
+            if isinstance(value, Derived) and value.kind == "norm":
+                continue  # a number that clipping gave
             if isinstance(value, Derived):
                 owner = value.owner
                 while isinstance(owner, Derived):

@@ -83,7 +83,7 @@ class Spelling:
         if not calls:
             return owner
         called = calls[0][1].func
-        kept = names_of_kept(self.sharding, guard, called.value) if isinstance(called, ast.Attribute) else None
+        kept = names_of_kept(self.sharding, guard, guard.file.values(called.value)) if isinstance(called, ast.Attribute) else None
         return other_name(self.sharding, guard, self.values) or owner or kept
 
     def _given_by_keywords(self, call: ast.Call) -> list[ast.expr] | None:
