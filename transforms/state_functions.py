@@ -11,6 +11,7 @@ from .migration import Migration
 from .queries.delegated_states import delegates_state
 from .queries.narrowed import asks_for_other_class
 from .queries.unwrapping import comes_unwrapped
+from .queries.whole_copies import keeps_whole_copies
 from .queries.wraps_inside import wraps_holder, wraps_inside
 from .sites import Site
 
@@ -34,7 +35,7 @@ def _keeps_tensors(migration: Migration, value: Value) -> bool:
     sharding, flow = migration.sharding, migration.program.flow
     if not isinstance(value, Instance) or value.site < 0 or not flow.has_member(value.cls, "state_dict"):
         return False
-    if sharding.is_module(value) or sharding.is_optimizer(value):
+    if sharding.is_module(value) or sharding.is_optimizer(value) or keeps_whole_copies(sharding, value):
         return False
     call = flow.calls[value.site]
     given = [v for v in (*call.arguments, *(variable for _, variable in call.keywords)) if v != NOTHING]

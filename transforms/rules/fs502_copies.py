@@ -7,13 +7,15 @@ import ast
 import libcst as cst
 
 from ..findings import Level
-from ..flow.values import ClassValue
+from ..flow.values import ClassValue, Constant
 from ..migration import Migration
+from ..queries.assignments import assigned_values
 from ..queries.copied_models import copies_model, copies_wrapper
 from ..queries.file import File
 from ..queries.order import is_before_wrap
 from ..queries.saved_models import TRACE, WRITERS, given_to, is_writer, saved_models
 from ..queries.summoned import summoned_around
+from ..queries.whole_copies import keeps_whole_copies
 from ..queries.zipped_tensors import written_tensor, zipped_target
 from ..rewrites.changes import replace
 from ..rewrites.helper_calls import around, call_instead
@@ -72,12 +74,13 @@ def _written_from(site: Site, migration: Migration) -> Outcome | None:
                if target is not None and not _same(p, target) and not _has_layout(site.file, p)]  # fmt: skip
     if target is None or not sources or _is_laid_out(site, migration):
         return Outcome("both are of the same model", level=Level.OK)
-    if isinstance(target, ast.Subscript) and all(_is_summoned(site.file, source) for source in sources):
+    is_whole = isinstance(target, ast.Subscript) and all(_is_summoned(site.file, source) for source in sources)
+    if is_whole or (_is_summoned(site.file, target) and all(_is_whole_copy(site, migration, source) for source in sources)):
         return Outcome("what a tensor is written from is whole here", level=Level.OK)
     name = migration.helper(site, "laid_out_like")
     template = f"{name}({{it}}, {ast.unparse(target)})"
     changes = [around(site.file, source, template) for source in sources]
-    if "fsdp1" in migration.wrapper_kinds and parameters_in(site.file, target):
+    if "fsdp1" in migration.wrapper_kinds and parameters_in(site.file, target) and not _is_summoned(site.file, target):
         return Outcome(_STALE, changes, Level.REVIEW)
     return Outcome("what a tensor is written from is laid out as it is: sharded or whole", changes)
 
@@ -98,6 +101,17 @@ def _is_summoned(file: File, source: ast.expr) -> bool:
             summoned = next((model for _, model in summoned_around(file, loop)), None)
             return summoned is not None and ast.unparse(loop.iter).startswith(f"{ast.unparse(summoned)}.")
     return False
+
+
+def _is_whole_copy(site: Site, migration: Migration, source: ast.expr) -> bool:
+    """Whether a tensor is one that an object keeps which copies parameters where they are whole: ``self.shadow[name]``."""
+    while isinstance(source, (ast.Call, ast.Subscript)) or (isinstance(source, ast.Attribute) and source.attr == "data"):
+        source = source.func if isinstance(source, ast.Call) else source.value
+    if isinstance(source, ast.Name) and (assigned := assigned_values(site.file, source)):
+        return all(_is_whole_copy(site, migration, value) for value in assigned)
+    keepers = site.file.values(source.value) if isinstance(source, ast.Attribute) else []
+    keepers = [one for one in keepers if not (isinstance(one, Constant) and one.value is None)]
+    return bool(keepers) and all(keeps_whole_copies(migration.sharding, one) for one in keepers)
 
 
 def _same(source: ast.expr, target: ast.expr) -> bool:
