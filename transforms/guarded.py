@@ -93,7 +93,25 @@ def guarded_sites(
             guards[first] = Guard(guard.file, first)
             hidden[first] = [*hidden.get(first, []), *hidden.pop(guard.statement)]
             del guards[guard.statement]
+    for guard in list(guards.values()):
+        around = _holds_the_same(guard, guards, hidden)
+        if around is not None:
+            hidden[around] = [*hidden[around], *hidden.pop(guard.statement)]
+            del guards[guard.statement]
     return [Site(g.file, g.statement, DEFERRED if g.deferred else GUARD, "guard") for g in guards.values()], hidden
+
+
+def _holds_the_same(
+    guard: Guard, guards: Mapping[ast.AST, Guard], hidden: Mapping[ast.AST, Sequence[Hidden]]
+) -> ast.AST | None:
+    """The guard around another one that keeps the same models and optimizers from some ranks, all of the inner one's."""
+    things = {item.thing for item in hidden[guard.statement]}
+    for around in guard.file.ancestors(guard.statement):
+        if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef)) or guard.deferred or None in things:
+            return None
+        if around in guards and not guards[around].deferred and things <= {item.thing for item in hidden[around]}:
+            return around
+    return None
 
 
 def _inside(guard: ast.stmt) -> ast.AST:

@@ -396,3 +396,79 @@ def test_a_model_of_one_of_two_classes_that_is_wrapped_once_is_one() -> None:
         "def main(small):\n    Trainer(small).finish()\n\n\nmain(True)\n"
     )
     assert "with whole_on_each_rank(self.model):" in texts({"train": program})["train"]
+
+
+SOLVERS = (
+    HEAD
+    + """import torch.distributed as dist
+
+
+class Solver(nn.Module):
+    def sample(self, x):
+        raise NotImplementedError
+
+
+class Euler(Solver):
+    def __init__(self, model):
+        super().__init__()
+        {euler}
+
+    def sample(self, x):
+        return self.model(x)
+
+
+class Field(Solver):
+    def __init__(self, field):
+        super().__init__()
+        self.field = field
+
+    def sample(self, x):
+        return x + self.field(x)
+
+
+def run(net, x, is_discrete):
+    model = DDP(net)
+    solver = Euler(model) if is_discrete else Field(model)
+    if dist.get_rank() == 0:
+        solver.sample(x)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("euler", "held"),
+    [("self.model = model", "solver"), ("setattr(self, 'model', model); self.model = model", "solver.model, solver.field")],
+)
+def test_an_attribute_that_one_of_two_classes_lacks_is_not_read_at_the_guard(euler: str, held: str) -> None:
+    assert f"with whole_on_each_rank({held}):" in texts({"train": SOLVERS.format(euler=euler)})["train"]
+
+
+BEST = (
+    HEAD
+    + """import torch.distributed as dist
+
+
+def save(model, optimizer, path):
+    raw = model.module if hasattr(model, "module") else model
+    raw.save_pretrained(path)
+    torch.save(optimizer.state_dict(), path)
+
+
+def run(net, batches, evaluate):
+    model = DDP(net)
+    optimizer = torch.optim.Adam(model.parameters())
+    best = 1e9
+    for x in batches:
+        loss = evaluate(model, x)
+        if loss < best:
+            best = loss
+            if dist.get_rank() == 0:
+                save(model, optimizer, "best")
+"""
+)
+
+
+def test_what_is_held_further_out_is_not_held_again() -> None:
+    text = texts({"train": BEST})["train"]
+    assert text.count("with whole_on_each_rank(model, optimizer, needed=true_on_any_rank(loss < best)):") == 1
+    assert text.count("whole_on_each_rank(") == 1

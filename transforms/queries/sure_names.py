@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ..flow.library import is_optimizer_class
 from ..flow.values import Constant, Instance, Optimizer, Value
 from .file import File
 
 _OF_OPTIMIZERS = frozenset({"state", "param_groups", "defaults"})
+_WITHOUT_ATTRIBUTES = frozenset({"builtins.object", "abc.ABC", "typing.Protocol", "torch.nn.Module", "torch.nn.modules.Module"})
+"""Bases whose objects have none that code would work on."""
+_GIVES_PARTS = re.compile(r"\b(setattr|add_module|register_module|__dict__|__setattr__)\b")
 _NAMED_STATEMENTS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
@@ -46,10 +49,22 @@ def _lacks(file: File, value: Value, name: str, beside: set[Value]) -> bool:
     if any(flow.has_member(value.cls, member) for member in (name, "__getattr__", "__getattribute__")):
         return False
     files = {file.program.file(cls.file) for cls in flow.ancestors(value.cls)}
+    own = {(cls.file, flow.files[cls.file].classes[cls.index].line) for cls in flow.ancestors(value.cls)}
     stores = [(f, n) for f in files for n in f.nodes(ast.Attribute) if n.attr == name and isinstance(n.ctx, ast.Store)]
+    stores = [(f, n) for f, n in stores if not _is_of_another_class(f, n, own)]
     if stores:
         return all(_is_conditional(owner, node) for owner, node in stores)
-    return all(is_optimizer_class(base) or base == "builtins.object" for base in flow.external_bases(value.cls))
+    bases = flow.external_bases(value.cls)
+    if "torch.nn.Module" in bases and any(_GIVES_PARTS.search(f.source.text) for f in files):
+        return False
+    return all(is_optimizer_class(base) or base in _WITHOUT_ATTRIBUTES for base in bases)
+
+
+def _is_of_another_class(file: File, store: ast.Attribute, own: Collection[tuple[int, int]]) -> bool:
+    """Whether an attribute is set on the ``self`` of a class that is none of these, each given by its file and line."""
+    around = file.enclosing_class(store)
+    is_self = isinstance(store.value, ast.Name) and store.value.id == "self"
+    return is_self and around is not None and (file.index, around.lineno) not in own
 
 
 def _is_set_behind(file: File, place: ast.AST, path: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..findings import Level
 from ..migration import Migration
+from ..queries.module_forwards import runs_in_forwards
 from ..rule import Example, Outcome, Rule
 from ..sites import COUNT, SHAPE, Site
 
@@ -15,9 +16,24 @@ def named(site: Site, migration: Migration) -> Outcome | None:
         return None
     if migration.runs_before_wraps(site.file, site.node):
         return None
+    if runs_in_forwards(site.file, site.node):
+        return Outcome("inside of a forward parameters are whole, as they were in FSDP1", level=Level.OK)
+    if any(_is_of_the_same(site, other) for other in migration.sites[site.file.path]):
+        return Outcome("told at the first place of its kind in this statement", level=Level.OK)
     if site.symbol == COUNT:
         return Outcome(_COUNTED, level=Level.REVIEW, advice=_OF_PART)
     return Outcome(_MESSAGE, level=Level.REVIEW, advice=_ADVICE)
+
+
+def _is_of_the_same(site: Site, other: Site) -> bool:
+    """Whether another place of the same kind stands further in front in the statement of a place."""
+    statement = site.file.statement(site.node)
+    is_in_front = other.symbol == site.symbol and _position(other) < _position(site)
+    return is_in_front and other.file.statement(other.node) is statement
+
+
+def _position(site: Site) -> tuple[int, int]:
+    return site.node.lineno, site.node.col_offset  # type: ignore[attr-defined]
 
 
 _COUNTED = "FSDP1 counted the elements of this rank's own part here; now the whole parameter's are counted"
