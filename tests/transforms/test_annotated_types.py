@@ -91,3 +91,20 @@ def test_what_is_annotated_as_wrapped_is_one(annotation: str) -> None:
         "        model(torch.ones(1, 2)).sum().backward()\n\n\nmain()\n"
     )
     assert "return no_gradient_sync(model)" in migrated(train=program)["train"]
+
+
+ASKS = HEAD + """
+def names(model: nn.Module | DDP):
+    if isinstance(model, DDP):
+        {body}
+    return [name for name, _ in model.named_modules()]
+
+
+names(DDP(nn.Linear(2, 2)))
+"""
+
+
+@pytest.mark.parametrize(("body", "stays"), [("model = model.module", True), ("raise ValueError('before DDP')", False)])
+def test_an_annotation_says_what_the_test_in_its_function_asks_for(body: str, stays: bool) -> None:
+    new = migrated(train=ASKS.format(body=body))["train"]
+    assert ("model: nn.Module | DDP" in new) == stays == ("isinstance(model, DDP)" in new)

@@ -28,6 +28,8 @@ def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
     """The class of sharded models in the place of the wrapper's."""
     if not migration.options.wraps:
         return None
+    if site.role == "annotation" and _is_unwrapped_in_body(site):
+        return Outcome("the test for the class in this function stays, and so does what it says of its argument", level=Level.OK)
     if site.role == "test" and unwrapping_choice(site.file, site.node) is not None:
         if site.call is not None and holds_module(site.file, site.call.args[0]):
             base = migration.helper(site, "ShardedLikeDDP" if site.symbol == DDP else "ShardedLikeFSDP1")
@@ -67,6 +69,17 @@ def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
     changes = [name_instead(site.file, asked_for, migration.torch(site, FSDP_MODULE))]
     changes += _merged(site, asked_for)
     return Outcome("models of FSDP2 are FSDPModules", changes, form=Form.IDIOM)
+
+
+def _is_unwrapped_in_body(site: Site) -> bool:
+    """Whether a function asks an argument, where its annotation stands, for the class to take the wrapper off."""
+    argument = next((a for a in site.file.ancestors(site.node) if isinstance(a, (ast.arg, ast.stmt))), None)
+    if not isinstance(argument, ast.arg):
+        return False
+    function = next(a for a in site.file.ancestors(argument) if isinstance(a, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)))
+    tests = (n for n in ast.walk(function) if isinstance(n, ast.Call) and ast.unparse(n.func) == "isinstance" and len(n.args) == 2)
+    asked = (test for test in tests if ast.unparse(test.args[0]) == argument.arg)
+    return any(_only_unwraps(site.file, test) and site.file.external(test.args[1]) == site.symbol for test in asked)
 
 
 def _only_unwraps(file: File, call: ast.Call) -> bool:
