@@ -16,6 +16,7 @@ from .queries.backwards import (
     is_without_gradients,
 )
 from .queries.file import File
+from .queries.followed_arguments import is_seen_whole
 from .queries.known_conditions import Needed, may_be_missing, needed_for, unless_left
 from .queries.message_guards import message_guards
 from .queries.only_written import is_only_written
@@ -94,9 +95,29 @@ def gives_new_values(hidden: Sequence[Hidden]) -> bool:
 
 def asked_at(file: File, guard: ast.stmt, hidden: Sequence[Hidden]) -> list[tuple[File, ast.stmt]]:
     """Where what is hidden comes rarely, and only the rank behind the guard knows: the statements to ask in front of."""
+    hidden = followed_further(hidden)
     if any(item.many for item in hidden) or needed_for(file, [guard], [place_of(item) for item in hidden]) is not None:
         return []
     return statements_to_ask_at(file, guard, [[*item.calls, (item.file, item.node)] for item in hidden])
+
+
+def followed_further(hidden: Sequence[Hidden]) -> list[Hidden]:
+    """What guards hide, but for models that are handed to functions in which all that becomes of them is among it too."""
+    led_to = {(item.calls[0][1], item.thing) for item in hidden if item.calls}
+    return [item for item in hidden if (_call_of_handed(item), item.thing) not in led_to or not _is_followed(item)]
+
+
+def _call_of_handed(item: Hidden) -> ast.Call | None:
+    """The call that a model is handed to as it is, where nothing else is done with it."""
+    parent = item.file.parents[item.node]
+    parent = item.file.parents[parent] if isinstance(parent, ast.keyword) else parent
+    return parent if not item.calls and isinstance(parent, ast.Call) and parent.func is not item.node else None
+
+
+def _is_followed(item: Hidden) -> bool:
+    assert isinstance(item.node, ast.expr)
+    call = _call_of_handed(item)
+    return call is not None and is_seen_whole(item.file, call, item.node)
 
 
 def place_of(item: Hidden) -> ast.AST:
@@ -112,6 +133,8 @@ def _trains_model(file: File, statement: ast.stmt, hidden: Sequence[Hidden]) -> 
         for value in (v for a in call.args for v in file.values(a) if isinstance(v, FunctionValue)):
             owner, function = file.program.function_node(value)
             inside = {id(n) for n in ast.walk(function)}
+            if id(statement) in inside:
+                continue  # a configuration may hold the function that it stands in
             if trains(owner, function) and any(id(item.node) in inside for item in hidden):
                 return True
     return False

@@ -142,6 +142,7 @@ def _all_hidden(
 ) -> Iterator[tuple[Guard, Hidden]]:
     program = guards.program
     for file in map(program.file, program.relevant_files()):
+        of_sites: set[ast.AST] = set()
         for site in sites.get(file.path, ()):
             if site.role == "call" and site.call is not None and is_writer(site.symbol):
                 for thing in _saved_things(sharding, file, site.call):
@@ -159,7 +160,9 @@ def _all_hidden(
             if _is_made_here(file, _thing(site)) or _is_libraries_of_fsdp1(program, site):
                 continue  # by the ranks that come here, for themselves; or nothing was gathered for it
             if site.symbol in COLLECTIVE and _may_be_sharded(site, sharding) and not _is_local(program, site):
-                yield from _guards_around(guards, sharding, file, work_of(site), _thing(site), site)
+                for place in _calls_by_name(file, sharding, site) or [work_of(site)]:
+                    of_sites.add(place)
+                    yield from _guards_around(guards, sharding, file, place, _thing(site), site)
         for parameter, model in parameters_picked(file, sharding):
             yield from _guards_around(guards, sharding, file, parameter, model, None)
         for read in states_read(file):
@@ -172,7 +175,7 @@ def _all_hidden(
             yield from work_of_kept(guards, file, sharding, call)
             if sharding.of_called(file, call).wrappers:
                 yield from _guards_around(guards, sharding, file, call, call.func, None)
-            elif isinstance(call.func, ast.Name) and _is_of_sharded(sharding, file.called_values(call)):
+            elif call not in of_sites and isinstance(call.func, ast.Name) and _is_of_sharded(sharding, file.called_values(call)):
                 found = guards.of(file, call)
                 yield from ((guard, Hidden(file, call, None, None, calls, many=guard.many)) for guard, calls in found)
         for test in file.nodes(ast.If):
@@ -331,6 +334,16 @@ def _is_local(program: Program, site: Site) -> bool:
     if site.role == "method" and isinstance(site.receiver, ast.Name) and site.receiver.id in ("self", "cls"):
         return True  # whoever called the method around this one is asked about
     return site.role == "method" and site.call is not None and only_asks(program, site.file, site.call)
+
+
+def _calls_by_name(file: File, sharding: ShardingQueries, site: Site) -> list[ast.Call]:
+    """The calls of a method that only gets a name at a site, in the same function: ``save = model.save``."""
+    parent = file.parents[site.node]
+    if site.symbol != MODULE_METHODS or not isinstance(parent, ast.Assign) or not isinstance(parent.targets[0], ast.Name):
+        return []
+    name, scope = parent.targets[0].id, file.function(parent) or file.tree
+    calls = (n for n in ast.walk(scope) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == name)
+    return [call for call in calls if _is_of_sharded(sharding, file.called_values(call))]
 
 
 def _is_of_sharded(sharding: ShardingQueries, called: Sequence[Value]) -> bool:

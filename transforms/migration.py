@@ -188,9 +188,9 @@ class Migration:
     @cached_property
     def _held_places(self) -> frozenset[ast.AST]:
         """What is behind guards behind which models are held whole."""
-        held = (hidden for hidden in self.hidden.values() if any((item.site is None or item.site.symbol not in STATE_READS)
-                                                                 and not item.is_deferred for item in hidden))  # fmt: skip
-        return frozenset(item.node for hidden in held for item in hidden)
+        held = [hidden for hidden in self.hidden.values() if any((item.site is None or item.site.symbol not in STATE_READS)
+                                                                 and not item.is_deferred for item in hidden)]  # fmt: skip
+        return frozenset(node for hidden in held for item in hidden for node in (item.node, item.site and item.site.node) if node)
 
     def acts_in_parts(self, path: str) -> bool:
         """Whether what a file computes with tensors of FSDP1's models is each rank's own, wherever they are sharded.

@@ -82,3 +82,55 @@ def test_what_stands_behind_an_early_leave_is_asked_for() -> None:
     )
     new = migrated(train=early)["train"]
     assert '                ask_for_whole()\n                torch.save(model_state(model), "x.pt")\n' in new
+
+
+_HANDED = (
+    HEAD
+    + """import torch.distributed as dist
+
+
+class Net(nn.Linear):
+    def write(self, path):
+        torch.save(self.state_dict(), path)
+
+
+def keep(model, step, config):
+    {save}
+    path = f"{{step}}.pt" if step in config.steps else None
+    if path:
+        save(path)
+
+
+def main(config, batches):
+    model = DDP(Net(2, 2))
+    for step, batch in enumerate(batches):
+        model(batch).sum().backward()
+        if dist.get_rank() == 0:
+            print(step)
+            keep(model, step, config)
+
+
+class Config:
+    steps = [1000]
+    run = main
+
+
+if __name__ == "__main__":
+    Config.run(Config, [1])
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("save", "is_asked"),
+    [
+        ("save = model.module.write", True),
+        ("save = model.module.write; evaluate(model)", False),
+        ("kept = model; save = model.module.write", False),
+    ],
+)
+def test_a_model_that_is_handed_to_a_function_is_asked_for_where_that_works_on_it(save: str, is_asked: bool) -> None:
+    new = migrated(train=_HANDED.format(save=save))["train"]
+    assert ("with whole_when_asked(model):" in new and "        ask_for_whole()\n        save(path)\n" in new) == is_asked
+    assert ("with whole_on_each_rank(model):" in new) != is_asked
+    assert "forward_method" not in new

@@ -76,9 +76,9 @@ def _is_unwrapped_in_body(site: Site) -> bool:
     argument = next((a for a in site.file.ancestors(site.node) if isinstance(a, (ast.arg, ast.stmt))), None)
     if not isinstance(argument, ast.arg):
         return False
-    function = next(a for a in site.file.ancestors(argument) if isinstance(a, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)))
-    tests = (n for n in ast.walk(function) if isinstance(n, ast.Call) and ast.unparse(n.func) == "isinstance" and len(n.args) == 2)
-    asked = (test for test in tests if ast.unparse(test.args[0]) == argument.arg)
+    function = next(a for a in site.file.ancestors(argument) if isinstance(a, (ast.FunctionDef, ast.AsyncFunctionDef)))
+    calls = (n for n in ast.walk(function) if isinstance(n, ast.Call) and len(n.args) == 2)
+    asked = (call for call in calls if ast.unparse(call.func) == "isinstance" and ast.unparse(call.args[0]) == argument.arg)
     return any(_only_unwraps(site.file, test) and site.file.external(test.args[1]) == site.symbol for test in asked)
 
 
