@@ -52,7 +52,8 @@ def uses_behind(
             is_asked = isinstance(parent, ast.Attribute) and not _is_data(file, parent)
             kept_in = file.called_values(cast(ast.Call, parent)) if is_called else file.values(node) if is_asked else []
             keeps = runs_model if is_called else keeps_model
-            if not _is_self(node) and any(keeps(program, sharding, v) for v in kept_in):
+            is_model = _is_self(node) or bool(sharding.of_values(kept_in).wrappers)  # which is looked at as one
+            if not is_model and any(keeps(program, sharding, v) for v in kept_in):
                 things = kept_things(sharding, file, node) or names_of_kept(sharding, guard, kept_in)
                 if things is None and isinstance(node, ast.Name) and loop_of(file, node) is not None:
                     things = Spelling(sharding, file, node, node).at(guard, ())  # `o` of `for o in optimizers`
@@ -97,7 +98,8 @@ def work_of_kept(guards: Guards, file: File, sharding: ShardingQueries, call: as
     if not any(runs_model(guards.program, sharding, v) for v in values):
         values = [] if owner is None or _is_self(owner) else file.values(owner)  # who called a method is asked about there
         values = values if any(keeps_model(guards.program, sharding, v) for v in values) else []
-    for guard, calls in guards.of(file, call) if values else ():
+    is_model = bool(sharding.of_values(values).wrappers)  # which is looked at as one
+    for guard, calls in guards.of(file, call) if values and not is_model else ():
         if calls:
             yield guard, Hidden(file, call, names_of_kept(sharding, guard, values), None, calls, many=guard.many)
 
