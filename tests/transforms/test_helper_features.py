@@ -61,6 +61,7 @@ MODEL = (
 )
 WRAP = "\n\ndef wrap(**options):\n    return torch.nn.parallel.DistributedDataParallel(Net(), **options)\n"
 UPDATE = "\n\n    def update(self, x):\n        self.scale.mul_(2)"
+NAMES = "\n\n    def named_parameters(self, prefix=''):\n        return super().named_parameters(prefix)"
 KEPT = ("plain_parameters", "keep_class_name", "keep_writes_in_forward", "broadcast_buffers_before_forward")
 
 
@@ -87,6 +88,7 @@ def test_models_of_the_repository_alone_need_little() -> None:
         (("x * self.scale", "self.update(x)" + UPDATE), "keep_writes_in_forward"),
         (("x * self.scale", "getattr(self, x)()" + UPDATE), "keep_writes_in_forward"),
         (("return x * self.scale", "return nn.BatchNorm1d(3)(x)"), "broadcast_buffers_before_forward"),
+        (("x * self.scale", "x * self.scale" + NAMES), "use_torchs_names"),
     ],
 )
 def test_what_models_do_is_kept(change: tuple[str, str], kept: str) -> None:

@@ -28,3 +28,14 @@ def test_the_helpers_are_imported_as_the_module_is(path: str, text: str, dotted:
     program = Program(facts, lambda name: Source.decode(name, texts[name].encode()), Flow(facts), list(texts))
     style = ImportStyles(program).of(MODULE)
     assert (style.spelling(style.folder) == "fsdp2_helpers") == (not dotted)
+
+
+@pytest.mark.parametrize(("imported", "is_bare"), [("from trainer import Own", True), ("from large.trainer import Own", False)])
+def test_a_relative_import_that_leads_nowhere_makes_no_package_of_what_scripts_import_bare(imported: str, is_bare: bool) -> None:
+    script = "large/run.py" if is_bare else "run.py"
+    trainer = "def shard(net):\n    return net\n\n\nif False:\n    from .generated import other\n"
+    texts = {"large/trainer.py": trainer, script: f"{imported}\n\nif __name__ == '__main__':\n    Own()\n"}
+    facts = [extract(Source.decode(path, text.encode())) for path, text in texts.items()]
+    program = Program(facts, lambda name: Source.decode(name, texts[name].encode()), Flow(facts), list(texts))
+    style = ImportStyles(program).of("large/trainer.py")
+    assert (style.spelling(style.folder) == "fsdp2_helpers") == is_bare

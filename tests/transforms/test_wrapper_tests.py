@@ -47,3 +47,11 @@ def test_what_is_asked_otherwise_knows_sharded_models(test: str, use: str) -> No
     assert f"    return {test}\n" not in text
     assert "FSDPModule" in text
     assert "model.module if is_parallel(model)" not in text
+
+
+@pytest.mark.parametrize(("module", "stays"), [("other", True), ("elsewhere", False)])
+def test_a_function_of_this_name_in_another_module_is_another_one(module: str, stays: bool) -> None:
+    other = "import torch\n\n\ndef is_parallel(model):\n    return isinstance(model, torch.nn.DataParallel)\n"
+    use = f"from {module} import is_parallel\n\n\ndef show(model):\n    return 2 if is_parallel(model) else 1\n"
+    program = PROGRAM.format(test=TESTS[1], use="pass")
+    assert (f"    return {TESTS[1]}\n" in migrated(train=program, other=other, use=use)["train"]) == stays

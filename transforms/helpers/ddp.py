@@ -23,6 +23,7 @@ from .forward_by_name import gather_in_forward
 from .gathered import allow_inference_first, enter_by_objects, reshard_after_forward, return_no_views
 from .gradients import read_sync_at_forwards
 from .mixed import compute_as_whole
+from .own_names import use_own_names, use_torchs_names
 from .parameter_hooks import keep_parameter_hooks
 from .rebind import parameter_slots, rebind_parameters
 from .scaling import unscale_by_layout
@@ -68,7 +69,7 @@ def shard_like_ddp(
     names: set[str] = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
     elsewhere: set[Any] = {p for p in module.parameters() if isinstance(p, DTensor)}  # of a part that it shares with another
     of_others = {part for part in module.modules() if isinstance(part, FSDPModule)}  # units of such a part
-    ignored = {p for name, p in module.named_parameters(remove_duplicate=False) if name in names} | elsewhere
+    ignored = {p for name, p in nn.Module.named_parameters(module, remove_duplicate=False) if name in names} | elsewhere
     device = _device_of([p for p in module.parameters() if p not in ignored])
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     if process_group is not None:  # needed for: ddp.process_group.set
@@ -110,11 +111,13 @@ def shard_like_ddp(
         slots = parameter_slots(part)  # needed for: earlier_holders
         _make_contiguous(part)
         _cast_buffers(part, getattr(mixed_precision, "buffer_dtype", None))  # needed for: ddp.mixed_precision.set
+        own_names = use_torchs_names(part)  # needed for: own_names
         for unit in [*blocks, part]:
             if mixed_precision is not None:  # needed for: ddp.mixed_precision.set
                 keywords["mp_policy"] = _ddp_precision(mixed_precision, unit is part)
             fully_shard(unit, mesh=mesh, **keywords)
             keep_class_name(unit)  # needed for: class_names
+        use_own_names(own_names)  # needed for: own_names
         rebind_parameters(slots)  # needed for: earlier_holders
         leave_to_others(part, of_others)
         gather_irregular_blocks(part, blocks, group)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -20,7 +21,8 @@ def live_state(model: Any, /, *args: Any, **kwargs: Any) -> Any:
     state = state_of(model, *args, **kwargs)
     if not is_sharded(model) or not isinstance(state, dict):
         return state
-    names = [name for name, p in model.named_parameters(remove_duplicate=False) if isinstance(p, DTensor) and name in state]
+    all_names = nn.Module.named_parameters(model, remove_duplicate=False)  # a class may have its own, without the argument
+    names = [name for name, p in all_names if isinstance(p, DTensor) and name in state]
     kept = [state[name] for name in names]
 
     @torch.no_grad()

@@ -143,7 +143,7 @@ def _state_groups(model: nn.Module, optim_input: Any, optim: Any) -> list[list[t
 
 def _names(model: nn.Module) -> dict[str, torch.Tensor]:
     """FSDP1's names of all parameters; a shared one has several, the first of them is what state is saved under."""
-    named = resharded(model).named_parameters(remove_duplicate=False)
+    named = nn.Module.named_parameters(resharded(model), remove_duplicate=False)
     return {name.replace("_checkpoint_wrapped_module.", ""): parameter for name, parameter in named}
 
 

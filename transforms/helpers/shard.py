@@ -12,6 +12,7 @@ from .class_names import keep_class_name
 from .forward_by_name import gather_in_forward
 from .gathered import allow_inference_first, reshard_after_evaluation, return_no_views
 from .low_precision_buffers import cast_buffers
+from .own_names import use_own_names, use_torchs_names
 from .parts import compute_with_parts
 from .rebind import parameter_slots, rebind_parameters
 from .shard_meshes import HYBRID_STRATEGIES, group_mesh, strategy_mesh
@@ -82,7 +83,9 @@ def shard_like_fsdp1(
         arguments = _unit_arguments(device, unit in roots, mesh, given)
         if ignored:  # needed for: ignored
             arguments["ignored_params"] = ignored
+        own_names = use_torchs_names(unit)  # needed for: own_names
         fully_shard(unit, **arguments)
+        use_own_names(own_names)  # needed for: own_names
         keep_class_name(unit)  # needed for: class_names
         gather_in_forward(unit)  # needed for: forward_by_name
         return_no_views(unit)

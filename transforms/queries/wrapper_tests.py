@@ -36,6 +36,12 @@ def uses_of(file: File, function: ast.FunctionDef) -> list[tuple[File, ast.Call]
     called = {call.func for _, call in calls}
     for other in map(file.program.file, file.program.relevant_files()):
         named = [n for n in other.nodes(ast.Name, ast.Attribute) if getattr(n, "id", getattr(n, "attr", "")) == function.name]
-        if any(n not in called for n in named):
+        if any(n not in called and not _calls_another(other, n) for n in named):
             return None
     return calls
+
+
+def _calls_another(file: File, name: ast.expr) -> bool:
+    """Whether a name is called where it is known to stand for other functions: another module may have one of this name."""
+    call = file.parents[name]
+    return isinstance(call, ast.Call) and call.func is name and bool(file.program.callees(file, call))

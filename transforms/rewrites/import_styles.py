@@ -156,7 +156,8 @@ class ImportStyles:
         folder = PurePosixPath(facts.path).parent
         roots = [_root_of(self.program.facts[target].path, name) for name, target in self._targets[index]]
         names = self._modules(index)
-        if facts.is_run:  # a relative import that leads nowhere may be left from where the code came from
+        lies_bare = bool(self._importers[index]) and all("." not in name for _, name in self._importers[index])
+        if facts.is_run or lies_bare:  # a relative import that leads nowhere may be left from where the code came from
             names = (name for name, _ in self._imports[index])
         highest = max(map(_dots, names), default=0)
         package = _package_of(folder, self.program.paths) if highest else None

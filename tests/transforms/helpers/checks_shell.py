@@ -13,6 +13,7 @@ from to_fsdp2.transforms.helpers.shell import ShardedLikeDDP, ShardedLikeFSDP1
 from to_fsdp2.transforms.helpers.state import load_model_state, model_state
 from to_fsdp2.transforms.helpers.units import unwrap
 from to_fsdp2.transforms.helpers.value_classes import ClassLikeDDP, ClassLikeFSDP1
+from to_fsdp2.transforms.helpers.whole import whole
 from to_fsdp2.transforms.helpers.wrapped import stands_for
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
@@ -71,6 +72,24 @@ def compare(old: Any, new: Any) -> None:
 
 def check_derived_from_ddp() -> None:
     compare(derived(DDP), derived(ShardedLikeDDP))
+
+
+def check_a_class_with_names_of_its_own() -> None:
+    results = []
+    for base in (DDP, ShardedLikeDDP):
+
+        class Bare(base):  # type: ignore[misc, valid-type]
+            def named_parameters(self, prefix: str = "", recurse: bool = True) -> Any:
+                return self.module.named_parameters(prefix=prefix, recurse=recurse)
+
+        torch.manual_seed(0)
+        model = Bare(Net())
+        optimizer = torch.optim.SGD([p for _, p in model.named_parameters()], lr=0.3)
+        model(*batch(0)).backward()
+        optimizer.step()
+        results.append([whole(p.detach()) for _, p in model.named_parameters()])
+        assert [name for name, _ in model.named_parameters()] == [name for name, _ in Net().named_parameters()]
+    assert all(map(close, *results))
 
 
 def check_derived_from_fsdp1() -> None:
