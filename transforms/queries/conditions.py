@@ -191,6 +191,8 @@ def is_own_object(file: File, node: ast.expr, depth: int = 0) -> bool:
     if any(isinstance(v, ast.Call) and _answers_some_ranks(file, v, depth + 1) for v in values):
         return True
     empty = [v for v in values if isinstance(v, ast.Constant) and not v.value]
+    if any(_is_behind_rank(file, v, depth) for v in empty):
+        return True  # some ranks take away what it had
     return bool(empty) and any(_is_behind_rank(file, v, depth) for v in values if v not in empty)
 
 
