@@ -128,7 +128,16 @@ def _entries(program: Program, handed: Sequence[int]) -> list[int]:
     """The variables of what dictionaries and lists hold that are handed in: ``{"net": model}``."""
     flow = program.flow
     owners = {flow.ids[value] for variable in handed for value in flow.values_of(variable) if isinstance(value, Container)}
-    return [variable for (owner, _), variable in flow.fields.items() if owner in owners] if owners else []
+    parts = program.once(_parts)
+    return [variable for owner in sorted(owners) for variable in parts.get(owner, ())]
+
+
+def _parts(program: Program) -> dict[int, list[int]]:
+    """The variables of attributes and elements, by the number of what has them."""
+    found: dict[int, list[int]] = {}
+    for (owner, _), variable in program.flow.fields.items():
+        found.setdefault(owner, []).append(variable)
+    return found
 
 
 def is_of_model(sharding: ShardingQueries, values: Sequence[Value], variable: int) -> bool:
