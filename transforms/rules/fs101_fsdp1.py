@@ -9,6 +9,8 @@ from ..findings import Level
 from ..migration import Migration
 from ..queries.called_variables import calls_variable
 from ..queries.class_tests import asks_for_unseen_classes
+from ..queries.flat_parameters import shows_flat_parameters
+from ..queries.unfrozen_parameters import are_frozen_in_turn
 from ..rewrites.changes import remove_statement
 from ..rewrites.fully_shard_lines import lines_for_fsdp1
 from ..rewrites.helper_calls import function_instead
@@ -25,6 +27,8 @@ def written_out(site: Site, migration: Migration) -> Outcome | None:
     names = migration.names(site.file)
     lines = lines_for_fsdp1(plan, names.torch, names.helper, partial(names.local, place=site.node))
     changes = [plan.place.rewritten(lines), *(remove_statement(site.file, s) for s in plan.arguments.needless)]
+    if _may_keep_gradients(site, migration):
+        return Outcome(_KEPT, changes, Level.REVIEW, advice=_RESET)
     return Outcome("fully_shard shards the blocks and then the model, in place", changes)
 
 
@@ -37,7 +41,25 @@ def shard_like(site: Site, migration: Migration) -> Outcome | None:
     is_asked_for = site.role == "value" and migration.program.once(asks_for_unseen_classes)
     name = migration.helper(site, "ClassLikeFSDP1" if is_asked_for else "shard_like_fsdp1")
     change = function_instead(site.file, site.node, site.call, name)
+    if _may_keep_gradients(site, migration):
+        return Outcome(_KEPT, [change], Level.REVIEW, advice=_RESET)
     return Outcome("fully_shard takes the wrapper's place; its arguments are translated when it runs", [change])
+
+
+def _may_keep_gradients(site: Site, migration: Migration) -> bool:
+    """Whether FSDP1 may have added what a model learned last, before it was frozen, to what it learns next.
+
+    Flat parameters that others learn through while they are frozen have their gradient put aside (torch 2.13), where
+    zero_grad() does not find it.
+    """
+    if site.call is None or shows_flat_parameters(migration.program, site.call) is False:
+        return False
+    paths = migration.programs.sharing_entries(site.file.path)
+    return are_frozen_in_turn(migration.sharding, paths, migration.runs_before_wraps)
+
+
+_KEPT = "FSDP1 kept gradients of a model frozen while others learn through it, beyond zero_grad(), and added the next to them"
+_RESET = "Reset its gradients before it is frozen, and both runs are alike; models of FSDP2 keep none."
 
 
 RULE = Rule(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ast
-
 from ..findings import Form, Level
 from ..flow.values import Wrapped
 from ..migration import Migration
+from ..queries.flat_parameters import shows_flat_parameters
 from ..queries.name_uses import NameUse, Prefix
 from ..queries.parameter_names import asks_for_fsdp1_names, depends_on_prefix, uses_of_names
 from ..queries.summoned import is_summoned
@@ -57,20 +56,12 @@ def _is_flat(site: Site, migration: Migration) -> bool | None:
     value = site.sharding.value
     if not isinstance(value, Wrapped):
         return False
-    _, call = migration.program.call_node(value.site)
-    given = {keyword.arg: keyword.value for keyword in call.keywords}
-    if "use_orig_params" in given:
-        said = given["use_orig_params"]
-        return said.value is False if isinstance(said, ast.Constant) else None
-    if None not in given:
-        return True
-    return None if migration.program.mentions(_GIVEN_OTHERWISE) else False  # in a dictionary of arguments
+    return shows_flat_parameters(migration.program, migration.program.call_node(value.site)[1])
 
 
 _BOTH = "the model comes here in DDP's wrapper and out of it: names of the wrapper began with module., now none does"
 _FLAT = "FSDP1 showed one flat parameter a unit here: choices by names took all or nothing of it; now each parameter has its own"
 _FLAT_IF_ASKED = f"with use_orig_params=False, {_FLAT}"
-_GIVEN_OTHERWISE = r"\buse_orig_params\b[\"']?\]?\s*[:=]\s*(?!True\b)(?!bool\b)[^=\s]"
 _ADVICE = "Compare what is chosen (weight decay groups, say) in the old and the new run; `verify` does."
 
 RULE = Rule(
