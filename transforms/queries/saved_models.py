@@ -18,13 +18,16 @@ TRACE = "torch.jit.trace"
 WRITERS = (*SAVES, "*.dump", "*.dumps", "*.save_model", "*.log_model", "*.serialize", "*.export", "*.export_model", "*.to_onnx",
            "torch.jit.script", TRACE)  # fmt: skip
 """Patterns of functions, of any library, that write a model as an object or a graph: what they are called says so."""
+_OF_TEXTS = frozenset({"json", "ujson", "orjson", "simplejson", "yaml", "toml", "tomli_w"})
+"""Packages whose ``dump`` writes numbers and texts: a model would raise."""
 _MAKERS = frozenset({"builtins.dict", "builtins.list", "builtins.tuple", "collections.OrderedDict"})
 _DEEPEST = 3
 
 
 def is_writer(symbol: str) -> bool:
     """Whether a function writes the models that it is given."""
-    return any(fnmatchcase(symbol, pattern) for pattern in WRITERS)
+    writes_texts = symbol.partition(".")[0] in _OF_TEXTS
+    return not writes_texts and any(fnmatchcase(symbol, pattern) for pattern in WRITERS)
 
 
 def given_to(call: ast.Call) -> list[ast.expr]:
