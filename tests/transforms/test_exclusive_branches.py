@@ -94,3 +94,35 @@ main()
     )["train"]
     assert "fully_shard(" in text
     assert "whole_on_each_rank(" not in text.partition("def main")[2]
+
+
+INSIDE = (
+    HEAD
+    + """import argparse
+import torch.distributed as dist
+
+
+def prepare(model):
+    return DDP(model)
+
+
+def main():
+    args = argparse.ArgumentParser().parse_args()
+    model = nn.Linear(4, 4)
+    if args.do_train:
+        model = prepare(model)
+        model(torch.ones(2, 4)).sum().backward()
+    elif args.do_eval:
+        if dist.get_rank() == 0:
+            print(model(torch.ones(2, 4)))
+    {more}
+
+
+main()
+"""
+)
+
+
+@pytest.mark.parametrize(("more", "is_plain"), [("pass", True), ("prepare(nn.Linear(4, 4)).train()", False)])
+def test_tests_around_the_only_call_of_a_function_that_wraps_count(more: str, is_plain: bool) -> None:
+    assert ("whole_on_each_rank(" not in migrated(train=INSIDE.format(more=more))["train"]) == is_plain

@@ -5,18 +5,20 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable
 
+from ..flow.values import FunctionValue
 from .arguments import given_for_parameter
 from .file import File
 from .known_conditions import negated, tests_in_front
 from .program import Program
 from .programs import Programs
+from .visible_callers import VisibleCallers
 
 _DEEPEST = 5
 Place = tuple[File, ast.AST]
 
 
 class ExclusiveBranches:
-    """Which places are reached only where the tests around each wrap, in their functions, do not hold.
+    """Which places are reached only where the tests around each wrap, or around the only call that leads there, do not hold.
 
     What is tested has to be an attribute of one and the same object, such as parsed arguments, that nothing changes once
     something may be wrapped; ``is_before`` says of a place whether it surely is in front of all wraps.
@@ -28,8 +30,9 @@ class ExclusiveBranches:
         self.program = program
         self.programs = programs
         self._is_before = is_before
-        self._wraps = [(file, _conditions(file, node)) for file, node in wraps]
-        self._attributes = {part.attr for _, parts in self._wraps for test in parts.values() for part in _attributes(test)}
+        self._callers = VisibleCallers(program, programs)
+        self._wraps = [(file, self._leading(file, node)) for file, node in wraps]
+        self._attributes = {part.attr for _, parts in self._wraps for _, test in parts.values() for part in _attributes(test)}
         self._settled: dict[str, bool] = {}
 
     def holds(self, file: File, node: ast.AST) -> bool:
@@ -40,11 +43,19 @@ class ExclusiveBranches:
         if not own:
             return False
         near = set(self.programs.sharing_entries(file.path))
-        wraps = [(other, parts) for other, parts in self._wraps if other.path in near]
-        return bool(wraps) and all(any(self._excludes(file, test, *wrap) for test in own) for wrap in wraps)
+        wraps = [parts for other, parts in self._wraps if other.path in near]
+        return bool(wraps) and all(any(self._excludes(file, test, parts) for test in own) for parts in wraps)
 
-    def _excludes(self, file: File, test: ast.expr, other: File, parts: dict[str, ast.expr]) -> bool:
-        opposite = parts.get(ast.dump(negated(test)))
+    def _leading(self, file: File, node: ast.AST, depth: int = 0) -> dict[str, tuple[File, ast.expr]]:
+        """What holds at a place, also by tests around the only call of its function, by its dump and with the test's file."""
+        found = {dump: (file, test) for dump, test in _conditions(file, node).items()}
+        around = file.function(node)
+        function = next((v for v in file.values(around) if isinstance(v, FunctionValue)), None) if around is not None else None
+        callers = self._callers.of(function) if function is not None and depth < _DEEPEST else None
+        return (self._leading(*callers[0], depth + 1) if callers and len(callers) == 1 else {}) | found
+
+    def _excludes(self, file: File, test: ast.expr, parts: dict[str, tuple[File, ast.expr]]) -> bool:
+        other, opposite = parts.get(ast.dump(negated(test)), (file, None))
         return opposite is not None and all(
             self._is_settled(mine.attr) and _is_same_object(file, mine, other, theirs)
             for mine, theirs in zip(_attributes(test), _attributes(opposite), strict=True)
