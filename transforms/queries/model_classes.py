@@ -20,10 +20,9 @@ def class_of(program: Program, value: Value) -> tuple[File, ast.ClassDef] | None
     """The class of the repository that a model is of."""
     if not isinstance(value, Instance):
         return None
-    file = program.file(value.cls.file)
-    facts = program.facts[value.cls.file].classes[value.cls.index]
-    found = (n for n in file.nodes(ast.ClassDef) if n.name == facts.name and n.lineno == facts.line)
-    node = next(found, None) or next((n for n in file.nodes(ast.ClassDef) if n.name == facts.name), None)
+    file, node = program.class_node(value.cls)
+    name = program.facts[value.cls.file].classes[value.cls.index].name
+    node = node or next((n for n in file.nodes(ast.ClassDef) if n.name == name), None)
     return (file, node) if node is not None else None
 
 

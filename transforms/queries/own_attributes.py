@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from fnmatch import fnmatchcase
 
-from ..facts.facts import ClassFacts
 from ..facts.symbols import AVERAGES
 from ..facts.wrapper_members import OF_ALL_MODULES
 from ..flow.library import NAMESPACES
@@ -68,13 +67,11 @@ def is_asked_for_more(file: File, node: ast.expr) -> bool:
 
 def class_stores(program: Program, cls: ClassValue, name: str) -> bool:
     """Whether the code of a class, or of one of its bases in the repository, stores an attribute of its objects."""
-    return any(name in _stored_by(program.file(each.file), program.facts[each.file].classes[each.index])
-               for each in program.flow.ancestors(cls))  # fmt: skip
+    return any(name in _stored_by(node) for _, node in map(program.class_node, program.flow.ancestors(cls)))
 
 
-def _stored_by(file: File, cls: ClassFacts) -> set[str]:
-    around = next((node for node in file.nodes(ast.ClassDef) if (node.lineno, node.name) == (cls.line, cls.name)), None)
-    stores = (n for n in ast.walk(around) if isinstance(n, ast.Attribute)) if around is not None else ()
+def _stored_by(cls: ast.ClassDef | None) -> set[str]:
+    stores = (n for n in ast.walk(cls) if isinstance(n, ast.Attribute)) if cls is not None else ()
     return {n.attr for n in stores if isinstance(n.ctx, ast.Store) and isinstance(n.value, ast.Name) and n.value.id == "self"}
 
 

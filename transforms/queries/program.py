@@ -170,6 +170,12 @@ class Program:
                     found.setdefault(cls, set()).add(value.site)
         return found
 
+    def class_node(self, value: ClassValue) -> tuple[File, ast.ClassDef | None]:
+        """File and syntax node of a class value; no node where the analysis made the class up."""
+        file, facts = self.file(value.file), self.facts[value.file].classes[value.index]
+        nodes = (n for n in file.nodes(ast.ClassDef) if (n.lineno, n.name) == (facts.line, facts.name))
+        return file, next(nodes, None)
+
     def function_node(self, value: FunctionValue) -> tuple[File, ast.AST]:
         """File and syntax node of a function value."""
         file = self.file(value.file)

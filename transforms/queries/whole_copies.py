@@ -48,9 +48,7 @@ class _WholeCopies:
         """
         known: list[ast.ClassDef] = []
         names: set[str] = set()
-        for cls in self.program.flow.ancestors(value.cls):
-            file, facts = self.program.file(cls.file), self.program.facts[cls.file].classes[cls.index]
-            node = next((n for n in file.nodes(ast.ClassDef) if (n.lineno, n.name) == (facts.line, facts.name)), None)
+        for _, node in map(self.program.class_node, self.program.flow.ancestors(value.cls)):
             if node is not None:
                 known.append(node)
                 names |= {attribute for _, attribute, owner, _ in _stores(node) if owner == "self"}
