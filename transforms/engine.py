@@ -173,7 +173,7 @@ def wraps_that_stay(migration: Migration) -> dict[int, str]:
     using = ((file, model) for file, node, model in _unsynced(migration) if uses_own_gradients(file, node))
     values = (value for file, model in using for value in file.values(model))
     differing = {v.site for v in values if isinstance(v, Wrapped) and v.kind == "DDP"}
-    library = wrapped_in_libraries(migration.program)
+    library = wrapped_in_libraries(migration.program, migration.exclude_each_other)
     return {site: "library" if site in library else "differ" for site in sorted(named & (differing | library))}
 
 

@@ -359,6 +359,10 @@ class Migration:
         before = self._before_wraps
         return before is not None and before.holds(before.program.file(file.path), node)
 
+    def exclude_each_other(self, one: tuple[File, ast.AST], other: tuple[File, ast.AST]) -> bool:
+        """Whether two places are surely never both reached in one run."""
+        return self._exclusive_branches.exclude_each_other(one, other)
+
     @cached_property
     def _exclusive_branches(self) -> ExclusiveBranches:
         return ExclusiveBranches(self.program, self.programs, [place for place, _ in self._wraps], self._is_in_front)

@@ -126,3 +126,53 @@ main()
 @pytest.mark.parametrize(("more", "is_plain"), [("pass", True), ("prepare(nn.Linear(4, 4)).train()", False)])
 def test_tests_around_the_only_call_of_a_function_that_wraps_count(more: str, is_plain: bool) -> None:
     assert ("whole_on_each_rank(" not in migrated(train=INSIDE.format(more=more))["train"]) == is_plain
+
+
+PROPERTIES = (
+    HEAD
+    + """import argparse
+
+
+class Trainer:
+    def __init__(self, args, model):
+        self.args = args
+        self.model = model
+        if self.uses_ddp:
+            self.model = DDP(self.model)
+        self.save_without_ddp()
+
+    @property
+    def uses_ddp(self):
+        return self.args.world_size > 1 and not self.uses_library
+
+    @property
+    def uses_library(self):
+        return self.args.library
+
+    def save_without_ddp(self):
+        if self.uses_library:
+            torch.save(self.model.state_dict(), "a.pt")
+
+
+def main():
+    args = argparse.ArgumentParser().parse_args()
+    trainer = Trainer(args, nn.Linear(4, 4))
+    trainer.model(torch.ones(2, 4)).sum().backward(){more}
+
+
+main()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "is_plain"),
+    [
+        ("", True),
+        ("\n    trainer.args = other", False),
+        ("\n    Trainer(other, trainer.model)", False),
+    ],
+)
+def test_properties_say_what_they_give(more: str, is_plain: bool) -> None:
+    text = migrated(train=PROPERTIES.format(more=more))["train"]
+    assert ('torch.save(self.model.state_dict(), "a.pt")' in text) == is_plain

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from migrated_texts import HEAD, texts
+from migrated_texts import HEAD, migrated, texts
 
 REGISTRY = '''class Registry:
     def __init__(self):
@@ -216,3 +216,36 @@ def test_frozen(options):
     train = train.format(first="build_model(options.a).cuda()", second="build_model(options.b)")
     new = texts({"registry": "MODELS = {}\n", "parts": ZOO_OF_OTHERS, "train": train, "check": check})["train"]
     assert ["forward_method(" in one for one in new.split("class Predictor")] == [True, False]
+
+
+BY_PATH = (
+    HEAD
+    + """import importlib
+
+
+def find(path):
+    return getattr(importlib.import_module(path), "main_model")
+
+
+def main(path, x):
+    model = find(path)(path).to("cuda")
+    if path.startswith("models"):
+        model = torch.compile(model)
+    model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    model = DDP(model)
+    with torch.autocast("cuda"):
+        loss = model(x).sum()
+    loss.backward()
+    with torch.no_grad():
+        print(model(x))
+
+
+main("models.one", torch.ones(2, 4))
+"""
+)
+
+
+def test_a_library_on_the_way_is_no_model() -> None:
+    text = migrated(train=BY_PATH)["train"]
+    assert "shard_like_ddp(model)" in text
+    assert 'with torch.autocast("cuda"):' in text and "with torch.no_grad():" in text

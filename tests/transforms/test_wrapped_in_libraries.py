@@ -58,3 +58,43 @@ def test_a_library_that_an_option_chooses_leaves_the_wrapper() -> None:
     assert prepares in program
     program = program.replace(prepares, f"    if accelerator is not None:\n    {prepares}")
     assert "DDP(" not in texts({"build": BUILD, "prepared": program})["prepared"]
+
+
+TRAINER = HEAD + """import argparse
+from accelerate import Accelerator
+
+
+class Trainer:
+    def __init__(self, args, model):
+        self.args = args
+        self.model = model
+        if self.uses_ddp:
+            self.model = DDP(self.model)
+        self.prepare()
+
+    @property
+    def uses_ddp(self):
+        return {asked}
+
+    def prepare(self):
+        if self.args.library:
+            self.model = self.prepared(self.model)
+
+    @staticmethod
+    def prepared(model):
+        return Accelerator().prepare(model)
+
+
+def main():
+    trainer = Trainer(argparse.ArgumentParser().parse_args(), nn.Linear(2, 2))
+    trainer.model(torch.ones(2, 2)).sum().backward()
+
+
+main()
+"""
+
+
+def test_an_option_chooses_the_library_or_the_wrapper() -> None:
+    """Also where a property says which, and the library is called in a method of its own."""
+    assert "DDP(" not in texts({"train": TRAINER.format(asked="self.args.ddp and not self.args.library")})["train"]
+    assert "DDP(" in texts({"train": TRAINER.format(asked="self.args.ddp")})["train"]

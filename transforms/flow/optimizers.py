@@ -14,8 +14,8 @@ _MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "squar
 class Optimizers(Objects):
     """The part of the flow analysis that follows parameters into optimizers and out again."""
 
-    computed_from: dict[int, list[tuple[int, str]]]
-    """Variables and the results of tensor functions on them."""
+    computed_from: dict[int, dict[tuple[int, str], None]]
+    """Variables and the results of tensor functions on them. The keys are a set with an order, for asking what is in it."""
 
     def written_at(self, site: int) -> int:
         """The number of the call in the text that a call stands for: its own, unless it is in a copy of a body."""
@@ -66,9 +66,9 @@ class Optimizers(Objects):
 
         Of another kind it is taken from a model that ``argument`` holds.
         """
-        targets = self.computed_from.setdefault(argument, [])
+        targets = self.computed_from.setdefault(argument, {})
         if (result, kind) not in targets:
-            targets.append((result, kind))
+            targets[result, kind] = None
             for value in self.values_of(argument):
                 self.compute(value, result, kind, argument)
 
@@ -80,4 +80,7 @@ class Optimizers(Objects):
         elif isinstance(value, Derived) and value.kind in library.TENSORS:
             self.add(result, Derived("statistic", value.owner), source)
         elif isinstance(value, Container):
-            self.compute_later(self.field(value, "[any]"), result)
+            # Once for all that is computed from it: what nests would be gone through anew for each result.
+            of_elements = self.field(value, "[statistic]")
+            self.compute_later(self.field(value, "[any]"), of_elements)
+            self.connect(of_elements, result)

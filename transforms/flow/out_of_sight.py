@@ -50,7 +50,9 @@ class OutOfSight(Relays):
         factories = Factories(self, origins)
         used: set[FunctionValue] = set()
         for wrapped, model in unseen:
-            for variable in _first_ones(model, origins, factories):
+            firsts = _first_ones(model, origins, factories)
+            # A library that makes one by a name, and a configuration that says which, are on the way too, and no models.
+            for variable in [v for v in firsts if factories.that_gave(v) is not None or self._holds_nothing(v)] or [model]:
                 made_by = factories.that_gave(variable)
                 if made_by is not None:
                     used.add(made_by)

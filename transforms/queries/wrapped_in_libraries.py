@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ..facts.facts import NOTHING, Call
 from ..facts.symbols import wraps_in_library
 from ..flow.values import Container, External, Opaque, Value, Wrapped
+from .file import File
 from .program import Program
 
+Place = tuple[File, ast.AST]
 _WRAPS = ("prepare", "setup", "auto_model")
 """How the methods and functions are called that wrap what they are given, or begin."""
 
 
-def wrapped_in_libraries(program: Program) -> frozenset[int]:
+def wrapped_in_libraries(program: Program, exclude_each_other: Callable[[Place, Place], bool]) -> frozenset[int]:
     """The calls of DDP, by number, whose models come to a library that wraps them again.
 
-    In their wrappers: a model without one may be another program's that the same function makes.
+    In their wrappers: a model without one may be another program's that the same function makes. ``exclude_each_other`` says
+    of two places whether they are never both reached.
     """
     flow = program.flow
     sites = [site for site in flow.sites() if _wraps(program, flow.call_at(site))]
-    calls = (flow.call_at(site) for site in sites if not _is_asked_for(program, flow.written_at(site)))
-    handed = (value for call in calls for value in _given(program, call))
-    return frozenset(value.site for value in handed if isinstance(value, Wrapped) and value.kind == "DDP")
+    sites = [site for site in sites if not _is_asked_for(program, flow.written_at(site))]
+    handed = {(site, value) for site in sites for value in _given(program, flow.call_at(site))}
+    return frozenset(
+        value.site
+        for site, value in handed
+        if isinstance(value, Wrapped) and value.kind == "DDP"
+        and not exclude_each_other(program.call_node(flow.written_at(site)), program.call_node(flow.written_at(value.site)))
+    )  # fmt: skip
 
 
 def _is_asked_for(program: Program, site: int) -> bool:
