@@ -24,6 +24,7 @@ from .queries.file import File
 from .queries.observed import observed_program
 from .queries.own_gradients import uses_own_gradients
 from .queries.own_reduction import is_made_of_such
+from .queries.parameter_classes import files_that_ask_for_parameter_classes
 from .queries.program import OBSERVED, Program
 from .queries.wrapped_in_libraries import wrapped_in_libraries
 from .reachable_sites import drop_in_classes_that_stay, drop_in_whole_steps, drop_members_of_fsdp1, drop_unreachable, unused_wraps
@@ -162,7 +163,7 @@ def _about_suppressions(migration: Migration, findings: Sequence[Finding]) -> li
 
 
 def wraps_that_stay(migration: Migration) -> dict[int, str]:
-    """The calls of DDP, by number, whose models' gradients ranks use before they are averaged, or which a library wraps again.
+    """The calls of DDP, by number, that stay, each with the reason: see the messages of its rule.
 
     A call by another name, as of what `functools.partial` made, cannot be left as it is: the class stands elsewhere.
     """
@@ -174,7 +175,15 @@ def wraps_that_stay(migration: Migration) -> dict[int, str]:
     values = (value for file, model in using for value in file.values(model))
     differing = {v.site for v in values if isinstance(v, Wrapped) and v.kind == "DDP"}
     library = wrapped_in_libraries(migration.program, migration.exclude_each_other)
-    return {site: "library" if site in library else "differ" for site in sorted(named & (differing | library))}
+    asking = migration.program.once(files_that_ask_for_parameter_classes)
+    asked = {site for site in named if not asking.isdisjoint(_files_near(migration, site))} if asking else set()
+    reasons = dict.fromkeys(asked, "classes") | dict.fromkeys(differing, "differ") | dict.fromkeys(library, "library")
+    return {site: reasons[site] for site in sorted(named & set(reasons))}
+
+
+def _files_near(migration: Migration, site: int) -> list[str]:
+    """The files of the programs that make a call."""
+    return migration.programs.sharing_entries(migration.program.facts[migration.program.flow.file_of_call(site)].path)
 
 
 def _unsynced(migration: Migration) -> Iterator[tuple[File, ast.AST, ast.expr]]:

@@ -442,11 +442,11 @@ class Migration:
         """The wrappers that programs construct or name which a file is part of; those of all if nothing shows which."""
         return frozenset[str]().union(*map(self._kinds_in, self.programs.sharing_entries(path))) or self.wrapper_kinds
 
-    def wraps_near(self, path: str) -> int:
-        """How many calls wrap something in the programs that a file is part of."""
+    def wraps_near(self, path: str) -> list[Wrapped]:
+        """What calls of wrappers make in the programs that a file is part of."""
         paths = set(self.programs.sharing_entries(path))
-        places = (self.program.call_node(wrap.site)[0].path for wrap in self.program.wraps if wrap.site >= 0)
-        return sum(place in paths for place in places)
+        wraps = (wrap for wrap in self.program.wraps if wrap.site >= 0)
+        return [wrap for wrap in wraps if self.program.call_node(wrap.site)[0].path in paths]
 
     def _kinds_in(self, path: str) -> frozenset[str]:
         sites = [site for site in self.sites.get(path, ()) if site.node not in self.unused]

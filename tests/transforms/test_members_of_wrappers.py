@@ -50,7 +50,8 @@ def main():
     for unit in FSDP.fsdp_modules(model):
         if unit._has_params and unit._is_root:
             print(unit)
-    return model.mixed_precision
+    print(model.mixed_precision.param_dtype)
+    return model.cpu_offload
 
 
 main()
@@ -60,7 +61,8 @@ main()
 def test_members_of_fsdp1_are_asked_for_otherwise_or_told() -> None:
     assert "if bool(unit_parameters(unit)) and is_root(unit):" in migrated(train=UNITS)["train"]
     (told,) = [f for f in findings(train=UNITS) if f.level == "manual"]
-    assert "no `mixed_precision`" in told.message
+    assert "no `cpu_offload`" in told.message
+    assert "print(mixed_precision_of(model).param_dtype)" in migrated(train=UNITS)["train"]
 
 
 ASSERTED = """

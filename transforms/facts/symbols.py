@@ -33,6 +33,7 @@ LIBRARY_WRAPS = (
     "pytorch_lightning.Trainer", "composer.Trainer", "composer.trainer.Trainer", "ignite.distributed.auto_model",
     "ray.train.torch.prepare_model",
     "*[dD]istributed*[dD]ata*[pP]arallel*", "*FullyShardedDataParallel*", "*ddp_model*", "*.wrap_ddp*", "*.prepare_ddp*",
+    "*.to_ddp", "*.to_fsdp",
 )  # fmt: skip
 """What of other libraries puts models into DDP or FSDP1, or into wrappers of their own: patterns."""
 

@@ -1,4 +1,4 @@
-"""The sharding strategy and the device of a unit, in FSDP1's terms."""
+"""The sharding strategy, the precision and the device of a unit, in FSDP1's terms."""
 
 from typing import Any
 
@@ -26,3 +26,8 @@ def strategy_of(module: Any) -> ShardingStrategy:
 def compute_device_of(module: Any) -> torch.device:
     """`module.compute_device`: where a sharded module gathers its parameters and computes, also if they lie elsewhere."""
     return module._get_fsdp_state()._device if isinstance(module, FSDPModule) else module.compute_device  # type: ignore[attr-defined]
+
+
+def mixed_precision_of(module: Any) -> Any:
+    """`module.mixed_precision`: of a sharded module its policy, which says `param_dtype` and `reduce_dtype` by the same names."""
+    return module._get_fsdp_state()._mp_policy if isinstance(module, FSDPModule) else module.mixed_precision  # type: ignore[attr-defined]

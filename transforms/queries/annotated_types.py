@@ -14,6 +14,8 @@ _TENSORS = frozenset({"Tensor", "FloatTensor", "LongTensor", "BoolTensor", "Para
 _PLAIN = frozenset({"str", "int", "float", "bool", "bytes", "Path"})
 _CONTAINERS = frozenset({"dict", "list", "tuple", "set", "Mapping", "Sequence"})
 _OTHERS = re.compile(r"(?i)(^|_)((lr_?)?sched(uler)?s?|(grad_?|loss_?)?scaler|data_?loader|logger|writer|accelerator|fabric)$")
+_CHOOSES = ("typing.", "typing_extensions.", "collections.abc.")
+"""Where an alias of several types, or of something with a way of its own, comes from: `Parameters = Union[dict, nn.Module]`."""
 _CHOICES = frozenset({"Optional", "Union"})
 
 
@@ -26,13 +28,14 @@ def says_no_model(file: File, node: ast.AST) -> bool:
     if any(_asks_for_other(file, test) for test in tests_of(file, node, node)):
         return True
     annotation = _annotation(file, node)
-    if annotation is not None and makes_no_modules(file.external(annotation) or "?"):
+    named = file.external(annotation) if annotation is not None else None
+    if named is not None and makes_no_modules(named) and not named.startswith(_CHOOSES):
         return True  # `node: ast.ImportFrom`
-    named, function = _names_of_parameter(file, node), file.function(node)
-    if not named or not named <= _TENSORS | _PLAIN:
+    names, function = _names_of_parameter(file, node), file.function(node)
+    if not names or not names <= _TENSORS | _PLAIN:
         return False
     # A name or path of a model is often given for what is built of it, under the same name.
-    return named <= _TENSORS or not any(file.function(b) is function for b in file.bindings.get(node.id, ()))
+    return names <= _TENSORS or not any(file.function(b) is function for b in file.bindings.get(node.id, ()))
 
 
 def says_text(file: File, node: ast.expr) -> bool:

@@ -15,6 +15,7 @@ from ..facts.facts import NOTHING
 from ..flow.values import FunctionValue, Wrapped
 from .file import File
 from .imports_by_name import ImportsByName
+from .names_at_run_time import imports_by_name
 from .program import Program
 from .programs import Programs
 from .visible_callers import Place, VisibleCallers, may_be_ours
@@ -62,7 +63,20 @@ class BeforeWraps:
 
     def is_ordered(self, file: File) -> bool:
         """Whether it is seen of each wrap in the programs of a file by which calls it is reached."""
-        return self._unordered.isdisjoint(self.programs.of(file.path))
+        entries = self.programs.of(file.path)
+        return self._unordered.isdisjoint(entries) and (not self._found_by_name or self._importing.isdisjoint(entries))
+
+    @cached_property
+    def _found_by_name(self) -> bool:
+        """Whether imports by name may bring a wrap to which no call is seen to lead."""
+        return any(map(self.program.once(ImportsByName).may_find, self._unordered))
+
+    @cached_property
+    def _importing(self) -> set[str]:
+        """The entry points of programs that import by names which are put together at run time."""
+        paths = [facts.path for facts in self.program.facts]
+        by_name = (path for path in paths if imports_by_name(self.program, self.program.text(path)))
+        return {entry for path in by_name for entry in self.programs.of(path)}
 
     def may_be_ours(self, file: File, call: ast.Call) -> bool:
         """Whether a call may reach a function of the repository that the analysis does not see."""

@@ -24,6 +24,7 @@ _OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.In: ast.NotIn, ast.NotIn: ast.In
 }  # fmt: skip
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_DIVISIONS = (ast.Mod, ast.FloorDiv, ast.Div)
 _DEEPEST = 3
 _MOST_ALTERNATIVES = 3
 
@@ -95,10 +96,16 @@ def _divided(
     for test in _tests_on_the_way(file, block, place):
         found = askable(test)
         if found is not None:
-            kept.append(found)
+            kept += [*(_divisors(found) if left_out else ()), found]
         if found is not test:
             others.append(test)
     return kept, others
+
+
+def _divisors(test: ast.expr) -> list[ast.expr]:
+    """What a test divides by: whether it is zero may be what a test in front of it tells, as ``log is not None``."""
+    divided = (n.right for n in ast.walk(test) if isinstance(n, ast.BinOp) and isinstance(n.op, _DIVISIONS))
+    return [divisor for divisor in divided if not isinstance(divisor, ast.Constant)]
 
 
 def _expressions(test: ast.expr) -> set[ast.AST]:

@@ -286,15 +286,15 @@ def _word(node: ast.AST) -> str | None:
 
 
 def _calls(file: File, node: ast.AST, wanted: re.Pattern[str]) -> bool:
-    """Whether a call of such a name is made below a node, or in a function of the repository that is called there."""
+    """Whether a call of such a name is made below a node, or in each function of the repository that may be called there."""
     return any(_is_or_calls(file, call, wanted) for call in ast.walk(node) if isinstance(call, ast.Call))
 
 
 def _is_or_calls(file: File, call: ast.Call, wanted: re.Pattern[str]) -> bool:
     if wanted.search(_last_name(call.func) or ""):
         return True
-    functions = _functions_that_call(file.program, wanted)
-    return any(file.program.function_node(value)[1] in functions for value in file.program.callees(file, call))
+    functions, callees = _functions_that_call(file.program, wanted), file.program.callees(file, call)
+    return bool(callees) and all(file.program.function_node(value)[1] in functions for value in callees)
 
 
 def _functions_that_call(program: Program, wanted: re.Pattern[str]) -> set[ast.AST]:

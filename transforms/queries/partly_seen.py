@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import ast
 
-from ..flow.values import Constant, Container
+from ..flow.library import makes_no_modules
+from ..flow.values import Constant, Container, Opaque, Value
 from .answers import Answer, Sharding
 from .file import File
 from .loaded_objects import comes_from_file
 
 
 def unless_unseen(file: File, node: ast.AST, found: Sharding) -> Sharding:
-    """An answer, or *unknown* where literals are all that is known to come, and a call that leads nowhere gives more."""
+    """An answer, or *unknown* where plain data is all that is known to come, and a call that leads nowhere gives more."""
     if found.answer is Answer.NO and file.variable(node) in file.program.flow.partly_unseen:
-        if all(isinstance(value, (Constant, Container)) for value in file.values(node)):
+        if all(map(_is_data, file.values(node))):
             return Sharding(Answer.UNKNOWN)
     return found
+
+
+def _is_data(value: Value) -> bool:
+    return isinstance(value, (Constant, Container)) or (isinstance(value, Opaque) and makes_no_modules(value.name))
 
 
 def unless_loaded(found: Sharding, file: File, node: ast.AST) -> Sharding:

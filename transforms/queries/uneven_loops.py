@@ -35,9 +35,9 @@ def ends_by_own_data(file: File, loop: ast.While) -> bool:
 
     Loops that train are left out, as above.
     """
-    asked = {n.id for test in _tests_of_ends(loop) for n in ast.walk(test) if isinstance(n, ast.Name)}
+    asked = {part for test in _tests_of_ends(loop) for part in _variables(test)}
     set_by_calls = (n for n in ast.walk(loop) if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call))
-    is_set = any(not asked.isdisjoint(name.id for name in _names(n.targets)) for n in set_by_calls)
+    is_set = any(not asked.isdisjoint(_variables(target)) for n in set_by_calls for target in n.targets)
     called = (getattr(n.func, "attr", getattr(n.func, "id", "")) for n in ast.walk(loop) if isinstance(n, ast.Call))
     may_train = any(map(_TRAINS_BY_NAME.search, called)) or trains(file, loop) or goes_backward(file, loop)
     return is_set and not _AGREES.search(ast.unparse(loop)) and not may_train
@@ -48,8 +48,12 @@ def _tests_of_ends(loop: ast.While) -> list[ast.expr]:
     return [loop.test, *(n.test for n in leaving)]
 
 
-def _names(targets: list[ast.expr]) -> list[ast.Name]:
-    return [n for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
+def _variables(node: ast.expr) -> set[str]:
+    """The names in an expression, and the entries ``state["done"]``, each of which is a variable of its own."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        return {ast.unparse(node)}
+    inner = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+    return {node.id} if isinstance(node, ast.Name) else {part for child in inner for part in _variables(child)}
 
 
 def _skips_others(file: File, loop: ast.For | ast.AsyncFor | ast.comprehension) -> bool:

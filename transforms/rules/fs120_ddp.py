@@ -74,6 +74,10 @@ _STAYS = {
         "DDP stays: a library is handed the model and wraps it once more, and takes no sharded one",
         "Leave the model out of what the library prepares, or let it shard: accelerate with `fsdp_version: 2`.",
     ),
+    "classes": (
+        "DDP stays: the program asks whether parameters are of its own class, and sharded ones are DTensors",
+        "Let attributes say what the class does, noted on the parameters behind `fully_shard`; then shard by hand.",
+    ),
 }
 _BESIDE_NATIVE = (
     "fully_shard takes the wrapper's place; models that nobody sees wrapped are left to the program's own code for sharded ones"

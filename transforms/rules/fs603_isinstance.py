@@ -54,13 +54,16 @@ def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
     if (migration.tells_apart or migration.native_programs) and site.role == "test":  # native ones are FSDPModules too
         return _asks_which(site, migration)
     asked_for = _class_expression(site)
+    wraps = [migration.stays_wrapped(wrap) for wrap in migration.wraps_near(site.file.path) if wrap.kind.lower() == _kind(site)]
+    if wraps and all(wraps):
+        return Outcome("the wrapper stays in the programs that ask for it", level=Level.OK)
     kinds = migration.wrapper_kinds_near(site.file.path)
     if kinds and _kind(site) not in kinds and not isinstance(site.file.parents[asked_for], (ast.Tuple, ast.BinOp, ast.Subscript)):
         return Outcome("it asks for a wrapper that no model of the program was in", level=Level.OK)
     may_be_other = any(_may_be_wrapped_elsewhere(file, call, migration) for file, call in _tests(site))
     by_libraries = (wraps_in_library(other.symbol) for sites in migration.sites.values() for other in sites)
     may_stay = site.symbol == DDP or (not kinds and any(by_libraries))
-    if may_stay and (may_be_other or copies_wrappers(migration.sharding)):
+    if any(wraps) or (may_stay and (may_be_other or copies_wrappers(migration.sharding))):
         if any(site.file.external(n) == FSDP_MODULE for n in _names_beside(site.file, asked_for)):
             return Outcome("it asks for FSDPModule too", level=Level.OK)
         both = _both_instead(site.file, asked_for, migration.torch(site, FSDP_MODULE))

@@ -24,6 +24,7 @@ _SETTINGS = {"find_unused_parameters": "False", "broadcast_buffers": "True", "re
 _FUNCTIONS = {
     "process_group": "group_of", "rank": "rank_of", "world_size": "world_size_of", "sharding_strategy": "strategy_of",
     "params": "unit_parameters", "compute_device": "compute_device_of",
+    "mixed_precision": "mixed_precision_of",
 }  # fmt: skip
 
 

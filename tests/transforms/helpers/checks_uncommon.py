@@ -19,13 +19,13 @@ from to_fsdp2.transforms.helpers.ranks import on_all_ranks
 from to_fsdp2.transforms.helpers.scaling import sharded_grad_scaler
 from to_fsdp2.transforms.helpers.shard import shard_like_fsdp1
 from to_fsdp2.transforms.helpers.stops import holds_shards
-from to_fsdp2.transforms.helpers.strategy import compute_device_of, strategy_of
+from to_fsdp2.transforms.helpers.strategy import compute_device_of, mixed_precision_of, strategy_of
 from to_fsdp2.transforms.helpers.units import units
 from to_fsdp2.transforms.helpers.zero_gradients import reset_shards_in_zero_grad
 from torch import nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, ShardingStrategy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecision, ShardingStrategy, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 
@@ -241,3 +241,13 @@ def check_the_strategy_is_that_asked_for_also_once_the_root_has_run() -> None:
         assert strategy_of(model) is strategy and compute_device_of(model) == torch.device("cpu")
         model(*batch(0)).backward()
         assert strategy_of(model) is strategy and strategy_of(model.layers[0]) is strategy
+
+
+def check_the_precision_of_a_unit_is_that_asked_for() -> None:
+    device, policy = torch.device("cpu"), ModuleWrapPolicy({Block})
+    for asked in (MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32), MixedPrecision(), None):
+        model: Any = shard_like_fsdp1(Net(), auto_wrap_policy=policy, mixed_precision=asked, device_id=device)
+        for unit in (model, model.layers[0]):
+            found = mixed_precision_of(unit)
+            expected = (asked.param_dtype, asked.reduce_dtype) if asked is not None else (None, None)
+            assert (found.param_dtype, found.reduce_dtype) == expected
