@@ -21,6 +21,7 @@ from .double_backward import allow_double_backward
 from .evaluation import gather_once_in_evaluation
 from .forward_by_name import gather_in_forward
 from .gathered import allow_inference_first, enter_by_objects, reshard_after_forward, return_no_views
+from .given_parameters import pass_parameters_on
 from .gradients import read_sync_at_forwards
 from .mixed import compute_as_whole
 from .own_names import use_own_names, use_torchs_names
@@ -133,6 +134,7 @@ def shard_like_ddp(
         for unit in [*blocks, part]:
             return_no_views(unit)
             enter_by_objects(unit)
+            pass_parameters_on(unit)  # needed for: autograd_grad
         part._wrapped_like = "ddp"
         gather_in_forward(part)  # needed for: forward_by_name
         if sync_later:  # needed for: changing_buffers

@@ -161,3 +161,39 @@ def check_blocks_that_run_twice() -> None:
             optimizer.step()
             optimizer.zero_grad()
     require_equal_parameters(trained)
+
+
+class Critic(nn.Module):
+    """The loss of an autoencoder: its discriminator weighs what it says by gradients at the autoencoder's last layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = nn.Linear(8, 1)
+
+    def forward(self, made: torch.Tensor, loss: torch.Tensor, last: torch.Tensor | None = None, asks: bool = True) -> torch.Tensor:
+        doubt = self.score(made).mean()
+        if not asks or last is None:
+            return loss + doubt
+        (one,) = torch.autograd.grad(loss, last, retain_graph=True)
+        (other,) = torch.autograd.grad(doubt, last, retain_graph=True)
+        return loss + (one.norm() / (other.norm() + 1e-4)).clamp(max=10.0).detach() * doubt
+
+
+def check_a_parameter_of_one_model_is_given_to_another() -> None:
+    torch.manual_seed(0)
+    net, critic = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)), Critic()
+    for asks in (True, False):
+        trained, losses = models(copy.deepcopy(net)), []
+        for model, critic_model in zip(trained, models(copy.deepcopy(critic)), strict=True):
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+            for step in range(3):
+                x = torch.randn(4, 8, generator=torch.Generator().manual_seed(10 * step + dist.get_rank()))
+                made = model(x)
+                last = getattr(model, "module", model)[-1].weight
+                loss = critic_model(made, F.mse_loss(made, x), last=last, asks=asks)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+        assert close(losses[3:], losses[:3])
+        require_equal_parameters(trained)
