@@ -39,6 +39,7 @@ _WORDS = {
     "parameter_hooks": r"register_hook|register_post_accumulate_grad_hook|register_multi_grad_hook",
     "inference_mode": r"inference_mode",
     "grad_scaler": r"GradScaler",
+    "shared_memory": r"\.data\s*=(?!=)",
     "meta": r"meta\b|init_empty_weights|deferred_init|is_meta",
     "unit_arguments": r"CustomPolicy|_Policy|_run_policy",
     "state_dict_type": r"state_dict_type|StateDictType|ShardedTensor",

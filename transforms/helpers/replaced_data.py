@@ -10,6 +10,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from .parameters import assign_data, note_change
+from .shared_memory import watch_memory
 from .whole import shard_like, whole
 
 _managers: WeakKeyDictionary[Any, dict[int, Any]] = WeakKeyDictionary()
@@ -39,6 +40,7 @@ def replace_data(parameter: torch.Tensor, value: torch.Tensor) -> None:
     if not local.storage_offset() and local.untyped_storage().nbytes() == padded.untyped_storage().nbytes():
         managed._sharded_param_data = padded.new_empty(0).set_(local.untyped_storage(), 0, padded.size())  # padded as well
     managed.reset_sharded_param()
+    watch_memory(unit, parameter, value)  # needed for: shared_memory
     if isinstance(value, DTensor) and value.placements == sharded.placements:
         value._local_tensor = sharded._local_tensor  # it was copied to where it has padding
 

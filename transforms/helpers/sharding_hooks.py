@@ -17,7 +17,7 @@ MAKERS_OF_HOOKS = frozenset(
      "allow_inference_first", "broadcast_buffers_before_forward", "drop_unused_gradients", "enter_by_objects", "gather_for_parts",
      "gather_irregular_blocks", "keep_state_dicts_whole", "learn_in_precision", "live_state",
      "on_all_ranks", "read_sync_at_forwards", "register_comm_hook", "reshard_after_evaluation", "reshard_after_forward",
-     "return_no_views", "step_on_parts", "step_on_whole", "whole", "zeros_for_unused"}
+     "return_no_views", "step_on_parts", "step_on_whole", "watch_memory", "_require_unwritten", "whole", "zeros_for_unused"}
 )  # fmt: skip
 """The functions here that give a model hooks."""
 

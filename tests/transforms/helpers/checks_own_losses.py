@@ -170,9 +170,9 @@ class Critic(nn.Module):
         super().__init__()
         self.score = nn.Linear(8, 1)
 
-    def forward(self, made: torch.Tensor, loss: torch.Tensor, last: torch.Tensor | None = None, asks: bool = True) -> torch.Tensor:
+    def forward(self, made: torch.Tensor, loss: torch.Tensor, last: torch.Tensor, asks: bool) -> torch.Tensor:
         doubt = self.score(made).mean()
-        if not asks or last is None:
+        if not asks:
             return loss + doubt
         (one,) = torch.autograd.grad(loss, last, retain_graph=True)
         (other,) = torch.autograd.grad(doubt, last, retain_graph=True)

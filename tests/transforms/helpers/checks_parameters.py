@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from to_fsdp2.transforms.helpers.parameter_names import named_buffers, named_mod
 from to_fsdp2.transforms.helpers.parameters import assign_data, handle_parameters, resharded
 from to_fsdp2.transforms.helpers.stops import stop_if_sharded
 from to_fsdp2.transforms.helpers.units import has_member, sharded_behind, units, unwrap, wrapper_method
+from to_fsdp2.transforms.helpers.whole import whole
 from to_fsdp2.transforms.helpers.zero_gradients import reset_shards_in_zero_grad
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -285,3 +287,29 @@ def check_data_is_replaced_as_under_ddp() -> None:
     assert close(results[1], results[0], 1e-5)
     weight = next(resharded(model).parameters())
     assert isinstance(error_of(lambda: replaced_data.replace_data(weight, torch.ones(3))), ValueError)
+
+
+def check_writing_to_flat_memory_of_parameters_is_told() -> None:
+    for kind in ("ddp", "fsdp2"):
+        model = build(kind, like="ddp")
+        parameters = list(resharded(model).parameters())
+        flat = torch.cat([whole(p).detach().reshape(-1) for p in parameters])
+        offset = 0
+        for p in parameters:
+            replaced_data.replace_data(p, flat[offset : offset + p.numel()].view(p.shape))
+            offset += p.numel()
+        before = model(*batch(3)).item()
+        flat.mul_(0.5)
+        told = error_of(functools.partial(model, *batch(3)))
+        assert (told is None) == (kind == "ddp") and (told is None or str(told).startswith("FS709"))
+        flat.mul_(2.0)
+        gradients = torch.zeros_like(flat)
+        parameters[0].grad = gradients[: parameters[0].numel()].view(parameters[0].shape)
+        told = error_of(functools.partial(model, *batch(3)))
+        assert (told is None) == (kind == "ddp") and (told is None or str(told).startswith("FS709"))
+        with torch.no_grad():
+            assert close(model(*batch(3)).item(), before)
+        for p in resharded(model).parameters():
+            replaced_data.replace_data(p, whole(p).detach().clone())
+        flat.zero_()
+        assert close(model(*batch(3)).item(), before)
