@@ -73,6 +73,7 @@ class Flow(UnseenOptimizers):
         self.seed_receivers()
         self.solve()
         self.seed_objects_out_of_sight()
+        self.seed_methods_of_mixins()
         self.solve()
         self.seed_models_out_of_sight()
         self.solve()

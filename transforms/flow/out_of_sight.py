@@ -23,6 +23,7 @@ _OF_ALL = frozenset(
     {"forward", "backward", "step", "zero_grad", "load_state_dict", "item", "numpy", "tolist", "read", "write", "close", "flush"}
 ) | _OF_TENSORS_AND_MODULES
 _OF_TRAINED = frozenset({"train", "parameters", "named_parameters", "no_sync"})
+_MOST_OF_MIXINS = 4
 _OF_BUILTINS = frozenset(
     name for kind in (builtins.dict, builtins.list, builtins.set, builtins.str, builtins.object) for name in dir(kind)
 )
@@ -102,6 +103,29 @@ class OutOfSight(Relays):
                     for method, receiver in (found for name in names for found in methods.get(name, ())):
                         self.called_by_name.add(method)
                         self.add(call.result, Bound(method, receiver))
+
+    def seed_methods_of_mixins(self) -> None:
+        """Links `self.method()` in a class that has no such method, nor a base elsewhere, with the methods of that name.
+
+        Classes that a program puts together as it runs, ``type("Trainer", (Saving, Training), {})``, have it of one another.
+        """
+        methods = self.methods_by_name()
+        for site, call in enumerate(self.calls):
+            found = methods.get(call.method or "", []) if call.method not in _OF_BUILTINS | _OF_ALL else []
+            if 0 < len(found) <= _MOST_OF_MIXINS and not self.callees.get(self.written_at(site)):
+                receivers = self.values_of(call.function)
+                if receivers and all(isinstance(v, Instance) and self._lacks(v.cls, call.method) for v in receivers):
+                    for method in found:
+                        self.called_by_name.add(method)
+                        self.call_hook(site, call, method)
+
+    def _lacks(self, cls: ClassValue, member: str | None) -> bool:
+        """Whether a class without a base out of sight has nothing of a name, not even an attribute."""
+        if member is None or self.has_member(cls, member) or not set(self.external_bases(cls)) <= {"builtins.object"}:
+            return False
+        instances = self.instances.get(cls, ())
+        return not any((self.ids.get(value), member) in self.fields and self.values_of(self.fields[self.ids[value], member])
+                       for value in instances)  # fmt: skip
 
     def _holds_nothing(self, variable: int) -> bool:
         return variable != NOTHING and not self.points_to[variable]

@@ -19,7 +19,8 @@ def watch_memory(unit: nn.Module, parameter: torch.Tensor, value: torch.Tensor) 
     """
     if unit not in _watched:
         _watched[unit] = {}
-        unit.register_forward_pre_hook(torch.compiler.disable(_require_unwritten), prepend=True)
+        check: Any = torch.compiler.disable(_require_unwritten)
+        unit.register_forward_pre_hook(check, prepend=True)
     _watched[unit].pop(id(parameter), None)
     if _is_part(value):
         _watched[unit][id(parameter)] = parameter, value.detach(), _sums(value)

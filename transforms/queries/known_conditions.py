@@ -411,5 +411,27 @@ def _is_assigned_by_some(file: File, name: ast.Name | ast.Attribute) -> bool:
 
     if any(isinstance(node.ctx, ast.Store) and is_of_some(node) for node in file.bindings.get(text, ())):
         return True
+    if isinstance(name, ast.Attribute) and file.program.once(_SetBySome).has(name):
+        return True
     changes = (change for change in file.changes_of.get(text, ()) if is_of_some(change))
     return any(read is None or not isinstance(change, ast.Call) or may_assign(file, change, read) for change in changes)
+
+
+class _SetBySome:
+    """Settings that only some ranks assign, anywhere: ``args.save = False`` behind ``if rank != 0``, and ``self.args.save``."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._known: dict[tuple[str, str], bool] = {}
+
+    def has(self, read: ast.Attribute) -> bool:
+        key = (ast.unparse(read.value).rpartition(".")[2], read.attr)
+        if key[0] == "self":
+            return False
+        if key not in self._known:
+            files = map(self._program.file, self._program.files_that_store(read.attr))
+            named = ((f, n) for f in files for n in f.nodes(ast.Attribute) if n.attr == read.attr)
+            stores = ((f, n) for f, n in named if isinstance(n.ctx, ast.Store))
+            ours = ((f, n) for f, n in stores if ast.unparse(n.value).rpartition(".")[2] == key[0])
+            self._known[key] = any(guard_of(f, n) is not None for f, n in ours)
+        return self._known[key]
