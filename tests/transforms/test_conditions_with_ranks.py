@@ -30,10 +30,7 @@ BOTH = MODEL + ', "optimizer": optimizer.state_dict()'
 @pytest.mark.parametrize(
     ("test", "asked"),
     [
-        ("rank == 0 and step % every == 0", "step % every == 0"),
         ("rank == 0 and step > 0 and step % every == 0 or step == steps", "step > 0 and step % every == 0 or step == steps"),
-        ("(step % every == 0 or step == steps) and rank == 0", "step % every == 0 or step == steps"),
-        ("rank == 0 and step in (round(steps * 0.1), steps - 1)", "step in (round(steps * 0.1), steps - 1)"),
         ("step % every == 0 and rank == 0 or step == 2 and rank == 0", "step % every == 0 or step == 2"),
         ("rank == 0 or step % every == 0", None),
         ("rank == 0 and pick(step)", None),
@@ -50,6 +47,30 @@ def test_what_is_left_without_the_rank(test: str, asked: str | None) -> None:
     indent = " " * (12 if asked else 8)
     gathered = "".join(f"{indent}{line}\n" for line in lines)
     assert (f"        if {asked}:\n" if asked else "") + gathered + f"        if {test}:\n" in two
+
+
+SPLIT = [
+    ("rank == 0 and step % every == 0", "step % every == 0"),
+    ("(step % every == 0 or step == steps) and rank == 0", "step % every == 0 or step == steps"),
+    ("rank == 0 and step in (round(steps * 0.1), steps - 1)", "step in (round(steps * 0.1), steps - 1)"),
+]
+
+
+@pytest.mark.parametrize(("test", "asked"), SPLIT)
+@pytest.mark.parametrize("saved", [MODEL, BOTH])
+def test_the_test_of_the_rank_moves_inside(test: str, asked: str, saved: str) -> None:
+    text = migrated(train=PROGRAM.format(test=test, saved=saved))["train"]
+    gathered = f"        if {asked}:\n            model_state_dict = model_state(model)\n"
+    if saved == BOTH:
+        gathered += "            optimizer_state_dict = optimizer.state_dict()\n"
+    assert gathered + "            if rank == 0:\n                torch.save({" in text
+
+
+@pytest.mark.parametrize(("test", "asked"), SPLIT)
+def test_a_long_block_stays_where_it_is(test: str, asked: str) -> None:
+    long = PROGRAM + "            seen[step] = path\n" * 4
+    text = migrated(train=long.format(test=test, saved=MODEL))["train"]
+    assert text[: text.index(f" else None\n        if {test}:\n")].endswith((f" if {asked}", f" if ({asked})"))
 
 
 @pytest.mark.parametrize(("name", "is_rank"), [("training_ddp_rank", True), ("policy_dist_rank", True), ("lora_rank", False)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import libcst as cst
 
@@ -53,6 +53,21 @@ def in_context_behind(file: File, held: ast.If, tests: tuple[str, str], context:
         return [new.with_changes(leading_lines=node.leading_lines, body=cst.IndentedBlock([inside], indent=indent))]
 
     return [replace_statement(file, held, split)]
+
+
+def parted(file: File, guard: ast.If, tests: tuple[str, str], between: Callable[[], Sequence[Statement]]) -> Change:
+    """``if outer and inner:`` as ``if outer:`` around some statements, and behind them ``if inner:``."""
+    outer, inner = tests
+
+    def split(node):
+        block = node.body
+        indent = block.indent if isinstance(block, cst.IndentedBlock) else None
+        (new,) = statements(f"if {outer}:\n    pass\n")
+        (guarded,) = statements(f"if {inner}:\n    pass\n")
+        body = [*between(), guarded.with_changes(body=block)]
+        return [new.with_changes(leading_lines=node.leading_lines, body=cst.IndentedBlock(body, indent=indent))]
+
+    return replace_statement(file, guard, split)
 
 
 def moves_too_much(file: File, held: list[ast.stmt]) -> bool:

@@ -31,7 +31,7 @@ from ..queries.past_ddp import runs_through_ddp
 from ..queries.sure_names import is_surely_assigned, surely_there
 from ..queries.worked_on import are_among, is_one, sharded_objects
 from ..rewrites.changes import Change, Statement, insert_before, replace
-from ..rewrites.held_blocks import between_lines, in_context, in_context_behind, moves_too_much
+from ..rewrites.held_blocks import between_lines, in_context, in_context_behind, moves_too_much, parted
 from ..rewrites.held_functions import decorated, function_to_decorate, with_arguments
 from ..rewrites.templates import expression, statements
 from ..rule import Example, Outcome, Rule
@@ -47,7 +47,7 @@ def gathered_in_front(site: Site, migration: Migration) -> Outcome | None:
         return None
     changes: list[Change] = []
     for needed, together in by_condition.items():
-        changes += _moved(site, migration, needed, together)
+        changes += _moved(site, migration, needed, together, is_all=len(by_condition) == 1)
     message = "all ranks gather the state in front of the guard; what is done with it stays behind it"
     if is_in_cleanup(site.file, statement):
         return Outcome(message, changes, Level.REVIEW, advice=_AFTER_EXCEPTION)
@@ -222,8 +222,13 @@ _OWN_BUFFERS = "Evaluations in this loop go on with each rank's own buffers, whe
 _ALL_HELD = "which model some ranks work on alone cannot be written here: every rank holds all sharded ones whole for it"
 
 
-def _moved(site: Site, migration: Migration, needed: Needed | None, reads: Sequence[Sequence[Hidden]]) -> list[Change]:
-    """One variable in front of the guard for each state that is read, once or in several branches, where it is needed."""
+def _moved(
+    site: Site, migration: Migration, needed: Needed | None, reads: Sequence[Sequence[Hidden]], is_all: bool
+) -> list[Change]:
+    """One variable in front of the guard for each state that is read, once or in several branches, where it is needed.
+
+    A short guard that asks for the rank beside what all ranks answer alike is parted, if the reads are ``all``.
+    """
     guard = site.node
     assert isinstance(guard, ast.stmt)
     cells: dict[str, list[cst.BaseExpression]] = {}
@@ -233,17 +238,22 @@ def _moved(site: Site, migration: Migration, needed: Needed | None, reads: Seque
         cell = cells[name] = []
         changes += [replace(site.file, item.node, _taken(name, cell), late=True) for item in same]
 
-    def put() -> Sequence[Statement]:
-        found = [(name, cell[-1]) for name, cell in cells.items()]
-        if needed is not None and len(found) == 1:
-            name, value = found[0]
-            return statements(f"{name} = {{it}} if {_answer(site, migration, needed)} else None\n", it=value)
-        lines = [line for name, value in found for line in statements(f"{name} = {{it}}\n", it=value)]
-        if needed is None:
-            return lines
-        (block,) = statements(f"if {_answer(site, migration, needed)}:\n    pass\n")
-        return [block.with_changes(body=cst.IndentedBlock(lines))]
+    def lines() -> Sequence[Statement]:
+        return [line for name, cell in cells.items() for line in statements(f"{name} = {{it}}\n", it=cell[-1])]
 
+    def put() -> Sequence[Statement]:
+        if needed is None:
+            return lines()
+        if len(cells) == 1:
+            ((name, cell),) = cells.items()
+            return statements(f"{name} = {{it}} if {_answer(site, migration, needed)} else None\n", it=cell[-1])
+        (block,) = statements(f"if {_answer(site, migration, needed)}:\n    pass\n")
+        return [block.with_changes(body=cst.IndentedBlock(lines()))]
+
+    is_alike = is_all and needed is not None and not needed.differing and not moves_too_much(site.file, [guard])
+    tests = beside_the_rank(site.file, guard, needed.text) if is_alike and needed is not None else None
+    if tests is not None and isinstance(guard, ast.If):
+        return [*changes, parted(site.file, guard, tests, lines)]
     return [*changes, insert_before(site.file, guard, put)]
 
 
