@@ -95,6 +95,31 @@ def test_what_models_do_is_kept(change: tuple[str, str], kept: str) -> None:
     assert f"def {kept}(" in helpers_for(MODEL.replace(*change) + WRAP)
 
 
+BY_NAME = """
+
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.logit_scale = nn.Parameter(torch.ones([]) * 2.0)
+
+    def forward(self, x):
+        return x * self.logit_scale
+
+
+HEADS = {"head": Head}
+"""
+
+
+@pytest.mark.parametrize("module", ["module", "HEADS[part]()"])
+def test_parts_that_are_built_by_name_may_be_anything(module: str) -> None:
+    built = "        for part in parts:\n            module = getattr(self, 'build_' + part)()\n"
+    built += f"            self.add_module(part, {module})\n"
+    scale = "        self.scale = nn.Parameter(torch.ones(3))\n"
+    assert scale in MODEL
+    text = MODEL.replace(scale, scale + built).replace("__init__(self):", "__init__(self, parts=()):") + BY_NAME
+    assert "def plain_parameters(" in helpers_for(text + WRAP)
+
+
 @pytest.mark.parametrize("line", ["import unheard_of\n", "import importlib\nnets = importlib.import_module('nets')\n"])
 def test_models_of_unknown_packages_may_need_anything(line: str) -> None:
     text = helpers_for(line + MODEL + WRAP.replace("Net()", "options.pop('net')"))

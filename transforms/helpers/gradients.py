@@ -129,20 +129,20 @@ def drop_unsynced_at_zero_grad(model: nn.Module) -> None:
 
 @torch.no_grad()
 def _reduce_what_waits(optimizer: Any, *_: Any) -> None:
-    """In front of a step for which no backward has reduced gradients, as behind a last window that was cut short.
+    """In front of a step behind a backward that has not reduced gradients, as where a last window was cut short.
 
     DDP's ranks would step by their own gradients, each, and go apart; the average is what all of them have.
     """
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if isinstance(p, DTensor) and p.grad is None]
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if isinstance(p, DTensor)]
     waiting = [(p, gradient) for p in parameters if (gradient := unsynced_gradient(p)) is not None]
     if waiting:
-        warnings.warn("gradients are averaged at this step: all its backwards ran under no_sync()", stacklevel=2)
+        warnings.warn("gradients are averaged at this step: its last backward ran under no_sync()", stacklevel=2)
     for p, gradient in waiting:
         mesh = p.device_mesh
         for dimension in range(mesh.ndim):
             dist.all_reduce(gradient, group=mesh.get_group(dimension))
         part: Any = shard_like(gradient / mesh.size(), p)
-        p.grad = part.to(p.dtype)
+        p.grad = part.to(p.dtype) if p.grad is None else p.grad + part
     forget = {id(p) for p, _ in waiting}
     for managed in (m for model in cast(Any, Optimizer)._may_wait for group in _groups(model) for m in group.fsdp_params):
         if id(managed.sharded_param) in forget:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
 from ..facts.facts import NOTHING
-from ..flow.library import is_optimizer
+from ..flow.library import ADDS_MODULE, is_optimizer
 from ..flow.values import ClassValue, Container, External, FunctionValue, Instance, Opaque, Unknown, Value
 from .file import File
 from .forward_reach import is_named_at_run_time
@@ -239,6 +239,8 @@ def _kept_modules(file: File, function: ast.AST) -> Iterator[list[ast.expr]]:
             adds = isinstance(node.func, ast.Attribute) and node.func.attr in _ADDS
             if name in _HOLDERS or adds or name == "builtins.setattr":
                 yield [made for argument in node.args for made in _made(argument)]
+            if isinstance(node.func, ast.Attribute) and node.func.attr in ADDS_MODULE:
+                yield [argument for argument in node.args[1:] if isinstance(argument, ast.Name)]
 
 
 def _made(value: ast.expr) -> Iterator[ast.expr]:
@@ -264,11 +266,12 @@ def _made(value: ast.expr) -> Iterator[ast.expr]:
 
 
 def _is_seen(file: File, call: ast.expr) -> bool:
-    """Whether it is known what a call gives."""
-    assert isinstance(call, ast.Call)
+    """Whether it is known what a call gives, or a name stands for."""
     values = file.values(call)
     if values:
         return not any(isinstance(v, Unknown) for v in values)
+    if not isinstance(call, ast.Call):
+        return False
     called = file.called_values(call)
     if called and all(isinstance(v, External) for v in called):
         return all(_is_known_maker(v.name) for v in called if isinstance(v, External))

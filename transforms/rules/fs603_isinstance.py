@@ -60,6 +60,8 @@ def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
     kinds = migration.wrapper_kinds_near(site.file.path)
     if kinds and _kind(site) not in kinds and not isinstance(site.file.parents[asked_for], (ast.Tuple, ast.BinOp, ast.Subscript)):
         return Outcome("it asks for a wrapper that no model of the program was in", level=Level.OK)
+    if _is_alone(site, migration):
+        return Outcome("nothing in the repository is wrapped", level=Level.OK)
     may_be_other = any(_may_be_wrapped_elsewhere(file, call, migration) for file, call in _tests(site))
     by_libraries = (wraps_in_library(other.symbol) for sites in migration.sites.values() for other in sites)
     may_stay = site.symbol == DDP or (not kinds and any(by_libraries))
@@ -72,6 +74,13 @@ def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
     changes = [name_instead(site.file, asked_for, migration.torch(site, FSDP_MODULE))]
     changes += _merged(site, asked_for)
     return Outcome("models of FSDP2 are FSDPModules", changes, form=Form.IDIOM)
+
+
+def _is_alone(site: Site, migration: Migration) -> bool:
+    """Whether programs are seen that have a test for wrappers, and nothing makes any: not the repository, and no library."""
+    is_seen = migration.programs.is_reached(site.file.path) and not migration.options.is_package
+    symbols = {other.symbol for sites in migration.sites.values() for other in sites}
+    return is_seen and not migration.wrapper_kinds and not any(map(wraps_in_library, symbols))
 
 
 def _is_unwrapped_in_body(site: Site) -> bool:

@@ -26,3 +26,19 @@ def check_a_step_behind_backwards_without_synchronization() -> None:
             optimizer.zero_grad()
         results.append(parameters_of(model))
     assert close(results[0], results[1])
+
+
+def check_what_came_behind_a_reduced_gradient_counts_too() -> None:
+    """A window the wrong way round, `no_sync()` for the last part: the mean of what DDP's ranks would step by."""
+    results = []
+    for reversed_window in (False, True):
+        model = build("fsdp2", like="ddp")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+        for micro in range(2):
+            is_reduced = (micro == 0) == reversed_window
+            with contextlib.nullcontext() if is_reduced else no_gradient_sync(model):
+                model(*batch(micro)).backward()
+        with pytest.warns(UserWarning, match="averaged at this step") if reversed_window else contextlib.nullcontext():
+            optimizer.step()
+        results.append(parameters_of(model))
+    assert close(results[0], results[1])
