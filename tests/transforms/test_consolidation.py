@@ -52,3 +52,10 @@ def main(net, make):
     text = migrated(train=HEAD + own)["train"]
     assert "        self.consolidate_state_dict()\n" in text
     assert "        consolidate_state_dict(self.optimizer, recipient_rank=0)\n" in text
+
+
+@pytest.mark.parametrize(("cls", "is_whole"), [("timm.optim.Adan", True), ("torch.optim.AdamW", False), ("options.cls", False)])
+def test_what_nobody_sees_the_steps_of_steps_on_whole_parameters(cls: str, is_whole: bool) -> None:
+    text = migrated(train=CHOICE.format(cls=cls, other="torch.optim.SGD(model.parameters(), lr=0.1)"))["train"]
+    assert (f"optimizer = step_on_whole({cls}(model.parameters(), lr=0.1))" in text) == is_whole
+    assert "ZeroRedundancyOptimizer(" not in text.replace("zero_redundancy_optimizer(", "")

@@ -37,7 +37,7 @@ def optimizers_made(file: File, sharding: ShardingQueries) -> Iterator[tuple[ast
         is_own = any(isinstance(v, ClassValue) and flow.has_member(v, "step") for v in file.called_values(call))
         if is_done or is_own or is_tested(file, call):
             continue
-        for value in (v for v in values if _looks_at_wholes(v.name)):
+        for value in (v for v in values if looks_at_wholes(v.name)):
             inner = [value] if isinstance(value, Optimizer) else optimizers_around(file.program, value)
             if _is_factory(value.name):
                 found = [answer for answer in [sharding.of_optimizer(file, call)] if answer.possible]
@@ -48,7 +48,8 @@ def optimizers_made(file: File, sharding: ShardingQueries) -> Iterator[tuple[ast
                 break
 
 
-def _looks_at_wholes(name: str) -> bool:
+def looks_at_wholes(name: str) -> bool:
+    """Whether a class or function of a library may make an optimizer that looks at more than single elements."""
     last = name.rpartition(".")[2]
     if name.partition(".")[0] in sys.stdlib_module_names:
         return False  # `Path(folder)` in an object that holds optimizers too
@@ -72,7 +73,7 @@ def steps_on_wholes(file: File, sharding: ShardingQueries) -> Iterator[ast.Funct
         step = next((f for f in cls.body if isinstance(f, ast.FunctionDef) and f.name == "step"), None)
         if not bases or step is None or "on_whole_parameters" in map(_name, step.decorator_list):
             continue
-        if any(map(_looks_at_wholes, bases)) or not is_elementwise(sharding.program, file, step):
+        if any(map(looks_at_wholes, bases)) or not is_elementwise(sharding.program, file, step):
             yield step
 
 

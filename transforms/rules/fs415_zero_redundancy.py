@@ -9,8 +9,10 @@ import libcst as cst
 from ..findings import Form, Level
 from ..flow.values import Optimizer
 from ..migration import Migration
+from ..queries.whole_optimizers import looks_at_wholes
 from ..rewrites.changes import remove_statement, replace
 from ..rewrites.helper_calls import call_instead, function_instead, method_as_function
+from ..rewrites.templates import expression
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
@@ -33,14 +35,20 @@ def the_optimizer_itself(site: Site, migration: Migration) -> Outcome | None:
     if None in keywords or (overlap is not None and not (isinstance(overlap, ast.Constant) and overlap.value is False)):
         return None
 
+    is_of_wholes = looks_at_wholes(site.file.external(keywords["optimizer_class"]) or "torch.optim.Optimizer")
+    whole = migration.helper(site, "step_on_whole") if is_of_wholes else ""
+
     def build(node: cst.CSTNode) -> cst.CSTNode:
         assert isinstance(node, cst.Call)
         names = [None if a.keyword is None else a.keyword.value for a in node.args]
         optimizer = node.args[names.index("optimizer_class")].value
         kept = [a for a, name in zip(node.args, names, strict=True) if name not in _OWN and name != "optimizer_class"]
         last = node.args[-1].comma
-        return node.with_changes(func=optimizer, args=[*kept[:-1], kept[-1].with_changes(comma=last)] if kept else [])
+        new = node.with_changes(func=optimizer, args=[*kept[:-1], kept[-1].with_changes(comma=last)] if kept else [])
+        return expression(f"{whole}({{it}})", it=new) if whole else new
 
+    if whole:
+        return Outcome(_OF_WHOLES, [replace(site.file, call, build)], Level.REVIEW)
     return Outcome(_MESSAGE, [replace(site.file, call, build)])
 
 
@@ -95,6 +103,7 @@ def _of_other_library(site: Site) -> Outcome | None:
                    advice="Build the optimizer that it is given itself: fully_shard splits its state already.")  # fmt: skip
 
 
+_OF_WHOLES = "nobody sees what this optimizer computes: it steps on whole parameters, all of them, also where it clips their norm"
 _MESSAGE = "fully_shard splits the optimizer's state with its parameters: the optimizer itself does"
 
 RULE = Rule(
