@@ -55,6 +55,7 @@ def keep_state_dicts_whole(module: Any) -> None:
             state[key] = full
             own: Any = shards[key].detach()
             shown.append((own, full, own.to_local().clone()))
+        _gather_running(module)  # state_dict() has put shards into all units
 
     def shard(part: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
         if not prefix:
@@ -80,6 +81,15 @@ def keep_state_dicts_whole(module: Any) -> None:
     _take_states_whole()
     weakref.finalize(module, _let_go, shown)  # at exit too
     register_optimizer_step_pre_hook(_keep_whole)
+
+
+def _gather_running(module: Any) -> None:
+    """Let units whose forwards run compute with whole parameters on: an average may be updated within one."""
+    for state in (unit._get_fsdp_state() for unit in module.modules() if isinstance(unit, FSDPModule)):
+        group: Any = state._fsdp_param_group
+        if group is not None and state._training_state.name == "FORWARD":
+            group.unshard()
+            group.wait_for_unshard()
 
 
 def _behind(write_back: Callable[[], None], unshard: Callable[..., None]) -> Any:

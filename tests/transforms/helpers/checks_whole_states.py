@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from models import batch, build, close, parameters_of
 from to_fsdp2.transforms.helpers.copies import as_plain, plain_copy
+from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.each_rank import whole_on_each_rank
 from to_fsdp2.transforms.helpers.methods import forward_method
 from to_fsdp2.transforms.helpers.state import model_state
@@ -21,6 +22,7 @@ from to_fsdp2.transforms.helpers.whole_states import keep_state_dicts_whole
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 OPTIMIZERS: list[Callable[[Any], Any]] = [
     lambda p: torch.optim.AdamW(p, lr=1e-2, foreach=False),
@@ -310,3 +312,33 @@ def check_what_is_loaded_replaces_what_was_written_into_an_earlier_state_dict() 
         model.load_state_dict({key: value / 10 for key, value in state.items()})
         results.append([model(*batch(0)).detach(), *(whole(p.detach()) for p in model.parameters())])
     assert all(torch.allclose(expected, found) for expected, found in zip(*results, strict=True))
+
+
+class Teacher(nn.Module):
+    """Updates an average of its encoder within its forward, as data2vec does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.head = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)), nn.Linear(8, 8)
+        self.average: dict[str, torch.Tensor] = {}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for name, value in self.encoder.state_dict().items():
+            self.average[name] = self.average.get(name, value.clone()).lerp(value, 0.1)
+        return self.head(self.encoder(x)) - sum(value.mean() for value in self.average.values())
+
+
+def check_a_state_dict_within_a_forward_leaves_it_whole() -> None:
+    torch.manual_seed(0)
+    net, results = Teacher(), []
+    for wrap in (DDP, shard_like_ddp):
+        for options in ({}, {"find_unused_parameters": True}):
+            model: Any = wrap(copy.deepcopy(net), **options)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for step in range(3):
+                x = torch.randn(4, 8, generator=torch.Generator().manual_seed(10 * step + dist.get_rank()))
+                model(x).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            results.append([parameters_of(model), dict(getattr(model, "module", model).average)])
+    assert close(results[2], results[0]) and close(results[3], results[1])
