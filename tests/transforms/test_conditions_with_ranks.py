@@ -78,3 +78,30 @@ def test_numbers_of_ranks_by_their_names(name: str, is_rank: bool) -> None:
     text = HEAD + f"def save(context, net, path):\n    model = DDP(net)\n    if context.{name} == 0:\n"
     new = migrated(train=text + "        torch.save(model.state_dict(), path)\n")["train"]
     assert ("if context" not in new.partition("state_dict")[0]) == is_rank
+
+
+DIVIDED = (
+    HEAD
+    + """import torch.distributed as dist
+
+
+def train(net, options, batches):
+    model = DDP(net)
+    for step, x in enumerate(batches):
+        model(x).sum().backward()
+        if {test}step % options.every == 0 and dist.get_rank() == 0:
+            print(model(x).sum().item())
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("test", "needed"),
+    [
+        ("", "step % options.every == 0"),
+        ("options.log.is_open() and ", "options.every and step % options.every == 0"),
+    ],
+)
+def test_zero_may_be_what_a_test_in_front_tells_of(test: str, needed: str) -> None:
+    text = migrated(train=DIVIDED.format(test=test))["train"]
+    assert f"needed={needed})" in text or f"        if {needed}:\n            with whole_on_each_rank(" in text

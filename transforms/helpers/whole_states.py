@@ -51,11 +51,11 @@ def keep_state_dicts_whole(module: Any) -> None:
         shards = {key: value for key, value in state.items() if key.startswith(prefix) and isinstance(value, DTensor)}
         if shards:
             note_change()  # what is written into it from now on is not in what was gathered for an evaluation
+            _gather_running(module)  # state_dict() has put shards into all units
         for key, full in whole(shards).items():
             state[key] = full
             own: Any = shards[key].detach()
             shown.append((own, full, own.to_local().clone()))
-        _gather_running(module)  # state_dict() has put shards into all units
 
     def shard(part: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
         if not prefix:
