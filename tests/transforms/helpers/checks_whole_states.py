@@ -320,11 +320,12 @@ class Teacher(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.encoder, self.head = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)), nn.Linear(8, 8)
-        self.average: dict[str, torch.Tensor] = {}
+        self.average: dict[str, Any] = {}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for name, value in self.encoder.state_dict().items():
-            self.average[name] = self.average.get(name, value.clone()).lerp(value, 0.1)
+            before: Any = self.average.get(name, value.clone())
+            self.average[name] = before.lerp(value, 0.1)
         return self.head(self.encoder(x)) - sum(value.mean() for value in self.average.values())
 
 
@@ -332,8 +333,8 @@ def check_a_state_dict_within_a_forward_leaves_it_whole() -> None:
     torch.manual_seed(0)
     net, results = Teacher(), []
     for wrap in (DDP, shard_like_ddp):
-        for options in ({}, {"find_unused_parameters": True}):
-            model: Any = wrap(copy.deepcopy(net), **options)
+        for finds_unused in (False, True):
+            model: Any = wrap(copy.deepcopy(net), find_unused_parameters=finds_unused)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             for step in range(3):
                 x = torch.randn(4, 8, generator=torch.Generator().manual_seed(10 * step + dist.get_rank()))
