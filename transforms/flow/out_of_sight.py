@@ -24,6 +24,7 @@ _OF_ALL = frozenset(
 ) | _OF_TENSORS_AND_MODULES
 _OF_TRAINED = frozenset({"train", "parameters", "named_parameters", "no_sync"})
 _MOST_OF_MIXINS = 4
+"""Methods of one name: of more, the name tells nothing."""
 _OF_BUILTINS = frozenset(
     name for kind in (builtins.dict, builtins.list, builtins.set, builtins.str, builtins.object) for name in dir(kind)
 )
@@ -109,10 +110,11 @@ class OutOfSight(Relays):
 
         Classes that a program puts together as it runs, ``type("Trainer", (Saving, Training), {})``, have it of one another.
         """
-        methods = self.methods_by_name()
+        named = self.methods_by_name().items()
+        methods = {name: found for name, found in named if len(found) <= _MOST_OF_MIXINS and name not in _OF_BUILTINS | _OF_ALL}
         for site, call in enumerate(self.calls):
-            found = methods.get(call.method or "", []) if call.method not in _OF_BUILTINS | _OF_ALL else []
-            if 0 < len(found) <= _MOST_OF_MIXINS and not self.callees.get(self.written_at(site)):
+            found = methods.get(call.method or "", ())
+            if found and not self.callees.get(self.written_at(site)):
                 receivers = self.values_of(call.function)
                 if receivers and all(isinstance(v, Instance) and self._lacks(v.cls, call.method) for v in receivers):
                     for method in found:

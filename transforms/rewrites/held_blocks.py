@@ -41,22 +41,22 @@ def in_context(file: File, held: list[ast.stmt], context: str, given: Sequence[s
 
 def in_context_behind(file: File, held: ast.If, tests: tuple[str, str], context: str, given: Sequence[str]) -> list[Change]:
     """``if outer and inner:`` as ``if outer:`` around the context, and in that ``if inner:``."""
-    outer, inner = tests
 
-    def split(node):
-        block = node.body
-        indent = block.indent if isinstance(block, cst.IndentedBlock) else None
-        (new,) = statements(f"if {outer}:\n    pass\n")
-        (inside,) = statements(f"{_lines(f'with {context}', given, ':', held)}\n    pass\n")
-        (guard,) = statements(f"if {inner}:\n    pass\n")
-        inside = inside.with_changes(body=cst.IndentedBlock([guard.with_changes(body=block)], indent=indent))
-        return [new.with_changes(leading_lines=node.leading_lines, body=cst.IndentedBlock([inside], indent=indent))]
+    def in_block(guarded: Statement, indent: str | None) -> Sequence[Statement]:
+        (block,) = statements(f"{_lines(f'with {context}', given, ':', held)}\n    pass\n")
+        return [block.with_changes(body=cst.IndentedBlock([guarded], indent=indent))]
 
-    return [replace_statement(file, held, split)]
+    return [_parted(file, held, tests, in_block)]
 
 
 def parted(file: File, guard: ast.If, tests: tuple[str, str], between: Callable[[], Sequence[Statement]]) -> Change:
     """``if outer and inner:`` as ``if outer:`` around some statements, and behind them ``if inner:``."""
+    return _parted(file, guard, tests, lambda guarded, _: [*between(), guarded])
+
+
+def _parted(
+    file: File, guard: ast.If, tests: tuple[str, str], inside: Callable[[Statement, str | None], Sequence[Statement]]
+) -> Change:
     outer, inner = tests
 
     def split(node):
@@ -64,7 +64,7 @@ def parted(file: File, guard: ast.If, tests: tuple[str, str], between: Callable[
         indent = block.indent if isinstance(block, cst.IndentedBlock) else None
         (new,) = statements(f"if {outer}:\n    pass\n")
         (guarded,) = statements(f"if {inner}:\n    pass\n")
-        body = [*between(), guarded.with_changes(body=block)]
+        body = inside(guarded.with_changes(body=block), indent)
         return [new.with_changes(leading_lines=node.leading_lines, body=cst.IndentedBlock(body, indent=indent))]
 
     return replace_statement(file, guard, split)

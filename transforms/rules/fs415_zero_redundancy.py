@@ -54,8 +54,7 @@ def the_optimizer_itself(site: Site, migration: Migration) -> Outcome | None:
 
 def _keeps_ddp(site: Site, migration: Migration) -> bool:
     """Whether DDP stays in every program that a file is part of."""
-    near = set(migration.programs.sharing_entries(site.file.path))
-    wraps = [wrap for wrap in migration.program.wraps if migration.program.call_node(wrap.site)[0].path in near]
+    wraps = migration.wraps_near(site.file.path)
     return migration.options.ddp == "keep" or (bool(wraps) and all(map(migration.stays_wrapped, wraps)))
 
 
