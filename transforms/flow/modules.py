@@ -42,8 +42,10 @@ class ModuleTable:
         """Files by other names, which symbolic links give them."""
         self._initialized: set[tuple[str, ...]] = set()
         """Packages with an ``__init__`` that is none of these files, as empty ones are."""
-        self.root_name: str | None = None
-        """What the repository's own folder is called where its files import each other through it."""
+        self._present = set(self.files)
+        """The modules of all files of the repository, also of those that are none of these."""
+        self.root_name: tuple[str, ...] = ()
+        """What the repository's own folder is called, with those around it, where its files import each other through it."""
         self.folders = {parts[:end] for parts in self.files for end in range(1, len(parts) + 1)}
 
     def absolute(self, importer: int, module: str) -> tuple[str, ...]:
@@ -56,8 +58,12 @@ class ModuleTable:
         return package[: len(package) - (dots - 1)] + rest
 
     def add_packages(self, paths: Iterable[str]) -> None:
-        """Tells of all files of the repository, so that packages with an empty ``__init__`` are known as well."""
-        self._initialized |= {module_parts(path) for path in paths if path.endswith("__init__.py")}
+        """Tells of all files of the repository, also of those that are not read, as an empty ``__init__`` is."""
+        for path in paths:
+            if path.endswith(".py"):
+                self._present.add(module_parts(path))
+            if path.endswith("__init__.py"):
+                self._initialized.add(module_parts(path))
 
     def add_links(self, links: Mapping[str, str], paths: Sequence[str]) -> None:
         """Tells of symbolic links: whoever looks for one finds the file that it leads to."""
@@ -71,8 +77,9 @@ class ModuleTable:
     def name_root(self, imports: Iterable[tuple[int, str, str | None]]) -> None:
         """Finds out what the root folder is called, from all (file, module, name) that are imported.
 
-        `import mae_st.util.misc` beside `util/misc.py`: whoever runs it has the folder around `mae_st` on the path. A first
-        name is the root's if all that is imported below it, and more than one thing, is there.
+        `import mae_st.util.misc` beside `util/misc.py`: whoever runs it has the folder around `mae_st` on the path, or one
+        further up (`import vision.fair.mvit.util.misc`). Names are the root's if all that is imported below the first of
+        them, and more than one thing, is there.
         """
         below: dict[str, set[tuple[str, ...]]] = {}
         others: set[str] = set()
@@ -80,13 +87,21 @@ class ModuleTable:
             first, *rest = module.split(".")
             if not first or first in others or (not rest and name is None):
                 continue
-            path = tuple(rest)
-            is_there = path in self.files or (*path, name) in self.files
-            if first in sys.stdlib_module_names or not is_there or self.find(importer, module) is not None:
+            if first in sys.stdlib_module_names or self.find(importer, module) is not None:
                 others.add(first)
-            below.setdefault(first, set()).add(path if path in self.files else (*path, name or ""))
-        names = sorted(first for first, found in below.items() if first not in others and len(found) > 1)
-        self.root_name = names[0] if len(names) == 1 else None
+            below.setdefault(first, set()).add((first, *rest, name or ""))
+        found = [self._root_of(imported) for first, imported in below.items() if first not in others and len(imported) > 1]
+        names = sorted(names for names in found if names)
+        self.root_name = names[0] if len(names) == 1 else ()
+
+    def _root_of(self, imported: set[tuple[str, ...]]) -> tuple[str, ...]:
+        """The fewest first parts, the same for all that is imported, without which all of it is there; () if none are."""
+        shared = _shared_by_all(imported)
+        for count in range(1, len(shared) + 1):
+            rests = [parts[count:] for parts in imported]
+            if all(rest[:-1] in self._present or rest in self._present for rest in rests):
+                return shared[:count]
+        return ()
 
     @cached_property
     def _files_and_links(self) -> dict[tuple[str, ...], int]:
@@ -122,8 +137,8 @@ class ModuleTable:
             inside = found if inside is None else inside  # packages are not where absolute imports begin, as a rule
         if inside is not None and not standard:
             return inside
-        if parts[0] == self.root_name and parts[1:] in self.files:
-            return self.files[parts[1:]]
+        if self.root_name and parts[: len(self.root_name)] == self.root_name and parts[len(self.root_name) :] in self.files:
+            return self.files[parts[len(self.root_name) :]]
         endings = () if standard else self.endings.get(parts, ())
         if endings and (len(parts) > 1 or len(endings) == 1):
             return min(endings, key=lambda index: (-_shared(self.parts[index], folder), len(self.parts[index]), index))
@@ -137,3 +152,8 @@ def _shared(left: tuple[str, ...], right: tuple[str, ...]) -> int:
             break
         count += 1
     return count
+
+
+def _shared_by_all(names: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    first, *others = names
+    return first[: min((_shared(first, other) for other in others), default=len(first))]

@@ -104,9 +104,10 @@ class ImportStyles:
         if root is None and package is None:
             root = folder
         imported = frozenset(PurePosixPath(self.program.facts[target].path).parent for _, target in self._targets[index])
-        name = self.program.flow.modules.root_name
-        is_named = root == PurePosixPath() and name in {module.partition(".")[0] for module, _ in self._targets[index]}
-        above = (name,) if name is not None and is_named else ()
+        names = self.program.flow.modules.root_name
+        of_root = ".".join((*names, ""))
+        is_named = root == PurePosixPath() and any(f"{module}.".startswith(of_root) for module, _ in self._targets[index])
+        above = names if is_named else ()
         entered = {above for one in (folder, *imported) for above in (one, *one.parents)}
         running = frozenset(self._running) - entered
         return ImportStyle(
