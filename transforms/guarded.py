@@ -15,7 +15,7 @@ from .flow.values import (
     ModuleValue,
     Value,
 )
-from .guarded_uses import kept_by_some, names_model, uses_behind, work_of_kept
+from .guarded_uses import handed_out_of_sight, kept_by_some, names_model, uses_behind, work_of_kept
 from .hidden import Hidden
 from .queries.answered_places import is_held
 from .queries.arguments import is_left_out
@@ -173,6 +173,9 @@ def _all_hidden(
                 found = _guards_around(guards, sharding, file, call, call.args[0], None)
                 yield from ((guard, hidden) for guard, hidden in found if not hidden.calls)
             yield from work_of_kept(guards, file, sharding, call)
+            for model in handed_out_of_sight(program, sharding, file, call):
+                found = _guards_around(guards, sharding, file, call, model, None)
+                yield from ((guard, hidden) for guard, hidden in found if hidden.calls)
             if sharding.of_called(file, call).wrappers:
                 yield from _guards_around(guards, sharding, file, call, call.func, None)
             elif call not in of_sites and isinstance(call.func, ast.Name) and _is_of_sharded(sharding, file.called_values(call)):

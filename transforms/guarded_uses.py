@@ -104,6 +104,14 @@ def work_of_kept(guards: Guards, file: File, sharding: ShardingQueries, call: as
             yield guard, Hidden(file, call, names_of_kept(sharding, guard, values), None, calls, many=guard.many)
 
 
+def handed_out_of_sight(program: Program, sharding: ShardingQueries, file: File, call: ast.Call) -> Iterator[ast.expr]:
+    """The sharded models that a call hands to what nobody sees: ``pipeline.run(model=model)`` of a class found by its name."""
+    for given in () if program.callees(file, call) else (*call.args, *(keyword.value for keyword in call.keywords)):
+        if isinstance(given, (ast.Name, ast.Attribute)) and not _is_self(given) and _is_work(file, file.parents[given], given):
+            if sharding.of(file, given).wrappers and _is_only_models(file.values(given)):
+                yield given
+
+
 def _is_self(node: ast.expr) -> bool:
     return ast.unparse(node) in ("self", "super()")
 

@@ -169,3 +169,32 @@ HELD = ":\n            if dist.get_rank() == 0:\n"
 )
 def test_what_a_library_made_with_a_model_runs_it_where_it_is_called(made: str, is_held: bool, used: str) -> None:
     assert (HELD in migrated(train=SAMPLES.format(made=made, used=used))["train"]) == is_held
+
+
+BENCHMARKS = HEAD + """import torch.distributed as dist
+from tools import get_class
+
+
+def benchmark(name, conf, model):
+    {work}
+    return pipeline.run(conf, model=model)
+
+
+def run(net, names, conf):
+    model = DDP(net)
+    for epoch in range(3):
+        if dist.get_rank() == 0:
+            for name in names:
+                benchmark(name, conf, model.eval())
+        train(model)
+"""
+
+
+@pytest.mark.parametrize(
+    ("work", "is_held"),
+    [("pipeline = get_class(name)(conf)", True), ("pipeline = Table()", False)],
+)
+def test_a_model_that_goes_out_of_sight_in_a_function_of_one_rank_is_whole(work: str, is_held: bool) -> None:
+    table = "\n\nclass Table:\n    def run(self, conf, model):\n        return len(conf)\n"
+    text = migrated(train=BENCHMARKS.format(work=work) + table)["train"]
+    assert ("whole_on_each_rank(model)" in text) == is_held
