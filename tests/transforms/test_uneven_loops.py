@@ -100,6 +100,37 @@ main([])
     assert "with whole_on_each_rank(model):" in text
 
 
+def test_buffers_of_wrappers_that_an_object_holds_come_before_such_a_loop() -> None:
+    """What lies inside of a wrapper is in that; where the object may be missing, it is asked when the program runs."""
+    text = migrated(train="""import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Trainer:
+    def __init__(self):
+        self.net = DDP(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
+        self.inner = self.net.module if dist.is_initialized() else self.net
+
+    def test(self, x):
+        self.inner(x)
+        return self.net(x)
+
+
+def scores(trainer, data):
+    for x in data[dist.get_rank() :: dist.get_world_size()]:
+        if trainer is not None:
+            print(trainer.test(x))
+
+
+trainer = Trainer()
+trainer.net(torch.ones(2, 4)).sum().backward()
+scores(trainer, [])
+""")["train"]
+    assert "    sync_buffers(trainer)\n    with whole_on_each_rank(trainer, needed=trainer is not None):\n" in text
+
+
 EPISODES = """
     def collect(model, game):
         state, ended, steps = game.reset(), False, 0

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch.distributed.utils import _sync_params_and_buffers
 
 from .ddp_gradients import gradients_are_synced
+from .each_rank import models_and_optimizers
 
 
 def broadcast_buffers_before_forward(module: Any, group: Any = None, ignored_names: Collection[str] = ()) -> None:
@@ -40,10 +41,10 @@ def broadcast_buffers_before_forward(module: Any, group: Any = None, ignored_nam
     module.register_forward_hook(torch.compiler.disable(note))
 
 
-def sync_buffers(*models: Any) -> None:
-    """Give every rank the first rank's buffers where the next forward would: in a loop that ranks leave at different times, no
-    forward can. All ranks come here."""
-    for model in models:
+def sync_buffers(*things: Any) -> None:
+    """Give every rank the first rank's buffers of models, also of those that other objects hold, where the next forward would: in
+    a loop that ranks leave at different times, no forward can. All ranks come here."""
+    for model in models_and_optimizers(things):
         getattr(model, "_sync_buffers", lambda: None)()
 
 

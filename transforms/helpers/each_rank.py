@@ -39,7 +39,7 @@ def whole_on_each_rank(*things: Any, needed: bool = True) -> Iterator[None]:
             ask_for_whole()
             _open_questions().append(lambda _: None)
             stack.callback(_open_questions().pop)
-        held = list(_models_and_optimizers(things)) if needed else []
+        held = list(models_and_optimizers(things)) if needed else []
         for thing in sorted(held, key=lambda thing: isinstance(thing, DTensor)):  # of a list, those that no model here has
             if isinstance(thing, nn.Module) and any(isinstance(one, (FSDPModule, DTensor)) for one in _held_in(thing)):
                 if not getattr(thing, "_held_whole", False) and not hasattr(thing, "_summoned"):  # nor under another name
@@ -59,7 +59,7 @@ def _held_in(module: nn.Module) -> Iterator[Any]:
     yield from module.parameters()  # of a part whose unit lies further out
 
 
-def _models_and_optimizers(held: Iterable[Any], depth: int = 3) -> Iterator[Any]:
+def models_and_optimizers(held: Iterable[Any], depth: int = 3) -> Iterator[Any]:
     """Those among these objects, and those that they hold: attributes by name, so that ranks agree about the order."""
     for thing in held:
         if isinstance(thing, DTensor):
@@ -72,11 +72,11 @@ def _models_and_optimizers(held: Iterable[Any], depth: int = 3) -> Iterator[Any]
             yield thing
             yield from (inner for _, inner in sorted(vars(thing).items()) if isinstance(inner, Optimizer))
         elif depth and isinstance(thing, (list, tuple)):
-            yield from _models_and_optimizers(thing, depth - 1)
+            yield from models_and_optimizers(thing, depth - 1)
         elif not depth or isinstance(thing, (type, ModuleType)):
             continue
         elif isinstance(inside := getattr(thing, "__dict__", thing), dict):
-            yield from _models_and_optimizers((inside[key] for key in sorted(inside, key=str)), depth - 1)
+            yield from models_and_optimizers((inside[key] for key in sorted(inside, key=str)), depth - 1)
 
 
 @contextmanager
@@ -330,7 +330,7 @@ def saving_whole(checkpointer: Any) -> Any:
 
     @functools.wraps(save)
     def saved(*args: Any, **kwargs: Any) -> Any:
-        held = [*_models_and_optimizers([checkpointer], depth=4)]  # a trainer in it has a trainer that has the optimizer
+        held = [*models_and_optimizers([checkpointer], depth=4)]  # a trainer in it has a trainer that has the optimizer
         with whole_on_each_rank(*sorted(held, key=lambda one: isinstance(one, Optimizer))):
             return save(*args, **kwargs)
 

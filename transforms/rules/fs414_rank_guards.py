@@ -70,8 +70,7 @@ def whole_behind(site: Site, migration: Migration) -> Outcome:
         return Outcome("some ranks alone give a sharded parameter new values: none can hold what others then have",
                        level=Level.MANUAL, form=Form.NOTE,
                        advice="Let all ranks do it, with the same random numbers; no broadcast is needed then.")  # fmt: skip
-    found = dict.fromkeys(_held(site, item, thing, behind) for item in hidden if item.thing for thing in _each(item.thing))
-    things = _outermost(_one_name_each(site.file.function(statement) or site.file.tree, list(found)))
+    things = _all_held(site, hidden, behind)
     worked_on = [item for item in hidden if item.is_held]
     unnamed = [item for item in worked_on if item.thing is None and not _is_named(item, hidden, migration)]
     if not things and not unnamed and any(item.is_kept for item in hidden):
@@ -155,8 +154,8 @@ def _called_alone(site: Site, migration: Migration, hidden: Sequence[Hidden]) ->
     if not isinstance(site.node, (ast.For, ast.AsyncFor)) or not migration.has_changing_buffers:
         return []
     called = [item for item in hidden if item.thing is not None and isinstance(item.node, ast.Call)]
-    found = (str(i.thing) for i in called if migration.sharding.of_called(i.file, i.node).wrapped_in)  # type: ignore[arg-type]
-    return list(dict.fromkeys(found))
+    called = [item for item in called if migration.sharding.of_called(item.file, item.node).wrapped_in]  # type: ignore[arg-type]
+    return _all_held(site, called, statements_behind(site.file, site.node, hidden)[1])
 
 
 def _advice(site: Site, migration: Migration, hidden: Sequence[Hidden]) -> str:
@@ -172,6 +171,13 @@ def _advice(site: Site, migration: Migration, hidden: Sequence[Hidden]) -> str:
 def _ask(migration: Migration, file: File, statement: ast.stmt) -> Change:
     ask = migration.names(file).helper("ask_for_whole")
     return insert_before(file, statement, lambda: statements(f"{ask}()\n"))
+
+
+def _all_held(site: Site, hidden: Sequence[Hidden], behind: list[ast.stmt]) -> list[str]:
+    """What is held for hidden things that can be named at the guard, each once."""
+    assert isinstance(site.node, ast.stmt)
+    found = dict.fromkeys(_held(site, item, thing, behind) for item in hidden if item.thing for thing in _each(item.thing))
+    return _outermost(_one_name_each(site.file.function(site.node) or site.file.tree, list(found)))
 
 
 def _one_name_each(scope: ast.AST, things: list[str]) -> list[str]:

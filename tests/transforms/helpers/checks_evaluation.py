@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -222,7 +223,7 @@ def check_a_loop_of_unequal_length_begins_with_the_first_ranks_buffers() -> None
             optimizer.step()
             model.eval()
             if kind == "fsdp2":
-                sync_buffers(model)
+                sync_buffers(SimpleNamespace(net=model) if step == 1 else model)
             with torch.no_grad(), nullcontext() if kind == "ddp" else whole_on_each_rank(model):
                 seen += [model(torch.full((2, 4), 0.1 * (n + step))) for n in range(1 + 2 * dist.get_rank())]
         found.append([seen, [buffer.clone() for buffer in net.buffers()]])
