@@ -31,6 +31,9 @@ _HARMLESS_FUNCTIONS = frozenset(
     {"print", "len", "type", "isinstance", "str", "repr", "id", "hasattr", "getattr", "format", "sum", "info", "debug", "watch"}
 )
 
+_LOOKED_AT = ("torch.", "copy.", "builtins.")
+"""What needs all ranks among these functions is known."""
+
 
 def uses_behind(
     program: Program, file: File, sharding: ShardingQueries, test: ast.AST, behind: Iterable[ast.AST]
@@ -106,7 +109,8 @@ def work_of_kept(guards: Guards, file: File, sharding: ShardingQueries, call: as
 
 def handed_out_of_sight(program: Program, sharding: ShardingQueries, file: File, call: ast.Call) -> Iterator[ast.expr]:
     """The sharded models that a call hands to what nobody sees: ``pipeline.run(model=model)`` of a class found by its name."""
-    for given in () if program.callees(file, call) else (*call.args, *(keyword.value for keyword in call.keywords)):
+    is_known = program.callees(file, call) or (file.external(call.func) or "").startswith(_LOOKED_AT)
+    for given in () if is_known else (*call.args, *(keyword.value for keyword in call.keywords)):
         if isinstance(given, (ast.Name, ast.Attribute)) and not _is_self(given) and _is_work(file, file.parents[given], given):
             if sharding.of(file, given).wrappers and _is_only_models(file.values(given)):
                 yield given
@@ -210,4 +214,6 @@ def _is_work(file: File, parent: ast.AST, node: ast.AST) -> bool:
     is_kept = name[:1].isupper() and isinstance(file.parents[parent], ast.Assign)
     if is_kept or (made and all(isinstance(v, ClassValue) for v in made)):
         return False  # an object that keeps it: what its methods do is looked at by itself
-    return name not in _HARMLESS_FUNCTIONS and not is_unwrapped(file, parent) and not only_asks(file.program, file, parent)
+    if name in _HARMLESS_FUNCTIONS or name.startswith(("is_", "has_")):
+        return False
+    return not is_unwrapped(file, parent) and not only_asks(file.program, file, parent)

@@ -177,7 +177,6 @@ from tools import get_class
 
 def benchmark(name, conf, model):
     {work}
-    return pipeline.run(conf, model=model)
 
 
 def run(net, names, conf):
@@ -192,7 +191,12 @@ def run(net, names, conf):
 
 @pytest.mark.parametrize(
     ("work", "is_held"),
-    [("pipeline = get_class(name)(conf)", True), ("pipeline = Table()", False)],
+    [
+        ("return get_class(name)(conf).run(conf, model=model)", True),
+        ("return Table().run(conf, model=model)", False),
+        ("return get_class.is_parallel(model)", False),
+        ("return setattr(model, 'name', name)", False),
+    ],
 )
 def test_a_model_that_goes_out_of_sight_in_a_function_of_one_rank_is_whole(work: str, is_held: bool) -> None:
     table = "\n\nclass Table:\n    def run(self, conf, model):\n        return len(conf)\n"
