@@ -55,3 +55,13 @@ def test_a_function_of_this_name_in_another_module_is_another_one(module: str, s
     use = f"from {module} import is_parallel\n\n\ndef show(model):\n    return 2 if is_parallel(model) else 1\n"
     program = PROGRAM.format(test=TESTS[1], use="pass")
     assert (f"    return {TESTS[1]}\n" in migrated(train=program, other=other, use=use)["train"]) == stays
+
+
+@pytest.mark.parametrize(("path", "stays"), [("examples/train", True), ("kit/tests/test_all", True), ("kit/train", False)])
+def test_a_package_that_wraps_nothing_asks_for_what_its_users_may_still_wrap(path: str, stays: bool) -> None:
+    core = "from torch.nn.parallel import DistributedDataParallel as DDP\n\n\ndef scale(model):\n"
+    core += "    return 2 if isinstance(model, DDP) else 1\n"
+    train = HEAD + "from kit.core import scale\n\n\nprint(scale(DDP(nn.Linear(2, 2))))\n"
+    text = migrated(**{"kit/__init__": "", "kit/core": core, path: train})["kit/core"]
+    assert ("isinstance(model, (DDP, FSDPModule))" in text) == stays
+    assert "FSDPModule)" in text

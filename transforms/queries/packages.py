@@ -34,12 +34,18 @@ _OTHER_FRAMEWORKS = re.compile(
 )
 _OF_TORCH = re.compile(r"^\s*(?:import|from)\s+torch\b|\btorch\.[a-z]|[\"']torch\b", re.MULTILINE)
 _OF_TESTS = re.compile(r"(^|/)(tests?/|test_[^/]*$|conftest)")
+_BESIDE_PACKAGES = re.compile(r"(?i)(.*_)?(tests?|testing|examples?|tutorials?|benchmarks?|docs?|demos?)$")
 _BY_NAME = re.compile(r"\b(?:importlib\.import_module|import_module\(|__import__|hub\.load|instantiate\(|locate\()")
 
 
 def is_test(path: str) -> bool:
     """Whether a file holds tests, or what they share."""
     return _OF_TESTS.search(path) is not None
+
+
+def is_beside_package(folder: str) -> bool:
+    """Whether a folder, by its name, is not installed with the package that it is about."""
+    return _BESIDE_PACKAGES.match(folder) is not None
 
 
 def strange_packages(files: Iterable[File], known: frozenset[str] = NO_MODELS) -> frozenset[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -10,12 +9,10 @@ from functools import cached_property
 from pathlib import PurePosixPath
 
 from ..queries.names_at_run_time import imports_by_name
+from ..queries.packages import is_beside_package
 from ..queries.program import Program
 from ..text.generated import HELPER_MODULE
 from .unread_imports import UnreadImports
-
-_TESTS = re.compile(r"(?i)(.*_)?(tests?|testing|examples?|benchmarks?|docs?|demos?)$")
-"""Folders that are not installed with what they are about."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,7 @@ class ImportStyle:
         around = {folder, *folder.parents}
         if not around.isdisjoint(self.entangled) or not around.isdisjoint(self.running):
             return True
-        if any(_TESTS.match(part.name) and not self.folder.is_relative_to(part) for part in (folder, *folder.parents)):
+        if any(is_beside_package(part.name) and not self.folder.is_relative_to(part) for part in (folder, *folder.parents)):
             return True
         if self._is_near(folder):
             return False

@@ -15,6 +15,7 @@ from ..queries.answers import Answer
 from ..queries.class_tests import tests_of
 from ..queries.copied_models import copies_wrappers
 from ..queries.file import File
+from ..queries.packages import is_beside_package
 from ..queries.unwrapping import only_asked_to_unwrap, unwrapping_choice
 from ..queries.wrapper_classes import holds_module
 from ..rewrites.changes import Change, replace
@@ -51,6 +52,8 @@ def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
         return Outcome("no model of FSDP2 comes here: a library's stay what they are", level=Level.OK)
     if site.role == "test" and site.symbol == DDP and _works_on_insides(site):
         return Outcome(_INSIDES, level=Level.REVIEW, form=Form.NOTE)
+    if _is_for_users(site, migration):
+        return _asks_for_both(site, migration)
     if (migration.tells_apart or migration.native_programs) and site.role == "test":  # native ones are FSDPModules too
         return _asks_which(site, migration)
     asked_for = _class_expression(site)
@@ -66,11 +69,7 @@ def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
     by_libraries = (wraps_in_library(other.symbol) for sites in migration.sites.values() for other in sites)
     may_stay = site.symbol == DDP or (not kinds and any(by_libraries))
     if any(wraps) or (may_stay and (may_be_other or copies_wrappers(migration.sharding))):
-        if any(site.file.external(n) == FSDP_MODULE for n in _names_beside(site.file, asked_for)):
-            return Outcome("it asks for FSDPModule too", level=Level.OK)
-        both = _both_instead(site.file, asked_for, migration.torch(site, FSDP_MODULE))
-        message = "models of FSDP2 are FSDPModules; those that others wrap stay what they are"
-        return Outcome(message, [both, *_merged(site, asked_for)])
+        return _asks_for_both(site, migration)
     changes = [name_instead(site.file, asked_for, migration.torch(site, FSDP_MODULE))]
     changes += _merged(site, asked_for)
     return Outcome("models of FSDP2 are FSDPModules", changes, form=Form.IDIOM)
@@ -81,6 +80,14 @@ def _is_alone(site: Site, migration: Migration) -> bool:
     is_seen = migration.programs.is_reached(site.file.path) and not migration.options.is_package
     symbols = {other.symbol for sites in migration.sites.values() for other in sites}
     return is_seen and not migration.wrapper_kinds and not any(map(wraps_in_library, symbols))
+
+
+def _is_for_users(site: Site, migration: Migration) -> bool:
+    """Whether a package leaves wraps to those who use it: its tests and examples alone have any."""
+    program = migration.program
+    paths = [program.call_node(wrap.site)[0].path for wrap in program.wraps if wrap.site >= 0]
+    beside = [any(map(is_beside_package, path.split("/")[:-1])) for path in (site.file.path, *paths)]
+    return bool(paths) and not beside[0] and all(beside[1:])
 
 
 def _is_unwrapped_in_body(site: Site) -> bool:
@@ -149,6 +156,16 @@ def _both_instead(file: File, asked_for: ast.expr, name: str) -> Change:
     """A class with another one beside it; in a tuple they become two of its elements."""
     template = "{it} | {other}" if isinstance(file.parents[asked_for], ast.BinOp) else "({it}, {other})"
     return replace(file, asked_for, lambda node: expression(template, it=cst.ensure_type(node, cst.BaseExpression), other=name))
+
+
+def _asks_for_both(site: Site, migration: Migration) -> Outcome:
+    """The class of sharded models beside the wrapper's, in which some stay."""
+    asked_for = _class_expression(site)
+    if any(site.file.external(n) == FSDP_MODULE for n in _names_beside(site.file, asked_for)):
+        return Outcome("it asks for FSDPModule too", level=Level.OK)
+    both = _both_instead(site.file, asked_for, migration.torch(site, FSDP_MODULE))
+    message = "models of FSDP2 are FSDPModules; those that others wrap stay what they are"
+    return Outcome(message, [both, *_merged(site, asked_for)])
 
 
 def _asks_which(site: Site, migration: Migration) -> Outcome:
