@@ -47,6 +47,7 @@ _WORDS = {
     "forward_methods": r"register_fsdp_forward_method",
     "zero_redundancy": r"ZeroRedundancyOptimizer",
     "own_names": r"def named_parameters\(",
+    "transformers": r"transformers",
     "replicas": r"replicate\(|DataParallel\(|data_parallel\(",
 }
 """Features that no code has in which none of these words stands."""

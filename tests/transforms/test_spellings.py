@@ -177,11 +177,14 @@ def test_rank_condition_in_other_words(definition: str, test: str) -> None:
     assert "    with whole_on_each_rank(model):" in migrated(HEAD + text).splitlines()
 
 
-def test_decorator_that_calls_on_some_ranks() -> None:
+@pytest.mark.parametrize("used", ["once", "once(times=2)"])
+def test_decorator_that_calls_on_some_ranks(used: str) -> None:
     text = (
-        "def once(function):\n    def inner(*args, **kwargs):\n        if torch.distributed.get_rank() == 0:\n"
+        "import functools\n\n\ndef once(function=None, times=1):\n    if function is None:\n"
+        "        return functools.partial(once, times=times)\n\n"
+        "    def inner(*args, **kwargs):\n        if torch.distributed.get_rank() == 0:\n"
         "            return function(*args, **kwargs)\n    return inner\n\n\n"
-        "@once\ndef save(model):\n    torch.save(model.state_dict(), 1)\n\n\nsave(DDP(torch.nn.Linear(1, 1)))\n"
+        f"@{used}\ndef save(model):\n    torch.save(model.state_dict(), 1)\n\n\nsave(DDP(torch.nn.Linear(1, 1)))\n"
     )
     assert "@holding_whole(lambda model, *_, **__: (model,))" in migrated(HEAD + text).splitlines()
 

@@ -1,5 +1,6 @@
 """What ranks may answer differently, made the same on all of them."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,19 +24,30 @@ def true_on_any_rank(condition: Any, group: Any = None) -> bool:
     return bool(answer)
 
 
-def wait_for_all_ranks() -> None:
-    """Wait until every rank has come here, for a day at most: a collective ends with the process group's timeout, which is ten
-    minutes by default, while one rank may still work alone. Every rank calls it.
+def meeting_of_all_ranks() -> Callable[[], bool]:
+    """Returns what waits until every rank calls it, for a day at most, and says whether all of them still have a process group.
+
+    A collective would end with the group's timeout, ten minutes by default, while one rank may still work alone. A rank that
+    has ended its process group meanwhile is through with the others: it says so, and does not wait.
     """
     if not dist.is_initialized():
-        return
-    store = PrefixStore("all_ranks", _get_default_store())
-    arrived = store.add("arrived", 1)
-    times = (arrived - 1) // dist.get_world_size()
-    if arrived % dist.get_world_size() == 0:
-        store.set(f"complete/{times}", "")
-        store.delete_key(f"complete/{times - 1}")
-    store.wait([f"complete/{times}"], timedelta(days=1))
+        return lambda: True
+    store, count = PrefixStore("all_ranks", _get_default_store()), dist.get_world_size()
+
+    def meet() -> bool:
+        has_left = not dist.is_initialized()
+        if has_left:
+            store.set("left", "")
+        arrived = store.add("arrived", 1)
+        times = (arrived - 1) // count
+        if arrived % count == 0:
+            store.set(f"complete/{times}", "")
+            store.delete_key(f"complete/{times - 1}")
+        if not has_left:
+            store.wait([f"complete/{times}"], timedelta(days=1))
+        return not has_left and not store.check(["left"])
+
+    return meet
 
 
 def ranks_where(conditions: list[bool]) -> list[list[int]]:

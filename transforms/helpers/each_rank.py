@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from .agreement import from_rank, held_by_all_ranks, ranks_where, true_on_any_rank, wait_for_all_ranks
+from .agreement import from_rank, held_by_all_ranks, meeting_of_all_ranks, ranks_where, true_on_any_rank
 from .handed_out import cut_state, hand_out
 from .parameters import note_change, resharded
 from .sharding_hooks import without_sharding_hooks
@@ -176,6 +176,7 @@ def holding_whole(things: Callable[..., Any]) -> Callable[[Callable[..., Any]], 
 @contextmanager
 def _whole_model(module: nn.Module) -> Iterator[None]:
     """Whole parameters in the place of shards, without fully_shard's hooks around forward."""
+    meet = meeting_of_all_ranks()
     units: list[Any] = [m for m in resharded(module).modules() if isinstance(m, FSDPModule)]
     gathered = [unit for unit in units if _take_shards(unit)]
     shards = [(m, name, p) for m in module.modules() for name, p in m._parameters.items() if isinstance(p, DTensor)]
@@ -225,7 +226,7 @@ def _whole_model(module: nn.Module) -> Iterator[None]:
             p._backward_hooks = p._backward_hooks or full[p]._backward_hooks  # those that were registered inside
         kept = [p for p, count in zip(full, references, strict=True) if sys.getrefcount(full[p]) > count]
         hand_out({id(full[p]): p for p in kept}, [full[p] for p in kept], [full])
-        _keep_what_was_written([(p, full[p], _content(full[p]) != old) for p, old in zip(full, before, strict=True)])
+        _keep_what_was_written([(p, full[p], _content(full[p]) != old) for p, old in zip(full, before, strict=True)], meet)
         note_change()  # whatever only some ranks did inside: all gather anew
     for unit in gathered:
         unit.unshard()
@@ -237,13 +238,13 @@ def _content(value: torch.Tensor) -> tuple[int, int]:
 
 
 @torch.no_grad()
-def _keep_what_was_written(held: list[tuple[DTensor, torch.Tensor, bool]]) -> None:
+def _keep_what_was_written(held: list[tuple[DTensor, torch.Tensor, bool]], meet: Callable[[], bool]) -> None:
     """Cuts anew the shards of what was whole, where ranks wrote to it: what some of them wrote, all get from the first one.
 
-    A rank that an exception ends takes part.
+    A rank that an exception ends takes part. When some have ended their process group, nothing is trained any more.
     """
-    if held:
-        wait_for_all_ranks()
+    if held and not meet():
+        return
     writers = ranks_where([is_written and value.shape == live.shape for live, value, is_written in held])
     for (live, value, _), ranks in zip(held, writers, strict=True):
         if ranks:
@@ -293,6 +294,7 @@ def _take_shards(unit: Any) -> bool:
 def _whole_optimizer(optimizer: Optimizer) -> Iterator[None]:
     """Whole tensors in the place of sharded ones in the optimizer's state: in dictionaries of its own, so that a state dict
     that is taken inside stays whole, as one does that is loaded."""
+    meet = meeting_of_all_ranks()
     gathered: dict[int, dict[Any, Any]] = {}
     for entry, key, value in _sharded_entries(optimizer):
         gathered.setdefault(id(entry), {})[key] = whole(value)
@@ -315,7 +317,7 @@ def _whole_optimizer(optimizer: Optimizer) -> Iterator[None]:
             optimizer.state[p] = entry
             now = {key: written.get(key, value) for key, value in gathered[id(entry)].items()}
             held += [(entry[key], value, before.get(id(value), (None, None))[1] != _content(value)) for key, value in now.items()]
-        _keep_what_was_written(held)
+        _keep_what_was_written(held, meet)
 
 
 def _sharded_entries(optimizer: Optimizer) -> Iterator[tuple[Any, Any, DTensor]]:

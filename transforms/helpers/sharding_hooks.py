@@ -24,7 +24,11 @@ MAKERS_OF_HOOKS = frozenset(
 
 @contextmanager
 def without_sharding_hooks(module: nn.Module) -> Iterator[None]:
-    """Inside, forwards and methods of `module` run on what is registered as its parameters, and leave that as it is."""
+    """Inside, forwards and methods of `module` run on what is registered as its parameters, and leave that as it is.
+
+    fully_shard's mark `_is_fsdp_managed_module` goes meanwhile: by it generate() of transformers asks all other ranks, after
+    each token, whether they are through.
+    """
     units: list[Any] = [m for m in module.modules() if isinstance(m, FSDPModule)]
     kept = [h for m in module.modules() for h in (m._forward_pre_hooks, m._forward_hooks, m._load_state_dict_post_hooks) if h]
     hooks: list[tuple[Any, Any]] = [(h, h.copy()) for h in kept]
@@ -34,6 +38,7 @@ def without_sharding_hooks(module: nn.Module) -> Iterator[None]:
         for name, method in vars(unit).items()
         if getattr(method, "__self__", None) is unit and hasattr(method, "__wrapped__")  # register_fsdp_forward_method
     ]
+    managed = [m for m in module.modules() if vars(m).pop("_is_fsdp_managed_module", False)]  # needed for: transformers
     held = [getattr(unit, "_held_whole", False) for unit in units]
     try:
         for current, saved in hooks:
@@ -53,6 +58,8 @@ def without_sharding_hooks(module: nn.Module) -> Iterator[None]:
             setattr(unit, name, method)
         for unit, was_held in zip(units, held, strict=True):
             unit._held_whole = was_held
+        for part in managed:  # needed for: transformers
+            part._is_fsdp_managed_module = True  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def is_of_sharding(hook: Any) -> bool:

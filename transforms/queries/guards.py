@@ -102,8 +102,9 @@ def is_guarded_again(file: File, node: ast.AST, calls: Calls, block: Sequence[as
 
 
 def _calls_on_some_ranks(file: File, decorator: ast.expr, asked: frozenset[ast.AST]) -> bool:
-    """Whether a decorator of the repository calls what it decorates behind a guard."""
-    for value in file.values(decorator):
+    """Whether a decorator of the repository calls what it decorates behind a guard; it may be made by itself, as a partial."""
+    maker = file.values(decorator.func) if isinstance(decorator, ast.Call) else []
+    for value in (*file.values(decorator), *maker):
         if isinstance(value, FunctionValue):
             owner, function = file.program.function_node(value)
             if any(guard_of(owner, call, asked) is not None for call in file.program.once(_Decorators).calls(function)):

@@ -36,14 +36,19 @@ def _is_average(file: File, value: Value) -> bool:
 
 def stores_module(file: File, node: ast.expr) -> bool:
     """Whether all that comes to an expression is of classes of the repository whose own code stores a ``.module``."""
-    flow = file.program.flow
     values = [v for v in file.values(node) if not (isinstance(v, Constant) and v.value is None)]
-    for value in values:
-        if not isinstance(value, Instance) or flow.wrapper_kind(value.cls) is not None:
-            return False
-        if not class_stores(file.program, value.cls, "module"):
-            return False
-    return bool(values)
+    return bool(values) and all(_is_of_storing_class(file.program, value) for value in values)
+
+
+def may_store_module(file: File, node: ast.expr) -> bool:
+    """Whether something of such a class is among what comes to an expression."""
+    return any(_is_of_storing_class(file.program, value) for value in file.values(node))
+
+
+def _is_of_storing_class(program: Program, value: Value) -> bool:
+    if not isinstance(value, Instance) or program.flow.wrapper_kind(value.cls) is not None:
+        return False
+    return class_stores(program, value.cls, "module")
 
 
 def is_asked_for_more(file: File, node: ast.expr) -> bool:

@@ -16,7 +16,7 @@ from ..queries.copied_models import copies_behind, copies_model, copies_wrapper
 from ..queries.file import File
 from ..queries.narrowed import asks_for_other_class
 from ..queries.other_wrappers import makes_other_wrappers
-from ..queries.own_attributes import class_stores, has_own_module, is_asked_for_more, stores_module
+from ..queries.own_attributes import class_stores, has_own_module, is_asked_for_more, may_store_module, stores_module
 from ..queries.past_ddp import past_ddp
 from ..queries.repeated_unwrapping import deciding_test, ends_by_exception, recursive_call
 from ..queries.run_models import runs
@@ -37,7 +37,7 @@ def the_model_itself(site: Site, migration: Migration) -> Outcome | None:
         return None
     node = _attribute(site)
     choice = site.file.parents[node]
-    others = makes_other_wrappers(migration.program)  # what those wrap has a module of its own
+    others = makes_other_wrappers(migration.program) or may_store_module(site.file, site.receiver)  # which is another module
     others = others or (isinstance(choice, ast.IfExp) and _asks_for_attribute(choice.test))
     others = others and not migration.is_sharded_here(site)
     if isinstance(choice, ast.IfExp) and (isinstance(choice.test, ast.Name) or asked_about(site.file, choice.test) is not None):
@@ -77,7 +77,7 @@ def _was_always_wrapped(site: Site, migration: Migration) -> bool:
     values = [v for v in site.file.values(site.receiver) if not (isinstance(v, Constant) and v.value is None)]
     if not values or not migration.options.wraps or migration.sharding.of(site.file, site.receiver).answer is Answer.NO:
         return False
-    if not migration.observed.fails_for_plain(site.file, _attribute(site)):
+    if not migration.observed.fails_for_plain(site.file, _attribute(site)) or may_store_module(site.file, site.receiver):
         return False
     is_unsure = any(isinstance(v, Opaque) and v.name == UNKNOWN for v in values)
     return not is_unsure and all(migration.sharding.of_values([v]).wrappers for v in values)

@@ -52,10 +52,6 @@ def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
         return Outcome("no model of FSDP2 comes here: a library's stay what they are", level=Level.OK)
     if site.role == "test" and site.symbol == DDP and _works_on_insides(site):
         return Outcome(_INSIDES, level=Level.REVIEW, form=Form.NOTE)
-    if _is_for_users(site, migration):
-        return _asks_for_both(site, migration)
-    if (migration.tells_apart or migration.native_programs) and site.role == "test":  # native ones are FSDPModules too
-        return _asks_which(site, migration)
     asked_for = _class_expression(site)
     wraps = [migration.stays_wrapped(wrap) for wrap in migration.wraps_near(site.file.path) if wrap.kind.lower() == _kind(site)]
     if wraps and all(wraps):
@@ -65,6 +61,10 @@ def asks_for_sharding(site: Site, migration: Migration) -> Outcome | None:
         return Outcome("it asks for a wrapper that no model of the program was in", level=Level.OK)
     if _is_alone(site, migration):
         return Outcome("nothing in the repository is wrapped", level=Level.OK)
+    if _is_for_users(site, migration):
+        return _asks_for_both(site, migration)
+    if (migration.tells_apart or migration.native_programs) and site.role == "test":  # native ones are FSDPModules too
+        return _asks_which(site, migration)
     may_be_other = any(_may_be_wrapped_elsewhere(file, call, migration) for file, call in _tests(site))
     by_libraries = (wraps_in_library(other.symbol) for sites in migration.sites.values() for other in sites)
     may_stay = site.symbol == DDP or (not kinds and any(by_libraries))

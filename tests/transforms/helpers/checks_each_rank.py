@@ -442,6 +442,18 @@ def check_gradients_are_whole_too() -> None:
     assert close(gradients_of(model), expected)
 
 
+def check_a_rank_that_has_ended_its_process_group_is_not_waited_for() -> None:
+    model, optimizer = trained()
+    held = entered(whole_on_each_rank(model, optimizer))
+    if dist.get_rank() == 0:
+        next(model.parameters()).data.add_(1)
+    else:
+        dist.destroy_process_group()
+    held.close()
+    assert isinstance(next(model.parameters()), DTensor)
+    dist.barrier = lambda: None  # which would end the check
+
+
 def check_what_one_rank_asks_for_is_whole_from_then_on() -> None:
     model, optimizer = trained()
     saved: list[dict[str, Any]] = []

@@ -99,3 +99,18 @@ def check_what_is_traced_moves_the_statistics_of_the_model() -> None:
     assert not any(isinstance(p, DTensor) for p in traced.parameters())
     assert to_trace(plain) is plain
     model(x).sum().backward()
+
+
+def check_one_rank_generates_with_transformers() -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    net = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=16, n_positions=16)).eval()
+    tokens = torch.arange(4)[None]
+    options: dict[str, Any] = {"attention_mask": torch.ones_like(tokens), "max_length": 8, "do_sample": False, "pad_token_id": 0}
+    expected = net.generate(tokens, **options)
+    model: Any = shard_like_ddp(net)
+    with whole_on_each_rank(model):
+        if dist.get_rank() == 0:
+            assert torch.equal(model.generate(tokens, **options), expected)
+    assert torch.equal(model.generate(tokens, **options), expected)
