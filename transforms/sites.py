@@ -250,7 +250,8 @@ def _members(file: File, sharding: ShardingQueries) -> Iterator[Site]:
             found = sharding.of(file, node.value)
             if found.wrapped_in:
                 yield Site(file, node, OWN_ATTRIBUTE, "store", None, node.value, found)
-        if symbol is None and call is None and node.attr != "data" and not _is_method(file, node):
+        is_handed = call is None and (_is_method(file, node) or _is_handed_on(file, sharding, node))
+        if symbol is None and call is None and node.attr != "data" and not is_handed:
             continue
         if isinstance(node.value, ast.Call) and file.external(node.value.func) == "builtins.super":
             continue  # whoever calls the method around it knows what it is called on
@@ -430,6 +431,18 @@ def _is_method(file: File, node: ast.Attribute | ast.Call) -> bool:
     parent, values = file.parents[node], file.values(node)
     called = isinstance(parent, ast.Call) and parent.func is node
     return called or (bool(values) and all(isinstance(value, Bound) for value in values))
+
+
+def _is_handed_on(file: File, sharding: ShardingQueries, node: ast.Attribute) -> bool:
+    """Whether code gets an attribute of what nobody knows, and modules have a method of that name: ``scores(model.embed, x)``."""
+    around = file.parents[node]
+    around = file.parents[around] if isinstance(around, ast.keyword) else around
+    if not isinstance(around, ast.Call) or around.func is node or not isinstance(node.ctx, ast.Load):
+        return False
+    flow = file.program.flow
+    methods = flow.methods_by_name().get(node.attr, ())
+    owners = (ClassValue(m.file, flow.files[m.file].functions[m.index].owner_class) for m in methods)
+    return any(map(sharding.makes_modules, owners)) and not file.values(node) and not _is_stored(file, node.attr)
 
 
 def _is_of_optimizers(sharding: ShardingQueries, values: Sequence[Value], name: str) -> bool:

@@ -240,3 +240,19 @@ def test_a_script_imports_what_lies_beside_it_as_it_is_run(real: Real, tmp_path:
     (tmp_path / "tools" / "train.py").write_text(installed + "\n" + (tmp_path / "tools" / "train.py").read_text())
     done = subprocess.run([sys.executable, *command.split()], cwd=tmp_path, env={**os.environ, **path}, check=False)
     assert done.returncode == 0
+
+
+def test_a_script_beside_modules_of_a_package_imports_it_as_these_are_imported(real: Real, tmp_path: Path) -> None:
+    """Also where nothing marks the folder: run as a module it has the package's root on the path, by its path as well."""
+    script = "from pkg.names import NAME\n" + WRAP + "\n\nif __name__ == '__main__':\n    print(NAME, wrap)\n"
+    written(tmp_path, {
+        "pkg/__init__.py": "",
+        "pkg/names.py": "NAME = 'x'\n",
+        "pkg/train/saves.py": SAVE.replace("wrap(", "save("),
+        "pkg/train/both.py": "from pkg.train.saves import save\n\nif __name__ == '__main__':\n    print(save)\n",
+        "pkg/train/run.py": script,
+    })  # fmt: skip
+    assert real("apply")[0] == 0
+    for command in (["-m", "pkg.train.run"], ["pkg/train/run.py"]):
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        assert subprocess.run([sys.executable, *command], cwd=tmp_path, env=environment, check=False).returncode == 0

@@ -121,6 +121,9 @@ class ImportStyles:
             return False
         if any(folder.is_relative_to(path.parent) for folder in imported) or any(map(_dots, self._modules(index))):
             return False
+        beside = (i for i, facts in enumerate(self.program.facts) if PurePosixPath(facts.path).parent == path.parent)
+        if any("." in name and not _dots(name) for i in beside for _, name in self._importers[i]):
+            return False  # its folder is part of a package, by what others import from there
         return not self.program.is_said(".".join(path.with_suffix("").parts))
 
     @cached_property

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 from functools import partial
 
 from ..facts.symbols import DDP
 from ..findings import Form, Level
 from ..migration import Migration
-from ..queries.assignments import assigned_values
 from ..queries.called_variables import calls_variable
 from ..queries.class_tests import asks_for_unseen_classes
-from ..queries.file import File
+from ..queries.scripted_models import may_be_scripted
 from ..rewrites.helper_calls import function_instead
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
@@ -22,7 +20,7 @@ def written_out(site: Site, migration: Migration) -> Outcome | None:
     plan = migration.ddp_plan(site)
     if plan is None or (site.call is not None and site.file.call_site(site.call) in migration.wraps_left_out):
         return None
-    if site.call is not None and (calls_variable(site.file, site.call) or _may_be_scripted(site.file, site.call)):
+    if site.call is not None and (calls_variable(site.file, site.call) or may_be_scripted(site.file, site.call)):
         return None
     names = migration.names(site.file)
     change = plan.place.rewritten(plan.lines(names.torch, names.helper, partial(names.local, place=site.node)))
@@ -47,19 +45,11 @@ def shard_like(site: Site, migration: Migration) -> Outcome | None:
     is_asked_for = site.role == "value" and migration.program.once(asks_for_unseen_classes)
     name = migration.helper(site, "ClassLikeDDP" if is_asked_for else "shard_like_ddp")
     change = function_instead(site.file, site.node, site.call, name)
-    if site.call is not None and _may_be_scripted(site.file, site.call):
+    if site.call is not None and may_be_scripted(site.file, site.call):
         return Outcome(_SCRIPTED, [change], Level.MANUAL, advice=_UNSCRIPTED)
     if not migration.native_programs.isdisjoint(migration.programs.of(site.file.path)):
         return Outcome(_BESIDE_NATIVE, [change], Level.REVIEW, advice=_TO_LOOK_AT)
     return Outcome("fully_shard takes the wrapper's place; what DDP did beside averaging gradients is done as before", [change])
-
-
-def _may_be_scripted(file: File, wrap: ast.Call) -> bool:
-    """Whether the variable or attribute that is wrapped gets what ``torch.jit`` makes of a model."""
-    model = wrap.args[0] if wrap.args else None
-    assigned = assigned_values(file, model) if isinstance(model, (ast.Name, ast.Attribute)) else []
-    made = [value for value in assigned if isinstance(value, ast.Call)]
-    return any((file.external(call.func) or "").startswith("torch.jit.") for call in made)
 
 
 _SCRIPTED = "a scripted module takes no hooks and cannot be sharded: where the model is one, this raises"
