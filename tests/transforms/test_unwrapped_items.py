@@ -94,3 +94,79 @@ def test_what_such_a_function_gives_back_may_be_the_wrapper() -> None:
     text = migrated(train=PEELED.format(put="bare.append(m)", given="bare", taken="inner = model"))["train"]
     assert "on_wrapper(inner).scale = 2.0\n" in text
     assert "model_state(inner)" in text
+
+
+PUT = HEAD + """
+
+def bare(model):
+    if hasattr(model, "module"):
+        model = model.module
+    return getattr(model, "_orig_mod", model)
+
+
+class Engine:
+    def __init__(self):
+        self.kept = {{}}
+
+    def state(self):
+        return {{name: net.state_dict() for name, net in self.kept.items()}}
+
+
+class Pair(Engine):
+    def build(self):
+        self.model = DDP(nn.Linear(4, 4))
+        {put}
+
+
+engine = Pair()
+engine.build()
+torch.save(engine.state(), "engine.pt")
+"""
+
+
+@pytest.mark.parametrize(
+    ("put", "is_inside"),
+    [
+        ("self.kept.update(model=bare(self.model))", True),
+        ('self.kept.update({"model": bare(self.model)})', True),
+        ('self.kept["model"] = bare(self.model)', True),
+        ("self.kept.update(model=self.model)", False),
+        ('self.kept["model"] = self.model', False),
+    ],
+)
+def test_keys_of_what_is_put_into_a_dictionary_of_an_object(put: str, is_inside: bool) -> None:
+    assert ("model_state(net)" in migrated(train=PUT.format(put=put))["train"]) is not is_inside
+
+
+ENTERED = HEAD + """import torch.distributed as dist
+
+
+class Evaluating:
+    def __init__(self, model):
+        self.model = model
+
+    def __enter__(self):
+        self.model.eval()
+        return self.model
+
+    def __exit__(self, *_):
+        self.model.train()
+
+
+def evaluate(model, batches):
+    with Evaluating(model) as net:
+        return [net(x) for x in batches]
+
+
+def main(batches):
+    model = DDP(nn.Linear(4, 4))
+    if dist.get_rank() == 0:
+        evaluate(model, batches)
+
+
+main([])
+"""
+
+
+def test_what_a_context_of_the_repository_gives_is_the_model() -> None:
+    assert "with whole_on_each_rank(model):" in migrated(train=ENTERED)["train"]

@@ -264,10 +264,12 @@ class Extractor(ExpressionExtractor):
     statement_AsyncWith = statement_With
 
     def entered(self, context: int, line: int) -> int:
-        """What ``with … as`` binds: the context itself, or what a generator-based one yields."""
+        """What ``with … as`` binds: the context itself, what its ``__enter__`` gives, or what a generator-based one yields."""
         if context == NOTHING:
             return NOTHING
-        variable = self.variable(line)
+        variable, given = self.variable(line), self.variable(line)
+        self.facts.calls.append(Call(given, context, "__enter__", (), (), -1, line, self.scope.function, decorates=True))
+        self.facts.copies.append((variable, given))
         self.facts.copies.append((variable, context))
         self.facts.copies.append((variable, self.element_of(context, line)))
         return variable

@@ -33,7 +33,7 @@ class Call(NamedTuple):
     owner: int
     """Index of the function whose body holds the call, -1 for module level."""
     decorates: bool = False
-    """Whether it is what a decorator makes of a function or class, and no call in the text."""
+    """Whether it is what a decorator makes of a function or class, or a context enters, and no call in the text."""
 
 
 class Import(NamedTuple):

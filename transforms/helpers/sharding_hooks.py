@@ -59,7 +59,7 @@ def without_sharding_hooks(module: nn.Module) -> Iterator[None]:
         for unit, was_held in zip(units, held, strict=True):
             unit._held_whole = was_held
         for part in managed:  # needed for: transformers
-            part._is_fsdp_managed_module = True  # pyright: ignore[reportAttributeAccessIssue]
+            part._is_fsdp_managed_module = True  # pyright: ignore
 
 
 def is_of_sharding(hook: Any) -> bool:

@@ -11,13 +11,15 @@ from .file import File
 from .local_names import loop_of
 
 _OF_ENTRIES = frozenset({"items", "values", "get"})
+_PUT = frozenset({"update", "append", "add", "insert", "setdefault"})
 
 
 def items_of(file: File, node: ast.expr) -> list[tuple[File, ast.expr]]:
     """What may have been put where an expression is taken from: ``nets[name]``, or ``net`` in ``for k, net in nets.items()``.
 
-    The container is written out, where it is assigned or where a function of the repository returns it. Else none. Of
-    ``setup.net`` it is what the field of a dataclass or named tuple was given.
+    The container is written out, where it is assigned or where a function of the repository returns it, or things are put
+    into it: into an attribute of its name, by any code. Else none. Of ``setup.net`` it is what the field of a dataclass or
+    named tuple was given.
     """
     if isinstance(node, ast.Attribute):
         return list(_given_to_field(file, node))
@@ -38,6 +40,32 @@ def _written(file: File, container: ast.expr) -> Iterator[tuple[File, ast.expr]]
     elif isinstance(container, (ast.Name, ast.Attribute)):
         for value in assigned_values(file, container):
             yield from ((file, item) for item in _entries(value))
+        yield from _put(file, container)
+
+
+def _put(file: File, container: ast.Name | ast.Attribute) -> Iterator[tuple[File, ast.expr]]:
+    """What is put into a container after it was made: ``nets[name] = net``, ``nets.update(teacher=net)``."""
+    name = container.attr if isinstance(container, ast.Attribute) else container.id
+    relevant = set(file.program.relevant_files())
+    indices = file.program.files_by_word.get(name, ()) if isinstance(container, ast.Attribute) else [file.index]
+    for owner in (file.program.file(index) for index in indices if index in relevant):
+        for node in owner.nodes(type(container)):
+            if getattr(node, "attr", getattr(node, "id", None)) != name:
+                continue
+            if isinstance(container, ast.Name) and owner.function(node) is not file.function(container):
+                continue
+            yield from ((owner, item) for item in _put_by(owner, node))
+
+
+def _put_by(file: File, node: ast.AST) -> list[ast.expr]:
+    around = file.parents[node]
+    above = file.parents[around] if isinstance(around, (ast.Subscript, ast.Attribute)) else None
+    if isinstance(around, ast.Subscript) and isinstance(above, ast.Assign) and around in above.targets:
+        return [above.value]
+    if isinstance(around, ast.Attribute) and around.attr in _PUT and isinstance(above, ast.Call) and above.func is around:
+        given = [entry for value in above.args for entry in (_entries(value) or [value])]
+        return [*given, *(keyword.value for keyword in above.keywords)]
+    return []
 
 
 def _entries(value: ast.expr | None) -> list[ast.expr]:

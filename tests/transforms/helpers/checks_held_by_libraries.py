@@ -105,7 +105,7 @@ def check_one_rank_generates_with_transformers() -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    net = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=16, n_positions=16)).eval()
+    net: Any = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=16, n_positions=16)).eval()
     tokens = torch.arange(4)[None]
     options: dict[str, Any] = {"attention_mask": torch.ones_like(tokens), "max_length": 8, "do_sample": False, "pad_token_id": 0}
     expected = net.generate(tokens, **options)
