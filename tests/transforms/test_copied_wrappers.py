@@ -59,3 +59,26 @@ def train(net, options, loader):
     text = migrated(train=program)["train"]
     assert 'best["model"] = wrapped_copy(model)' in text
     assert 'return best["model"].module if (isinstance(model, FSDPModule) or hasattr(model, "module")) else best["model"]' in text
+
+
+HOLDER = HEAD + """import copy
+
+
+class Executor:
+    def __init__(self, net, size):
+        {kept}
+
+
+def main(net):
+    executor = Executor(net, 2)
+    average = copy.deepcopy(executor)
+    torch.save(average.model.state_dict(), "average.pt")
+
+
+main(nn.Linear(2, 2))
+"""
+
+
+@pytest.mark.parametrize(("kept", "is_wrapped"), [("self.model = DDP(net)", True), ("self.model = net\n        DDP(net)", False)])
+def test_a_copy_of_what_holds_a_wrapper_has_one_too(kept: str, is_wrapped: bool) -> None:
+    assert ("wrapped_copy(executor)" in migrated(train=HOLDER.format(kept=kept))["train"]) == is_wrapped

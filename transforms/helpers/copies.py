@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from .each_rank import whole_on_each_rank
+from .each_rank import models_and_optimizers, whole_on_each_rank
 from .sharding_hooks import is_of_sharding
 from .units import is_sharded
 from .whole import map_tensors, shard_like, whole
@@ -100,8 +100,12 @@ class InWrapper(DistributedDataParallel):
 
 
 def wrapped_copy(model: Any) -> Any:
-    """`copy.deepcopy(model)` where `model` was DDP's wrapper: of a sharded model a plain copy, in `module` as it was there."""
-    if not isinstance(model, nn.Module) or getattr(model, "_wrapped_like", "ddp") != "ddp" or not is_sharded(model):
+    """`copy.deepcopy(model)` where `model` was DDP's wrapper, or holds it: of a sharded model a plain copy, in `module` as it was
+    there."""
+    if not isinstance(model, nn.Module):
+        held = [one for one in models_and_optimizers([model]) if isinstance(one, nn.Module) and is_sharded(one)]
+        return copy.deepcopy(model, {id(one): wrapped_copy(one) for one in held})
+    if getattr(model, "_wrapped_like", "ddp") != "ddp" or not is_sharded(model):
         return copy.deepcopy(model)
     return InWrapper(plain_copy(model))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from ..flow.values import Constant, Derived, Opaque, Value
+from ..flow.values import Constant, Derived, Instance, Opaque, Value, Wrapped
 from .answers import Answer, Sharding
 from .file import File
 from .model_classes import may_get_models
@@ -69,7 +69,7 @@ def copies_model(sharding: ShardingQueries, file: File, call: ast.Call, is_befor
     found = sharding.of(file, call.args[0])
     if not found.wrappers:
         found = _of_part(sharding, file, call.args[0])
-    if not found.wrappers and not may_get_models(file, call.args[0]):
+    if not found.wrappers and not may_get_models(file, call.args[0]) and not _holds_wrapper(sharding, file, call.args[0]):
         return False
     return not is_before_wrap(file.program, file, call, found)
 
@@ -88,7 +88,15 @@ def copies_wrapper(sharding: ShardingQueries, file: File, call: ast.Call) -> boo
     """Whether DDP's wrapper itself is what a call copies, and not the model in it: names in the copy begin with ``module.``."""
     if (len(call.args) > 1 or call.keywords) and file.external(call.func) == "copy.deepcopy":
         return False
-    return is_wrapper(sharding, file, call.args[0])
+    return is_wrapper(sharding, file, call.args[0]) or _holds_wrapper(sharding, file, call.args[0])
+
+
+def _holds_wrapper(sharding: ShardingQueries, file: File, node: ast.expr) -> bool:
+    """Whether an object of the repository that is no module has a model in DDP as an attribute."""
+    flow = sharding.program.flow
+    holders = {flow.ids[v] for v in file.values(node) if isinstance(v, Instance) and not sharding.is_module(v)}
+    held = [variable for (number, _), variable in flow.fields.items() if number in holders] if holders else []
+    return any(isinstance(v, Wrapped) and v.kind == "DDP" for variable in held for v in flow.values_of(variable))
 
 
 def is_wrapper(sharding: ShardingQueries, file: File, model: ast.expr) -> bool:

@@ -9,6 +9,7 @@ import importlib.util
 import pickle
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -191,6 +192,10 @@ def check_a_copy_of_a_wrapper_is_one_around_a_plain_model() -> None:
     again = pickle.loads(pickle.dumps(copy.deepcopy(copied)))
     assert close(list(again.parameters()), list(old.parameters()))
     assert type(wrapped_copy(plain)) is Net and wrapped_copy([ids])[0] is not ids
+    held = SimpleNamespace(model=model, ids=ids)
+    kept = wrapped_copy(held)
+    assert held.model is model and kept.ids is not ids
+    assert list(kept.model.state_dict()) == list(old.state_dict()) and close(kept.model(ids), old(ids))
 
 
 def check_an_optimizer_works_with_the_parameters_that_its_model_has_there() -> None:
