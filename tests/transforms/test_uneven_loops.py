@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 from guarded_programs import HEAD, contexts
-from migrated_texts import migrated
+from migrated_texts import findings, migrated
 
 PROGRAM = """import torch
 import torch.distributed as dist
@@ -169,3 +169,43 @@ def test_what_some_ranks_run_in_a_loop_of_their_own_length_is_held_around_it(
     lines = [line.strip() for line in text.splitlines()]
     (held,) = (place for place, line in enumerate(lines) if re.search(r"whole_(on_each_rank|when_asked)\(model", line))
     assert (held < lines.index(f"while {test}:")) == is_around
+
+
+LENT = """import torch
+import torch.distributed as dist
+from contextlib import contextmanager
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Average:
+    def __init__(self, state):
+        self.state = state
+
+    @contextmanager
+    def lent(self, model):
+        model.load_state_dict(self.state)
+        yield
+
+
+def main(data, everywhere):
+    net = nn.Sequential(nn.Linear(4, 4), {layer})
+    state = net.state_dict()
+    model = DDP(net)
+    if dist.get_rank() == 0 or everywhere:
+        average = Average(state)
+    model(torch.ones(2, 4)).sum().backward()
+    with average.lent(net):
+        print({called}(torch.ones(2, 4)))
+
+
+main([], True)
+"""
+
+
+@pytest.mark.parametrize(("called", "layer", "is_told"), [
+    ("model", "nn.BatchNorm1d(4)", True), ("net", "nn.BatchNorm1d(4)", False), ("model", "nn.LayerNorm(4)", False),
+])  # fmt: skip
+def test_evaluations_with_what_an_average_lends_are_told_of_their_buffers(called: str, layer: str, is_told: bool) -> None:
+    found = [f for f in findings(train=LENT.format(called=called, layer=layer)) if f.rule == "FS414"]
+    assert [("own buffers" in f.advice, "all have afterwards" in f.advice) for f in found] == [(is_told, True)]

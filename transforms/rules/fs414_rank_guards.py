@@ -159,13 +159,14 @@ def _called_alone(site: Site, migration: Migration, hidden: Sequence[Hidden]) ->
 
 
 def _advice(site: Site, migration: Migration, hidden: Sequence[Hidden]) -> str:
-    if any(item.site is not None and item.site.symbol == LOAD for item in hidden):
-        return _ALL_GET
-    is_loop = isinstance(site.node, (ast.For, ast.AsyncFor)) and migration.has_changing_buffers
-    if is_loop and not _called_alone(site, migration, hidden) and runs_through_ddp(site.file, migration.sharding, site.node):
-        return _OWN_BUFFERS
     assert isinstance(site.node, ast.stmt)
-    return _AFTER_EXCEPTION if is_in_cleanup(site.file, site.node) else ""
+    told = [_ALL_GET] if any(item.site is not None and item.site.symbol == LOAD for item in hidden) else []
+    is_come_to_by_all = isinstance(site.node, (ast.For, ast.AsyncFor, ast.With)) and migration.has_changing_buffers
+    if is_come_to_by_all and not _called_alone(site, migration, hidden):
+        told += [_OWN_BUFFERS] if runs_through_ddp(site.file, migration.sharding, site.node) else []
+    if not told and is_in_cleanup(site.file, site.node):
+        told.append(_AFTER_EXCEPTION)
+    return " ".join(told)
 
 
 def _ask(migration: Migration, file: File, statement: ast.stmt) -> Change:
@@ -224,7 +225,7 @@ _OUT_OF_SIGHT = "code out of sight gets what keeps a sharded model, on some rank
 _BY_ALL = "Let every rank take the state dict, and one of them write the file."
 _AFTER_EXCEPTION = "Save at steps too: after an exception of its own a rank waits here for the others; it used to save alone."
 _ALL_GET = "What these ranks load, all have afterwards; the others went on with weights of their own."
-_OWN_BUFFERS = "Evaluations in this loop go on with each rank's own buffers, where DDP's first forward took the first rank's."
+_OWN_BUFFERS = "Evaluations in here go on with own buffers, where DDP's first forward took the first rank's."
 _ALL_HELD = "which model some ranks work on alone cannot be written here: every rank holds all sharded ones whole for it"
 
 
