@@ -59,3 +59,25 @@ def test_what_nobody_sees_the_steps_of_steps_on_whole_parameters(cls: str, is_wh
     text = migrated(train=CHOICE.format(cls=cls, other="torch.optim.SGD(model.parameters(), lr=0.1)"))["train"]
     assert (f"optimizer = step_on_whole({cls}(model.parameters(), lr=0.1))" in text) == is_whole
     assert "ZeroRedundancyOptimizer(" not in text.replace("zero_redundancy_optimizer(", "")
+
+
+OPTIONAL = HEAD + """from torch.distributed.optim import ZeroRedundancyOptimizer
+
+
+def main(net, args):
+    model = DDP(net)
+    if (bool(args.zero) == True) and args.parallel:
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW, lr=args.lr)  # saves memory
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
+    if (bool(args.zero) == True):
+        optimizer.consolidate_state_dict(0)  # to save the whole
+    return optimizer.state_dict()
+"""
+
+
+def test_what_was_asked_for_it_alone_goes_with_it() -> None:
+    text = migrated(train=OPTIONAL)["train"]
+    assert "args.zero" not in text and "pass" not in text
+    assert text.count("optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)") == 1
+    assert "# saves memory" in text and "# to save the whole" in text

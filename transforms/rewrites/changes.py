@@ -14,6 +14,7 @@ from enum import Enum
 import libcst as cst
 
 from ..queries.file import File
+from .idle_tests import only_looks
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 Build = Callable[[cst.CSTNode], cst.CSTNode]
@@ -58,17 +59,12 @@ def replace_statement(file: File, node: ast.stmt, build: BuildStatements) -> Cha
 def remove_statement(file: File, node: ast.stmt) -> Change:
     """Removes a whole statement, with the tests that were for it alone; elsewhere ``pass`` takes its place in an empty block."""
     around = file.parents[node]
-    while isinstance(around, ast.If) and around.body == [node] and not around.orelse and _only_asks(around.test):
+    while isinstance(around, ast.If) and around.body == [node] and not around.orelse and only_looks(around.test):
         above = file.parents[around]
         if isinstance(above, ast.If) and above.orelse == [around]:
             break  # an elif
         node, around = around, above
     return Change(file, node, Where.STATEMENT, lambda _: ())
-
-
-def _only_asks(test: ast.expr) -> bool:
-    """Whether nothing happens while a test is made."""
-    return not any(isinstance(n, (ast.Call, ast.NamedExpr, ast.Await, ast.Subscript)) for n in ast.walk(test))
 
 
 def insert_before(file: File, node: ast.stmt, statements: Callable[[], Sequence[Statement]]) -> Change:

@@ -6,14 +6,18 @@ import ast
 
 import libcst as cst
 
-_ASKING = frozenset({"hasattr", "isinstance", "callable", "len"})
+_ASKING = frozenset({"hasattr", "isinstance", "callable", "len", "bool"})
+
+
+def only_looks(test: ast.expr) -> bool:
+    """Whether nothing but looking happens while a test is made."""
+    calls = (n for n in ast.walk(test) if isinstance(n, (ast.Call, ast.NamedExpr, ast.Await, ast.Subscript)))
+    return all(isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in _ASKING for n in calls)
 
 
 def asks_only(test: cst.BaseExpression) -> bool:
-    """Whether nothing but looking happens while a test is made."""
-    tree = ast.parse(cst.Module([]).code_for_node(test).strip(), mode="eval")
-    calls = (n for n in ast.walk(tree) if isinstance(n, (ast.Call, ast.NamedExpr, ast.Await, ast.Subscript)))
-    return all(isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in _ASKING for n in calls)
+    """The same of a test in the new code."""
+    return only_looks(ast.parse(cst.Module([]).code_for_node(test).strip(), mode="eval").body)
 
 
 def does_the_same(test: cst.If) -> bool:
