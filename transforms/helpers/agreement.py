@@ -35,17 +35,22 @@ def meeting_of_all_ranks() -> Callable[[], bool]:
     store, count = PrefixStore("all_ranks", _get_default_store()), dist.get_world_size()
 
     def meet() -> bool:
-        has_left = not dist.is_initialized()
-        if has_left:
+        if not dist.is_initialized():
             store.set("left", "")
+            return False
         arrived = store.add("arrived", 1)
         times = (arrived - 1) // count
         if arrived % count == 0:
             store.set(f"complete/{times}", "")
             store.delete_key(f"complete/{times - 1}")
-        if not has_left:
-            store.wait([f"complete/{times}"], timedelta(days=1))
-        return not has_left and not store.check(["left"])
+        for _ in range(24 * 60 * 60):
+            try:
+                store.wait([f"complete/{times}"], timedelta(seconds=1))
+                return True
+            except dist.DistStoreError:
+                if store.check(["left"]):
+                    return store.check([f"complete/{times}"])
+        raise TimeoutError("a rank waited for a day for others that work alone")
 
     return meet
 
