@@ -122,3 +122,46 @@ main("net.pt")
 def test_an_object_that_is_being_made_is_plain(given: str, body: str, value: str, after: str, is_needed: bool) -> None:
     text = migrated(train=MADE.format(given=given, body=body, value=value, after=after))["train"]
     assert ("self.body.load_state_dict(" in text) != is_needed
+
+
+HANDED = """import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from registry import trainers
+
+
+class Average(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+
+class Base:
+    def __init__(self, net):
+        self.net = net
+
+
+class Trainer(Base):
+    def __init__(self, net, average):
+        super().__init__(net)
+        self.inner = self.net.module
+        if average:
+            self.inner = self.inner.module
+        print(self.inner.state_dict())
+
+
+def main(name, average):
+    model = DDP(Average(nn.Linear(4, 4)) if average else nn.Linear(4, 4))
+    Base(model)
+    return trainers[name](model, average)
+
+
+main("x", True)
+"""
+
+
+def test_what_nobody_sees_hand_in_is_not_surely_plain() -> None:
+    """The wrapper is taken off once; the `.module` of the average in it is that of its class."""
+    text = migrated(train=HANDED)["train"]
+    assert "self.inner = unwrap(self.net)\n" in text or "self.inner = self.net\n" in text
+    assert "self.inner = self.inner.module\n" in text

@@ -250,3 +250,13 @@ def test_what_an_earlier_run_has_laid_out_is_laid_out() -> None:
     assert "add_(laid_out_like(p, own), alpha" in migrated(code.replace("{given}", "p"))
     earlier = "from fsdp2_helpers import laid_out_like\n" + code.replace("{given}", "laid_out_like(p, own)")
     assert "add_(laid_out_like(p, own), alpha" in migrated(earlier)
+
+
+@pytest.mark.parametrize(("kind", "level"), [("FP16_COMPRESS", "review"), ("POWER_SGD", "manual")])
+def test_hooks_that_are_registered_by_their_type(kind: str, level: str) -> None:
+    code = HEAD + "from torch.distributed.algorithms.ddp_comm_hooks import DDPCommHookType, register_ddp_comm_hook\n"
+    code += f"model = DDP(torch.nn.Linear(2, 2))\nregister_ddp_comm_hook(DDPCommHookType.{kind}, model)\n"
+    source = Source.decode("train.py", code.encode())
+    analysis = analyse([extract(source)], lambda _: source, Options(target_torch=(2, 13)), paths=["train.py"])
+    assert f"register_comm_hook_type(DDPCommHookType.{kind}, model)\n" in analysis.texts["train.py"]
+    assert [finding.level.value for finding in analysis.findings if finding.rule == "FS304"] == [level]

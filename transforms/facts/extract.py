@@ -268,7 +268,7 @@ class Extractor(ExpressionExtractor):
         if context == NOTHING:
             return NOTHING
         variable, given = self.variable(line), self.variable(line)
-        self.facts.calls.append(Call(given, context, "__enter__", (), (), -1, line, self.scope.function, decorates=True))
+        self.facts.calls.append(Call(given, context, "__enter__", (), (), -1, line, self.scope.function, implied=True))
         self.facts.copies.append((variable, given))
         self.facts.copies.append((variable, context))
         self.facts.copies.append((variable, self.element_of(context, line)))

@@ -32,8 +32,8 @@ class Call(NamedTuple):
     line: int
     owner: int
     """Index of the function whose body holds the call, -1 for module level."""
-    decorates: bool = False
-    """Whether it is what a decorator makes of a function or class, or a context enters, and no call in the text."""
+    implied: bool = False
+    """Whether no text has it: what a decorator makes of a function or class, and what ``with`` enters."""
 
 
 class Import(NamedTuple):

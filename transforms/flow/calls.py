@@ -369,7 +369,7 @@ class Calls(NamedAttributes):
 
     def wrap(self, site: int, call: Call, kind: str) -> None:
         """A wrapper constructor: the result is wrapped, and the model is inside it. No class or function is wrapped."""
-        if call.decorates:
+        if call.implied:
             return  # a registry's decorator that may give back any of its classes
         model = call.arguments[0] if call.arguments else dict(call.keywords).get("module", NOTHING)
         value = Wrapped(kind, self.written_at(site))

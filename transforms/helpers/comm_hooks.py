@@ -31,6 +31,14 @@ def register_comm_hook(model: Any, state: Any, hook: Any) -> None:
             group._init_mp_dtypes()
 
 
+def register_comm_hook_type(hook_type: Any, model: Any, state: Any = None) -> None:
+    """`register_ddp_comm_hook(hook_type, model, state)`, whose hook a sharded model takes as `register_comm_hook` says."""
+    if any(isinstance(unit, FSDPModule) for unit in model.modules()):
+        register_comm_hook(model, state, hook_type.value.keywords["comm_hook"])
+    else:
+        hook_type.value(model=model, state=state)
+
+
 def _compressing_reduce_scatter(dtype: Any) -> Any:
     """A reduce-scatter that sums in `dtype`, divided before, as DDP's compressing hooks do."""
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from ..flow.library import RETURN_SELF
-from ..flow.values import Bound, ClassValue, Constant, External, FunctionValue, Instance, Opaque
+from ..flow.values import Bound, ClassValue, Constant, External, FunctionValue, Instance, Opaque, Wrapped
 from .arguments import handed_in
 from .before_wraps import BeforeWraps
 from .file import File, Function
@@ -82,7 +82,10 @@ class FreshModels:
         function = file.function(place)
         if isinstance(function, ast.FunctionDef) and isinstance(owner, ast.Name) and _is_being_made(file, function, owner):
             handed = [a for a in ast.walk(function.args) if isinstance(a, ast.arg) and a.arg != owner.id]
-            return not any(self.sharding.of_owners(file.values(argument), path=file.path).wrappers for argument in handed)
+            if any(self.sharding.of_owners(file.values(argument), path=file.path).wrappers for argument in handed):
+                return False
+            is_seen = all(map(file.values, handed))
+            return is_seen or not any(isinstance(value, Wrapped) for value in file.values(part))
         if not made:  # of an object that a caller has just made
             values = file.values(part)
             return bool(values) and not self.sharding.of_values(values).wrappers and not wraps_inside(self.sharding, file, part)

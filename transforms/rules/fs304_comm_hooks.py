@@ -1,4 +1,4 @@
-"""FS304: `register_comm_hook`."""
+"""FS304: `register_comm_hook`, and `register_ddp_comm_hook` that calls it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from ..rewrites.helper_calls import attribute_as_call, function_instead, method_
 from ..rule import Example, Outcome, Rule
 from ..sites import Site
 
-_KNOWN = frozenset({"allreduce_hook", "fp16_compress_hook", "bf16_compress_hook"})
+_BY_TYPE = "torch.distributed.algorithms.ddp_comm_hooks.register_ddp_comm_hook"
+_TYPES = "torch.distributed.algorithms.ddp_comm_hooks.DDPCommHookType."
+_KNOWN = frozenset({"allreduce_hook", "fp16_compress_hook", "bf16_compress_hook", "ALLREDUCE", "FP16_COMPRESS", "BF16_COMPRESS"})
 
 
 def registered(site: Site, migration: Migration) -> Outcome | None:
     """The helper sets what sharded gradients travel in; other models register their hook themselves."""
     if site.sharding is not None and site.sharding.answer is Answer.NO:
         return None
-    name = migration.helper(site, "register_comm_hook")
+    name = migration.helper(site, "register_comm_hook_type" if site.symbol == _BY_TYPE else "register_comm_hook")
     if site.receiver is None:
         change = function_instead(site.file, site.node, site.call, name)
     elif site.call is not None:
@@ -46,6 +48,7 @@ def _unknown_hook(site: Site) -> str | None:
         symbol = site.file.external(hook) or ""
         last = symbol.rpartition(".")[2]
         is_torchs = symbol.startswith("torch.distributed.algorithms.") and last.endswith(("_hook", "_compress_wrapper"))
+        is_torchs = is_torchs or symbol.startswith(_TYPES)
         if is_torchs and last not in _KNOWN:
             return last
     return None
@@ -54,7 +57,7 @@ def _unknown_hook(site: Site) -> str | None:
 RULE = Rule(
     id="FS304",
     title="communication hooks",
-    symbols=(f"{DDP}.register_comm_hook", f"{FSDP1}.register_comm_hook"),
+    symbols=(f"{DDP}.register_comm_hook", f"{FSDP1}.register_comm_hook", _BY_TYPE),
     roles=("call", "read", "value"),
     why="Models of FSDP2 take no communication hook: gradients travel in the dtype that the sharding says.",
     fallback=registered,

@@ -20,7 +20,7 @@ from ..queries.own_attributes import class_stores, has_own_module, is_asked_for_
 from ..queries.past_ddp import past_ddp
 from ..queries.repeated_unwrapping import deciding_test, ends_by_exception, recursive_call
 from ..queries.run_models import runs
-from ..queries.unwrapping import unwrapping_choice
+from ..queries.unwrapping import comes_unwrapped, unwrapping_choice
 from ..queries.wrapper_classes import holds_module
 from ..queries.wrapper_tests import asked_about
 from ..rewrites.changes import Change, remove_statement, replace
@@ -110,6 +110,8 @@ def unwrapped(site: Site, migration: Migration) -> Outcome | None:
         return None
     if asks_for_other_class(site.file, node, site.receiver):
         return None
+    if may_store_module(site.file, site.receiver) and comes_unwrapped(migration.sharding, site.file, site.receiver, surely=True):
+        return None  # the wrapper is off: the attribute is that of a class
     if not site.sharding.wrappers and (stores_module(site.file, site.receiver) or is_asked_for_more(site.file, site.receiver)):
         return None
     if unwrapping_choice(site.file, node) is not None:

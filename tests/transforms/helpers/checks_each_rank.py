@@ -9,14 +9,13 @@ import importlib.util
 import pickle
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from models import Net, batch, build, close, error_of, gradients_of, parameters_of
 from to_fsdp2.transforms.helpers import each_rank, sharding_hooks
-from to_fsdp2.transforms.helpers.copies import as_plain, in_wrapper, wrapped_copy
+from to_fsdp2.transforms.helpers.copies import as_plain
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.each_rank import (
     ask_for_whole,
@@ -35,7 +34,6 @@ from to_fsdp2.transforms.helpers.state import state_of
 from to_fsdp2.transforms.helpers.whole import whole
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
-from torch.nn.parallel import DistributedDataParallel
 
 
 def trained() -> tuple[Any, torch.optim.Optimizer]:
@@ -161,41 +159,6 @@ def check_models_are_saved_as_plain_ones() -> None:
                 assert close(saved["net"](ids), plain(ids))
     model(*batch(0)).backward()
     assert close(gradients_of(model), gradients_of_plain(plain))
-
-
-def check_code_out_of_sight_sees_the_wrapper() -> None:
-    """Its names, and none of the model's own attributes; the parameters are those that are trained."""
-    plain = Net()
-    wrapper, model = DistributedDataParallel(copy.deepcopy(plain)), shard_like_ddp(copy.deepcopy(plain))
-    shown = in_wrapper(model)
-    assert [name for name, _ in shown.named_parameters()] == [name for name, _ in wrapper.named_parameters()]
-    assert all(one is other for one, other in zip(shown.parameters(), model.parameters(), strict=True))
-    own = set(vars(plain)["_modules"]) | set(vars(plain)["_parameters"])
-    assert own and not any(hasattr(shown, name) or hasattr(wrapper, name) for name in own) and shown.module is model
-    assert in_wrapper(plain) is plain
-
-
-def check_a_copy_of_a_wrapper_is_one_around_a_plain_model() -> None:
-    """It has DDP's names, runs as the model does, and may be copied and saved again; anything else is copied as it is."""
-    torch.manual_seed(0)
-    plain = Net()
-    wrapper = DistributedDataParallel(copy.deepcopy(plain)).eval()
-    old = copy.deepcopy(wrapper)
-    model: Any = shard_like_ddp(copy.deepcopy(plain)).eval()
-    copied = wrapped_copy(model)
-    ids = torch.arange(3)
-    assert isinstance(copied, DistributedDataParallel) and not isinstance(plain, DistributedDataParallel)
-    assert copied is not model and type(copied.module) is Net and not copied.training and not copied.module.training
-    assert [name for name, _ in copied.named_parameters()] == [name for name, _ in old.named_parameters()]
-    assert list(copied.state_dict()) == list(old.state_dict()) and close(copied(ids), old(ids))
-    copied.load_state_dict(old.state_dict())
-    again = pickle.loads(pickle.dumps(copy.deepcopy(copied)))
-    assert close(list(again.parameters()), list(old.parameters()))
-    assert type(wrapped_copy(plain)) is Net and wrapped_copy([ids])[0] is not ids
-    held = SimpleNamespace(model=model, ids=ids)
-    kept = wrapped_copy(held)
-    assert held.model is model and kept.ids is not ids
-    assert list(kept.model.state_dict()) == list(old.state_dict()) and close(kept.model(ids), old(ids))
 
 
 def check_an_optimizer_works_with_the_parameters_that_its_model_has_there() -> None:

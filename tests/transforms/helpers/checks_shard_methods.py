@@ -11,7 +11,7 @@ import torch.distributed as dist
 from checks_shard_uses import compare, loop, ones
 from models import batch, close, error_of, parameters_of, wrapper_of
 from shard_models import build, differences, optimizer_of, result, tied, train
-from to_fsdp2.transforms.helpers.comm_hooks import register_comm_hook
+from to_fsdp2.transforms.helpers.comm_hooks import register_comm_hook, register_comm_hook_type
 from to_fsdp2.transforms.helpers.copies import laid_out_like
 from to_fsdp2.transforms.helpers.ddp import shard_like_ddp
 from to_fsdp2.transforms.helpers.gradients import no_gradient_sync
@@ -20,7 +20,7 @@ from to_fsdp2.transforms.helpers.shard import shard_like_fsdp1
 from to_fsdp2.transforms.helpers.units import is_root, units
 from torch import nn
 from torch.distributed.algorithms._comm_hooks import default_hooks as fsdp1_hooks
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import DDPCommHookType, default_hooks, powerSGD_hook
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -53,7 +53,12 @@ def check_compressing_hooks() -> None:
     plain(*batch(0)).backward()
     compressed = shard_like_ddp(build("tied"))
     register_comm_hook(compressed, None, default_hooks.fp16_compress_hook)
-    compressed(*batch(0)).backward()
+    by_type = shard_like_ddp(build("tied"))
+    register_comm_hook_type(DDPCommHookType.FP16_COMPRESS, by_type)
+    for run in (compressed, by_type):
+        run(*batch(0)).backward()
+    assert torch.equal(by_type.head.bias.grad.full_tensor(), compressed.head.bias.grad.full_tensor())
+    register_comm_hook_type(DDPCommHookType.POWER_SGD, DDP(build("tied")))
     assert not torch.equal(plain.head.bias.grad.full_tensor(), compressed.head.bias.grad.full_tensor())
 
 

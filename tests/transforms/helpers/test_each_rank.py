@@ -3,7 +3,7 @@
 import pytest
 from two_ranks import names, outcome
 
-FILES = ("checks_each_rank.py", "checks_held_writes.py", "checks_held_by_libraries.py")
+FILES = ("checks_each_rank.py", "checks_held_writes.py", "checks_held_by_libraries.py", "checks_copies.py")
 CHECKS = [(file, name) for file in FILES for name in names(file)]
 
 
